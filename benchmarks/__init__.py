@@ -1,0 +1,1 @@
+"""Running things and keeping the numbers: `python -m benchmarks`."""

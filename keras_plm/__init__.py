@@ -1,0 +1,7 @@
+"""Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all."""
+
+__version__ = "0.1.0"
+
+from keras_plm.checkpoints import load, save
+
+__all__ = ["__version__", "load", "save"]

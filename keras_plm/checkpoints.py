@@ -1,0 +1,299 @@
+"""Released files and our own folders <-> models."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_plm
+from keras_plm.models import BERT
+from keras_plm.pretraining import MaskedLM
+from keras_plm.tokenizers import WordPiece
+
+MODELS = {"BERT": BERT}
+TOKENIZERS = {"WordPiece": WordPiece}
+
+
+def save(folder, encoder, tokenizer, dtype="float32"):
+    """Writes an encoder and its tokenizer as one folder that every backend reads.
+
+    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`. It is written under a
+    temporary name and then put in place of what was there.
+
+    Args:
+        folder: Where to; must not hold anything but an earlier save.
+        encoder: The encoder.
+        tokenizer: Its tokenizer.
+        dtype: Type of the stored weights, `"float32"` or `"float16"`.
+
+    Raises:
+        ValueError: If `folder` holds something else, or the encoder and the tokenizer do not fit.
+    """
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    if folder.exists() and not (folder / "config.json").is_file():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise ValueError(
+                f"{folder} is not empty and no earlier save: name another folder. "
+                f"Received: {str(folder)!r}"
+            )
+    if len(tokenizer) > encoder.vocabulary_size:
+        raise ValueError(
+            "The encoder must know every id of its tokenizer. "
+            f"Received: {len(tokenizer)} pieces, vocabulary_size={encoder.vocabulary_size}"
+        )
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    config = encoder.get_config()
+    config.pop("dtype", None)  # the reader's policy, not the writer's
+    description = {
+        "model": type(encoder).__name__,
+        "tokenizer": type(tokenizer).__name__,
+        "keras_plm": keras_plm.__version__,
+        "config": config,
+    }
+    (temporary / "config.json").write_text(json.dumps(description, indent=1) + "\n")
+    weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
+    save_file(weights, temporary / "model.safetensors")
+    tokenizer.save(temporary / "tokenizer.json")
+    # What was there is moved away, not removed, until the new folder is in place.
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        for name in os.listdir(folder):
+            if not (temporary / name).exists():
+                shutil.copy2(folder / name, temporary / name)
+        os.replace(folder, old)
+    os.replace(temporary, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load(folder):
+    """Reads what `save` wrote.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        `(encoder, tokenizer)`.
+
+    Raises:
+        ValueError: If a file is missing, unreadable, or does not fit the others.
+    """
+    folder = Path(folder)
+    description = _read_config(folder, "written by keras_plm.save")
+    kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
+    if kind not in MODELS or kind_of_tokenizer not in TOKENIZERS:
+        raise ValueError(
+            f"{folder / 'config.json'} was not written by keras_plm.save. "
+            f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
+        )
+    try:
+        encoder = MODELS[kind](**description["config"])
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
+        ) from error
+    weights = _read_weights(folder / "model.safetensors")
+    _assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
+    tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
+    return encoder, tokenizer
+
+
+def load_tokenizer(path):
+    """The tokenizer of a folder that we or Hugging Face wrote.
+
+    Args:
+        path: A folder with `tokenizer.json` or `vocab.txt`.
+
+    Raises:
+        ValueError: If neither is there.
+    """
+    path = Path(path)
+    lowercase = None
+    if (path / "tokenizer_config.json").is_file():
+        settings = json.loads((path / "tokenizer_config.json").read_text())
+        lowercase = settings.get("do_lower_case")
+    for name in ("vocab.txt", "tokenizer.json"):
+        if (path / name).is_file():
+            return WordPiece.load(path / name, lowercase if name == "vocab.txt" else None)
+    raise ValueError(f"No tokenizer.json or vocab.txt in this folder. Received: {str(path)!r}")
+
+
+def load_bert(path, head=None):
+    """A BERT that Hugging Face's `transformers` saved.
+
+    Args:
+        path: A folder with `config.json` and `model.safetensors`.
+        head: `None` for the encoder, `"pretraining"` for a `MaskedLM` with both heads.
+
+    Returns:
+        A `BERT`, or a `MaskedLM` around it.
+
+    Raises:
+        ValueError: If a file is missing, a setting is one that `BERT` has not, or the weights do not fit
+            the configuration.
+    """
+    path = Path(path)
+    config = _read_config(path, "of a Hugging Face BERT")
+    activations = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+    activations["relu"] = "relu"
+    positions = config.get("position_embedding_type", "absolute")
+    if config.get("model_type") != "bert" or positions != "absolute":
+        raise ValueError(
+            f"{path / 'config.json'} is not that of a BERT with absolute positions. "
+            f"Received: model_type={config.get('model_type')!r}, "
+            f"position_embedding_type={positions!r}"
+        )
+    if config.get("hidden_act") not in activations:
+        raise ValueError(
+            f"{path / 'config.json'}: `hidden_act` must be one of {sorted(activations)}. "
+            f"Received: {config.get('hidden_act')!r}"
+        )
+    encoder = BERT(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
+        max_sequence_length=config["max_position_embeddings"],
+        num_segments=config["type_vocab_size"],
+        dropout=config.get("hidden_dropout_prob", 0.1),
+        activation=activations[config["hidden_act"]],
+        initializer_range=config.get("initializer_range", 0.02),
+        norm_epsilon=config.get("layer_norm_eps", 1e-12),
+    )
+    file = path / "model.safetensors"
+    released = {name.removeprefix("bert."): array for name, array in _read_weights(file).items()}
+    model, names = encoder, _bert_names(encoder)
+    if head == "pretraining":
+        model = MaskedLM(encoder, next_sentence=True)
+        names |= _pretraining_names()
+    elif head is not None:
+        raise ValueError(f"`head` must be None or 'pretraining'. Received: {head!r}")
+    weights = {}
+    for ours, (theirs, convert) in names.items():
+        old = [n.replace("LayerNorm.weight", "LayerNorm.gamma") for n in theirs]
+        old = [n.replace("LayerNorm.bias", "LayerNorm.beta") for n in old]
+        found = theirs if theirs[0] in released else old
+        missing = [name for name in found if name not in released]
+        if missing:
+            if ours.startswith("pooler") and head is None:
+                continue  # many checkpoints come without one
+            raise ValueError(
+                f"{file} does not hold the weights of this BERT. Received: no {missing[0]!r}"
+            )
+        weights[ours] = convert([released[name] for name in found])
+    variables = {w.path: w for w in model.weights if w.path in weights}
+    _assign(variables, weights, file)
+    return model
+
+
+def _bert_names(encoder):
+    """Our weight -> (their weights, how they become ours)."""
+
+    def dense(ours, theirs):
+        kernel = ([f"{theirs}.weight"], lambda arrays: arrays[0].T)
+        return {f"{ours}/kernel": kernel, f"{ours}/bias": ([f"{theirs}.bias"], _first)}
+
+    def norm(ours, theirs):
+        return {
+            f"{ours}/gamma": ([f"{theirs}.weight"], _first),
+            f"{ours}/beta": ([f"{theirs}.bias"], _first),
+        }
+
+    names = {
+        f"{ours}_embedding/embeddings": ([f"embeddings.{theirs}_embeddings.weight"], _first)
+        for ours, theirs in (
+            ("token", "word"),
+            ("position", "position"),
+            ("segment", "token_type"),
+        )
+    }
+    names |= norm("embedding_norm", "embeddings.LayerNorm")
+    for i in range(encoder.num_layers):
+        ours, theirs = f"transformer/block_{i}", f"encoder.layer.{i}"
+        parts = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
+        names[f"{ours}/attention/query_key_value/kernel"] = (
+            [f"{part}.weight" for part in parts],
+            lambda arrays: np.concatenate(arrays, axis=0).T,
+        )
+        names[f"{ours}/attention/query_key_value/bias"] = (
+            [f"{part}.bias" for part in parts],
+            np.concatenate,
+        )
+        names |= dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
+        names |= norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+        names |= dense(f"{ours}/feed_forward/intermediate", f"{theirs}.intermediate.dense")
+        names |= dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense")
+        names |= norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm")
+    return names | dense("pooler", "pooler.dense")
+
+
+def _pretraining_names():
+    transform = "cls.predictions.transform"
+    return {
+        "masked_lm/dense/kernel": ([f"{transform}.dense.weight"], lambda arrays: arrays[0].T),
+        "masked_lm/dense/bias": ([f"{transform}.dense.bias"], _first),
+        "masked_lm/norm/gamma": ([f"{transform}.LayerNorm.weight"], _first),
+        "masked_lm/norm/beta": ([f"{transform}.LayerNorm.bias"], _first),
+        "masked_lm/bias": (["cls.predictions.bias"], _first),
+        "next_sentence/kernel": (["cls.seq_relationship.weight"], lambda arrays: arrays[0].T),
+        "next_sentence/bias": (["cls.seq_relationship.bias"], _first),
+    }
+
+
+def _first(arrays):
+    return arrays[0]
+
+
+def _read_config(folder, kind):
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"No config.json {kind} in this folder. Received: {str(folder)!r}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON. Received: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is not a JSON object. Received: {type(config).__name__}")
+    return config
+
+
+def _read_weights(path):
+    """The arrays of a safetensors file, float32."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"No file {path}. Received: {str(path)!r}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name).astype("float32") for name in file.keys()}
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file; was its copy interrupted? Received: {error}"
+        ) from error
+
+
+def _assign(variables, weights, path):
+    """Sets variables after checking all of them, so that a misfit changes nothing."""
+    missing = [name for name in variables if name not in weights]
+    extra = [name for name in weights if name not in variables]
+    if missing or extra:
+        raise ValueError(
+            f"{path} does not hold the weights of this model. "
+            f"Received: missing {missing[:3]}, unknown {extra[:3]}"
+        )
+    for name, variable in variables.items():
+        if tuple(variable.shape) != weights[name].shape:
+            raise ValueError(
+                f"{path} does not hold the weights of this model. Received: {name} with shape "
+                f"{weights[name].shape} instead of {tuple(variable.shape)}"
+            )
+    for name, variable in variables.items():
+        variable.assign(weights[name])

@@ -1,0 +1,685 @@
+"""Examples and raw text to batches: the one batch source of every `fit`."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_plm.tokenizers import open_text
+
+
+def bucket_lengths(lengths, buckets=4, multiple=8):
+    """The few static lengths that pad rows of these lengths least.
+
+    Args:
+        lengths: (N,) row lengths.
+        buckets: How many lengths at most; every one costs a compilation on JAX.
+        multiple: Lengths are multiples of this.
+
+    Returns:
+        Ascending lengths, the last at least the longest row.
+
+    >>> bucket_lengths([5, 6, 7, 8, 30, 31, 60], buckets=3)
+    [8, 32, 64]
+    """
+    units = np.maximum(-(-np.asarray(lengths) // multiple), 1)
+    rows = np.bincount(units)  # rows by length in units
+    candidates = np.flatnonzero(rows)
+    counts = np.cumsum(rows)[candidates]  # rows that fit each candidate
+    # cheapest[j]: padded size of all rows up to candidate j, the last bucket ending there.
+    cheapest = (counts * candidates).astype(float)
+    choices = []
+    for _ in range(min(buckets, len(candidates)) - 1):
+        added = (counts[:, None] - counts[None, :]) * candidates[:, None]  # from i + 1 to j
+        total = np.where(added > 0, cheapest[None, :] + added, np.inf)
+        choices.append(np.argmin(total, axis=1))
+        cheapest = np.minimum(cheapest, total.min(axis=1))
+        choices[-1][cheapest < total.min(axis=1)] = -1
+    chosen = [len(candidates) - 1]
+    for choice in reversed(choices):
+        if choice[chosen[-1]] >= 0:
+            chosen.append(int(choice[chosen[-1]]))
+    return [int(candidates[j]) * multiple for j in reversed(chosen)]
+
+
+class Batches(keras.utils.PyDataset):
+    """Rows of unequal lengths in batches of a few static shapes.
+
+    Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
+    and what is left over moves up to the next longer bucket, so that only one batch of an epoch
+    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
+    the loss of a padded batch is the mean over its real rows; elsewhere they average 1 over
+    the epoch, so that loss and weighted metrics of `evaluate` are exact.
+
+    Order and content are a function of (seed, epoch) alone, whatever the number of shards. Pass
+    `shuffle=False` to the `fit` of a plain Keras model, or Keras shuffles batches once more (the
+    heads and objectives of keras_plm do that themselves).
+
+    Args:
+        lengths: (N,) row lengths, or a function of the epoch that gives them.
+        collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
+            rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
+        training: If True, shuffle rows and batches.
+        batch_size: Rows per batch. Or:
+        tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
+        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
+        seed: Of all that is random.
+        shard: `(index, count)`: this process takes the index-th part of every batch.
+
+    Raises:
+        ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
+            one of `batch_size` and `tokens_per_batch` is given.
+
+    >>> def collate(rows, length, rng, epoch):
+    ...     return {"row": rows}, None, None
+    >>> batches = Batches([3, 9, 4, 2, 5], collate, batch_size=2, buckets=[8, 16], seed=1)
+    >>> len(batches), [batch[0]["row"].shape for batch in batches]
+    (3, [(2,), (2,), (2,)])
+    """
+
+    def __init__(
+        self,
+        lengths,
+        collate,
+        training=True,
+        batch_size=None,
+        tokens_per_batch=None,
+        buckets=4,
+        seed=0,
+        shard=(0, 1),
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if (batch_size is None) == (tokens_per_batch is None):
+            raise ValueError(
+                "Give exactly one of `batch_size` and `tokens_per_batch`. "
+                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
+            )
+        self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
+        self.collate = collate
+        self.training = training
+        self.batch_size = batch_size
+        self.tokens_per_batch = tokens_per_batch
+        self.seed = seed
+        self.shard = shard
+        self.class_weight = None
+        self.epoch, self.start = 0, 0
+        self._plan_of = None
+
+        first = self._lengths(0)
+        if not len(first):
+            raise ValueError("There is nothing to batch. Received: no rows")
+        if isinstance(buckets, int):
+            buckets = bucket_lengths(first, buckets)
+        self.buckets = sorted(buckets)
+        for length in self.buckets:
+            if self.rows_per_batch(length) % shard[1]:
+                raise ValueError(
+                    "Every batch must part evenly among the shards. Received: "
+                    f"{self.rows_per_batch(length)} rows of length {length}, shard={shard}"
+                )
+
+    def rows_per_batch(self, length):
+        """Rows of every batch of a bucket, all shards together."""
+        if self.batch_size is not None:
+            return self.batch_size
+        count = self.shard[1]
+        return max(self.tokens_per_batch // length // count, 1) * count
+
+    def plan(self, epoch):
+        """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
+        if self._plan_of is not None and self._plan_of[0] == epoch:
+            return self._plan_of[1]
+        lengths = np.asarray(self._lengths(epoch))
+        if lengths.max() > self.buckets[-1]:
+            raise ValueError(
+                "No row may be longer than the last bucket. "
+                f"Received: length {lengths.max()}, buckets={self.buckets}"
+            )
+        rng = np.random.default_rng([self.seed, epoch])
+        if self.training:
+            order = rng.permutation(len(lengths))
+        else:
+            order = np.argsort(lengths, kind="stable")
+        bucket = np.searchsorted(self.buckets, lengths[order])
+        plan, left = [], np.zeros(0, dtype=np.int64)
+        for i, length in enumerate(self.buckets):
+            rows = np.concatenate([left, order[bucket == i]])
+            size = self.rows_per_batch(length)
+            full = len(rows) // size * size
+            plan += [(length, part) for part in rows[:full].reshape(-1, size)]
+            left = rows[full:]
+        if len(left):
+            # The shortest bucket that holds what is left over, no longer one than needed.
+            length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
+            size = self.rows_per_batch(length)
+            for part in np.split(left, range(size, len(left), size)):
+                plan.append((length, np.pad(part, (0, size - len(part)), constant_values=-1)))
+        if self.training:
+            plan = [plan[i] for i in rng.permutation(len(plan))]
+        # Keras' TensorFlow path takes the signature from the first two batches: of different
+        # buckets, they tell it which dimensions vary.
+        other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
+        if other is not None:
+            plan[1], plan[other] = plan[other], plan[1]
+        self._plan_of = (epoch, plan)
+        return plan
+
+    @property
+    def num_batches(self):
+        return len(self.plan(self.epoch)) - self.start
+
+    def __len__(self):
+        return self.num_batches
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def rows(self, index):
+        """The rows of batch `index` of this shard, -1 where it is filled up."""
+        rows = self.plan(self.epoch)[self.start + index][1]
+        part, count = self.shard
+        return rows.reshape(count, -1)[part]
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self):
+            raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
+        plan = self.plan(self.epoch)
+        length, rows = plan[self.start + index]
+        rng = np.random.default_rng([self.seed, self.epoch, self.start + index])
+        real = rows >= 0
+        x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, self.epoch)
+        if y is not None:
+            if weights is None:
+                weights = keras.tree.map_structure(
+                    lambda leaf: np.ones(leaf.shape[:1], "float32"), y
+                )
+            if self.training:
+                scale = None
+            else:
+                scale = sum(len(r) for _, r in plan) / sum(int((r >= 0).sum()) for _, r in plan)
+            weights = keras.tree.map_structure(lambda leaf: _scaled(leaf, real, scale), weights)
+            if self.class_weight is not None:
+                weights = weights * self.class_weight[y].astype("float32")
+        batch = (x,) if y is None else (x, y, weights)
+        part, count = self.shard
+        if count > 1:
+            batch = keras.tree.map_structure(
+                lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:])[part], batch
+            )
+        return batch
+
+    def on_epoch_end(self):
+        self.epoch, self.start = self.epoch + 1, 0
+
+    @property
+    def position(self):
+        """`{"epoch", "step"}` where the next epoch of `fit` begins; assign it to go on there."""
+        return {"epoch": self.epoch, "step": self.start}
+
+    @position.setter
+    def position(self, position):
+        epoch, step = position["epoch"], position["step"]
+        if epoch < 0 or not 0 <= step <= len(self.plan(epoch)):
+            raise ValueError(
+                "A position names an epoch and a step of it. "
+                f"Received: {position} in an epoch of {len(self.plan(max(epoch, 0)))} batches"
+            )
+        if step == len(self.plan(epoch)):
+            epoch, step = epoch + 1, 0
+        self.epoch, self.start = epoch, step
+
+
+class FitsBatches:
+    """Lets a Keras model's `fit` take `Batches` as they are.
+
+    They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
+    worked into the weights. A reloaded model is compiled as it was, its own defaults too.
+    """
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, *args, class_weight=None, shuffle=True, **kwargs):
+        if isinstance(x, Batches):
+            shuffle = False
+            if class_weight is not None:
+                x.class_weight = class_weights(class_weight, getattr(self, "labels", None))
+                class_weight = None
+        with warnings.catch_warnings():
+            # An encoder's pooler has no part in tagging, which is no mistake.
+            warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+            return super().fit(x, *args, class_weight=class_weight, shuffle=shuffle, **kwargs)
+
+
+def _scaled(weights, real, scale):
+    """Weights of a batch without those of padding rows, averaging 1 (or times `scale`)."""
+    weights = np.asarray(weights, "float32")
+    weights = weights * real.reshape(-1, *[1] * (weights.ndim - 1))
+    if scale is None:
+        total = weights.sum()
+        scale = weights.size / total if total > 0 else 1.0
+    return weights * np.float32(scale)
+
+
+def batches(
+    examples,
+    tokenizer=None,
+    labels=None,
+    *,
+    targets=None,
+    words=None,
+    max_length=None,
+    training=True,
+    batch_size=None,
+    tokens_per_batch=None,
+    class_weight=None,
+    **options,
+):
+    """Examples, texts or arrays as `Batches`, ready for `fit`, `evaluate` and `predict`.
+
+    Args:
+        examples: A list of `Example`, of texts or of lists of words; or a dict of arrays, each with N
+            rows (lists of unequal arrays are padded with zeros).
+        tokenizer: Packs the texts; not needed for arrays.
+        labels: The label names in the order of their ids; required where examples have labels.
+        targets: With arrays only: (N, ...) targets.
+        words: If True, `x` also holds `word_positions` (B, T), where each word begins, 0 at padding;
+            by default where examples are lists of words.
+        max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
+            windows and lose nothing. At most the encoder's `max_sequence_length`.
+        training: If True, shuffle.
+        batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
+        class_weight: Weight of each class in the loss, by name or id.
+        **options: Other arguments of `Batches`.
+
+    Returns:
+        `Batches`. For tagged words `y` and the weights are (B, T), a tag per word.
+
+    Raises:
+        ValueError: If a label is not among `labels`, naming where it stands, or some examples
+            have labels and others have none.
+    """
+    if batch_size is None and tokens_per_batch is None:
+        batch_size = 32
+    if isinstance(examples, dict):
+        source = _Arrays(examples, targets)
+    else:
+        source = PackedExamples(examples, tokenizer, labels, max_length, words)
+    made = Batches(
+        source.lengths,
+        source.collate,
+        training=training,
+        batch_size=batch_size,
+        tokens_per_batch=tokens_per_batch,
+        **options,
+    )
+    made.source = source
+    if class_weight is not None:
+        made.class_weight = class_weights(class_weight, labels)
+    return made
+
+
+def class_weights(class_weight, labels=None):
+    """A `class_weight` dict, by name or id, as an array over class ids."""
+    names = {name: i for i, name in enumerate(labels or ())}
+    known = set(names) | set(range(len(names)))
+    ids = {names.get(key, key): float(weight) for key, weight in class_weight.items()}
+    wrong = [key for key in class_weight if names and key not in known]
+    wrong += [key for key, i in zip(class_weight, ids, strict=True) if not isinstance(i, int)]
+    if wrong:
+        raise ValueError(
+            f"`class_weight` names classes by name or id. Received: {wrong[0]!r}, "
+            f"with labels {list(names)}"
+        )
+    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
+    for i, weight in ids.items():
+        array[i] = weight
+    return array
+
+
+class _Arrays:
+    """Rows of given arrays, padded to the bucket's length where they vary."""
+
+    def __init__(self, arrays, targets):
+        self.arrays, self.targets = arrays, targets
+        counts = {name: len(rows) for name, rows in arrays.items()}
+        if targets is not None:
+            counts["targets"] = len(targets)
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"Arrays must have equally many rows. Received: {counts}")
+        self.ragged = {
+            name
+            for name, rows in arrays.items()
+            if np.ndim(rows[0]) > 0 and len({len(row) for row in rows}) > 1
+        }
+        count = next(iter(counts.values()))
+        self.lengths = np.ones(count, dtype=np.int64)
+        for name in arrays:
+            if np.ndim(arrays[name][0]) > 0:
+                lengths = np.array([len(row) for row in arrays[name]])
+                self.lengths = np.maximum(self.lengths, lengths)
+
+    def collate(self, rows, length, rng, epoch):
+        x = {}
+        for name, values in self.arrays.items():
+            if name in self.ragged:
+                x[name] = stack_padded([np.asarray(values[i]) for i in rows], length)
+            else:
+                x[name] = np.stack([np.asarray(values[i]) for i in rows])
+        y = None if self.targets is None else np.stack([self.targets[i] for i in rows])
+        return x, y, None
+
+
+def stack_padded(rows, length):
+    """Arrays of unequal first dimension as one, filled up with zeros."""
+    out = np.zeros((len(rows), length, *rows[0].shape[1:]), rows[0].dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+class PackedExamples:
+    """Examples as packed rows with their targets; long lists of tagged words as windows.
+
+    Attributes:
+        encoded: The packed rows, see `keras_plm.tokenizers.Encoded`.
+        examples_of: (rows,) the example each row came from.
+        words: (rows,) number of words of each row; `None` unless asked for or given.
+        cut: Tokens that were cut away for `max_length`.
+    """
+
+    def __init__(self, examples, tokenizer, labels=None, max_length=None, words=None):
+        examples = list(examples)
+        if tokenizer is None:
+            raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        if not examples:
+            raise ValueError("There is nothing to batch. Received: no examples")
+        texts = [getattr(example, "text", example) for example in examples]
+        pairs = [getattr(example, "pair", None) for example in examples]
+        pairs = None if all(pair is None for pair in pairs) else pairs
+        if pairs is not None and None in pairs:
+            raise ValueError(
+                "Either all examples have a pair or none. "
+                f"Received: example {pairs.index(None)} without"
+            )
+        self.tokenizer = tokenizer
+        self.examples_of = np.arange(len(examples))
+        listed = not isinstance(texts[0], str) and pairs is None
+        if listed:
+            texts, self.examples_of, first_words = self._windows(texts, max_length)
+        words = listed if words is None else words
+        self.encoded = tokenizer.encode(texts, pairs, max_length, return_offsets=words)
+        self.lengths = self.encoded.lengths
+        self.cut = int(self.encoded.cut.sum())
+        self.words = None
+        if words:
+            self._find_words()
+
+        found = [getattr(example, "label", None) for example in examples]
+        self.targets = None
+        if any(label is not None for label in found):
+            ids = [label_ids(e, labels) for e in examples]
+            self.tags = np.ndim(ids[0]) > 0
+            if not self.tags:
+                self.targets = np.array(ids)
+            else:
+                self.targets = [
+                    ids[e][f : f + n]
+                    for e, f, n in zip(self.examples_of, first_words, self.words, strict=True)
+                ]
+
+    def _windows(self, texts, max_length):
+        """Lists of words cut so that each fits; where each came from, and its first word."""
+        windows, examples, first_words = [], [], []
+        room = None if max_length is None else max_length - 2
+        pieces = self.tokenizer.encode(texts, return_offsets=True)
+        for i, words in enumerate(texts):
+            bounds = [0]
+            if room is not None and pieces.lengths[i] > max_length:
+                ids = pieces.word_ids[pieces.starts[i] :][: pieces.lengths[i]]
+                sizes = np.bincount(ids[ids >= 0], minlength=len(words))
+                used = 0
+                for j, size in enumerate(np.minimum(sizes, room)):
+                    if used + size > room:
+                        bounds.append(j)
+                        used = 0
+                    used += size
+            for first, end in zip(bounds, [*bounds[1:], len(words)], strict=True):
+                windows.append(words[first:end])
+                examples.append(i)
+                first_words.append(first)
+        return windows, np.array(examples), first_words
+
+    def _find_words(self):
+        """Positions of the first token of each word, flat, with the starts of the rows."""
+        ids, lengths = self.encoded.word_ids, self.encoded.lengths
+        begins = (ids >= 0) & (ids != np.concatenate([[-1], ids[:-1]]))
+        flat = np.flatnonzero(begins)
+        row = np.repeat(np.arange(len(lengths)), lengths)[flat]
+        self.words = np.bincount(row, minlength=len(lengths))
+        self._word_positions = (flat - self.encoded.starts[row]).astype(np.int32)
+        self._word_starts = np.concatenate([[0], np.cumsum(self.words)])
+
+    def collate(self, rows, length, rng, epoch):
+        token_ids = self.encoded.padded("token_ids", rows, length, pad=self.tokenizer.pad_id)
+        x = {
+            "token_ids": token_ids,
+            "segment_ids": self.encoded.padded("segment_ids", rows, length),
+            "padding_mask": np.arange(length) < self.lengths[rows][:, None],
+        }
+        if self.words is not None:
+            positions = [self.word_positions(row) for row in rows]
+            x["word_positions"] = stack_padded(positions, length)
+        if self.targets is None:
+            return x, None, None
+        if not self.tags:
+            return x, self.targets[rows], None
+        y = stack_padded([self.targets[row] for row in rows], length)
+        weights = (np.arange(length) < self.words[rows][:, None]).astype("float32")
+        return x, y, weights
+
+    def word_positions(self, row):
+        """Where each word of a row begins."""
+        return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
+
+
+def label_ids(example, labels):
+    """The id, or array of ids, of an example's label among the label names."""
+    label, where = example.label, f"{example.where}: " if example.where else ""
+    if label is None:
+        raise ValueError(f"{where}Either all examples have a label or none. Received: none here")
+    if isinstance(label, float) and labels is None:
+        return np.float32(label)
+    if labels is None:
+        raise ValueError(f"`labels` must list the label names. Received: labels=None, {label!r}")
+    names = {name: i for i, name in enumerate(labels)}
+    listed = label if isinstance(label, (list, tuple)) else [label]
+    for name in listed:
+        if name not in names:
+            raise ValueError(
+                f"{where}This label does not occur in the training examples. "
+                f"Received: {name!r}, known: {', '.join(map(str, labels))}"
+            )
+    ids = np.array([names[name] for name in listed], dtype=np.int32)
+    return ids if listed is label else ids[0]
+
+
+def label_names(examples):
+    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs."""
+    found = set()
+    for example in examples:
+        label = example.label
+        found.update(label if isinstance(label, (list, tuple)) else [label])
+    return sorted(found, key=lambda name: (name != "O", name))
+
+
+def run_on(model, batches):
+    """Runs a model on every batch, in its own shape.
+
+    `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+
+    Yields:
+        `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
+        arrays in the model's output structure.
+    """
+    for i in range(len(batches)):
+        rows = batches.rows(i)
+        outputs = model.predict_on_batch(batches[i][0])
+        real = rows >= 0
+        yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+
+
+def split_sentences(paragraph):
+    """The sentences of a paragraph, by the rules of the package `sentencex`.
+
+    Raises:
+        ImportError: If the package is missing, with what to do.
+    """
+    try:
+        from sentencex import segment
+    except ImportError as error:
+        raise ImportError(
+            "Splitting raw text into sentences needs the package sentencex: "
+            "pip install 'keras-plm[text]'. Text with one sentence a line needs no splitting: "
+            "pass sentences='lines'."
+        ) from error
+    return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]
+
+
+class TokenStream:
+    """Raw text as token ids on disk: sentences one after another, grouped in documents.
+
+    Built once from text files of any size, then memory-mapped; a document ends at a blank line
+    and at the end of a file.
+
+    Attributes:
+        tokens: (number of tokens,) ids.
+        sentences: (number of sentences + 1,) where each begins in `tokens`.
+        documents: (number of documents + 1,) where each begins in `sentences`.
+    """
+
+    def __init__(self, folder):
+        folder = Path(folder)
+        self.folder = folder
+        self.description = json.loads((folder / "stream.json").read_text())
+        dtype = self.description["dtype"]
+        self.tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r")
+        self.sentences = np.load(folder / "sentences.npy")
+        self.documents = np.load(folder / "documents.npy")
+
+    @classmethod
+    def build(cls, files, tokenizer, folder, sentences="split", progress=None):
+        """Tokenises files, unless `folder` already holds the stream of these files.
+
+        Args:
+            files: Paths of text files, plain or .gz: a paragraph a line.
+            tokenizer: Gives the ids.
+            folder: Where to put the stream; written under a temporary name, then renamed.
+            sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
+                is one.
+            progress: Called with the number of tokens written so far.
+
+        Raises:
+            ValueError: If a file is missing or there is no text at all.
+        """
+        if sentences not in ("split", "lines"):
+            raise ValueError(f"`sentences` must be 'split' or 'lines'. Received: {sentences!r}")
+        folder = Path(folder)
+        files = [Path(path) for path in files]
+        key = hashlib.sha256()
+        for path in files:
+            open_text(path).close()  # says what is missing
+            with open(path, "rb") as file:
+                key.update(hashlib.file_digest(file, "sha256").digest())
+        key.update(f"{sentences} {fingerprint(tokenizer)}".encode())
+        description = {"key": key.hexdigest(), "files": [path.name for path in files]}
+        if (folder / "stream.json").is_file():
+            known = json.loads((folder / "stream.json").read_text())
+            if known["key"] == description["key"]:
+                return cls(folder)
+
+        temporary = folder.with_name(folder.name + ".tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        description["dtype"] = "uint16" if len(tokenizer) <= 2**16 else "int32"
+        sizes, documents = [], [0]
+        with open(temporary / "tokens.bin", "wb") as out:
+            for batch in _sentence_batches(files, sentences):
+                texts = [text for text in batch if text is not None]
+                rows = tokenizer.encode(texts) if texts else None
+                # Without [CLS] and [SEP], which the objective puts where it needs them.
+                keep = np.ones(0 if rows is None else len(rows.token_ids), dtype=bool)
+                if rows is not None:
+                    keep[rows.starts] = False
+                    keep[rows.starts + rows.lengths - 1] = False
+                    rows.token_ids[keep].astype(description["dtype"]).tofile(out)
+                counts = iter([] if rows is None else rows.lengths - 2)
+                for text in batch:
+                    if text is not None:
+                        sizes.append(int(next(counts)))
+                    elif len(sizes) > documents[-1]:
+                        documents.append(len(sizes))
+                if progress is not None:
+                    progress(out.tell() // np.dtype(description["dtype"]).itemsize)
+        if not sizes:
+            shutil.rmtree(temporary)
+            raise ValueError(f"There is no text in these files. Received: {files}")
+        if len(sizes) > documents[-1]:
+            documents.append(len(sizes))
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        np.save(temporary / "sentences.npy", bounds)
+        np.save(temporary / "documents.npy", np.array(documents))
+        description |= {
+            "tokens": int(bounds[-1]),
+            "sentences": len(sizes),
+            "documents": len(documents) - 1,
+        }
+        (temporary / "stream.json").write_text(json.dumps(description, indent=1))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+        return cls(folder)
+
+
+def _sentence_batches(files, sentences, size=20_000):
+    """Lists of sentences, with `None` at the end of each document."""
+
+    def stream():
+        for path in files:
+            with open_text(path) as file:
+                for line in file:
+                    line = line.strip()
+                    if not line:
+                        yield None
+                    elif sentences == "lines":
+                        yield line
+                    else:
+                        yield from split_sentences(line)
+            yield None
+
+    texts = stream()
+    while batch := list(itertools.islice(texts, size)):
+        yield batch
+
+
+def fingerprint(*things):
+    """A hash of tokenizers, models and plain values that changes when what they do changes."""
+    digest = hashlib.sha256()
+    for thing in things:
+        if isinstance(thing, keras.Model):
+            digest.update(json.dumps(thing.get_config(), sort_keys=True, default=str).encode())
+            for weight in thing.weights:
+                digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+        elif hasattr(thing, "get_config"):
+            digest.update(json.dumps(thing.get_config(), sort_keys=True).encode())
+        else:
+            digest.update(json.dumps(thing, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

@@ -1,0 +1,483 @@
+"""What turns an encoder into a solution of a task: output, loss, decoding.
+
+A head is in two parts. The first runs the encoder and picks features: some layers, at each
+word or pooled over the text. The second, `head.readout`, is a Keras model from features to
+logits. Fine-tuning trains both; feature-based transfer trains the readout on stored features.
+
+Shapes: B texts, T tokens, W words, n layers read, D width, K labels.
+"""
+
+import dataclasses
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.data import FitsBatches, batches, run_on
+from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling, ScalarMix
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Frozen(keras.layers.Layer):
+    """An encoder that neither learns nor drops, whatever the model around it does.
+
+    `trainable = False` alone is not enough: inside a functional model Keras passes the outer
+    model's `training` on, and a frozen encoder's dropout would stay at work.
+
+    Args:
+        encoder: Any encoder.
+
+    Call arguments:
+        inputs: The encoder's inputs.
+
+    Returns:
+        The encoder's outputs, without gradient.
+    """
+
+    def __init__(self, encoder, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        self.encoder.trainable = False
+
+    def call(self, inputs):
+        outputs = self.encoder(inputs, training=False)
+        return keras.tree.map_structure(ops.stop_gradient, outputs)
+
+    def compute_output_spec(self, inputs):
+        return self.encoder.compute_output_spec(inputs)
+
+    def get_config(self):
+        config = keras.saving.serialize_keras_object(self.encoder)
+        return {**super().get_config(), "encoder": config}
+
+    @classmethod
+    def from_config(cls, config):
+        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"))
+        return cls(encoder, **config)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WordVectors(keras.layers.Layer):
+    """Vectors of each word's first token, of one or more layers.
+
+    Call arguments:
+        layers: A list of n tensors (B, T, D).
+        word_positions: (B, W), the first token of each word.
+
+    Returns:
+        (B, W, n, D).
+    """
+
+    def call(self, layers, word_positions):
+        stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
+        return ops.take_along_axis(stacked, word_positions[..., None, None], axis=1)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Combine(keras.layers.Layer):
+    """One vector from n layers: side by side, or a learned mix.
+
+    Args:
+        combine: `"mix"`, or anything else for side by side.
+
+    Call arguments:
+        features: (B, W, n, D).
+        padding_mask: (B, W), True at real words.
+
+    Returns:
+        (B, W, D) for `"mix"`, else (B, W, n * D).
+    """
+
+    def __init__(self, combine, **kwargs):
+        super().__init__(**kwargs)
+        self.combine = combine
+
+    def build(self, features_shape, padding_mask_shape=None):
+        if self.combine == "mix":
+            self.mix = ScalarMix(features_shape[2], dtype=self.dtype_policy, name="mix")
+            self.mix.build(features_shape)
+
+    def call(self, features, padding_mask=None):
+        if self.combine == "mix":
+            return self.mix(features, padding_mask=padding_mask)
+        count, width = features.shape[2:]
+        return ops.reshape(features, (-1, ops.shape(features)[1], count * width))
+
+    def get_config(self):
+        return {**super().get_config(), "combine": self.combine}
+
+
+class Readout(FitsBatches, keras.Model):
+    """A head's part from features to logits, trained alone by `transfer.FeatureBased`."""
+
+
+class Head(FitsBatches, keras.Model):
+    """What `Classifier` and `Tagger` share; see there."""
+
+    def __init__(
+        self, encoder, labels, tokenizer, layers, pool, reader, dropout, frozen, readout, name
+    ):
+        if len(labels) < 2:
+            raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
+        inputs = dict(encoder.input)
+        outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(inputs)
+        every = outputs["layers"]
+        chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
+        if layers is not None and layers.combine == "mean":
+            chosen = [keras.layers.Average(name="mean_of_layers")(chosen)] if chosen[1:] else chosen
+        if pool is None:
+            positions = keras.Input((None,), dtype="int32", name="word_positions")
+            inputs["word_positions"] = positions
+            features = WordVectors(name="word_vectors")(chosen, positions)  # (B, W, n, D)
+            mask = positions > 0  # position 0 is [CLS], never a word
+        else:
+            if pool == "pooled":
+                vectors = [outputs["pooled"]]
+            else:
+                pooling = Pooling(pool, name="pooling")
+                vectors = [pooling(x, padding_mask=inputs["padding_mask"]) for x in chosen]
+            features = ops.stack(vectors, axis=1)[:, None]  # (B, 1, n, D)
+            mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
+        if readout is None:
+            readout = self.build_readout(features.shape[2:], len(labels), layers, reader, dropout)
+        logits = readout({"features": features, "padding_mask": mask})
+        super().__init__(inputs, logits, name=name)
+        self.readout = readout
+        self.encoder = encoder
+        self.labels = list(labels)
+        self.tokenizer = tokenizer
+        self.layer_choice = layers
+        self.reader = reader
+        self.dropout = dropout
+        self.frozen = frozen
+
+    def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
+        """As `keras.Model.compile`, with the head's loss and metric by default."""
+        if loss is None:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if weighted_metrics is None and kwargs.get("metrics") is None:
+            weighted_metrics = self.default_metrics()
+        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+
+    def predict(self, x, *args, pairs=None, probabilities=False, **kwargs):
+        """Labels of texts; or, given arrays or batches, what `keras.Model.predict` gives.
+
+        Args:
+            x: A list of texts or of `Example`; for a `Tagger`, of lists of words.
+            pairs: The second texts, or `None`.
+            probabilities: If True, give the probability of each label instead.
+            *args, **kwargs: Of `keras.Model.predict`, for arrays.
+
+        Returns:
+            A list of label names (of lists of tags); or an array (N, K) of probabilities (a list of
+            arrays (words, K)).
+
+        Raises:
+            ValueError: If the head has no tokenizer.
+        """
+        if not isinstance(x, (str, list, tuple)):
+            return super().predict(x, *args, **kwargs)
+        if self.tokenizer is None:
+            raise ValueError(
+                "To predict from texts a head needs its tokenizer: "
+                f"{type(self).__name__}(encoder, labels, tokenizer=tokenizer). "
+                "Received: tokenizer=None"
+            )
+        examples = self._as_examples(x, pairs)
+        if not examples:
+            return []
+        source = self.batches(examples, training=False, tokens_per_batch=4096)
+        logits = [None] * len(source.source.lengths)
+        for rows, outputs in run_on(self, source):
+            for row, output in zip(rows, outputs, strict=True):
+                logits[row] = output
+        return self.decode(self.labels, logits, source.source, probabilities)
+
+    def _as_examples(self, x, pairs):
+        if isinstance(x, str):
+            raise ValueError(
+                f"`predict` takes a list of texts; put a single one in brackets. Received: {x!r}"
+            )
+        examples = []
+        for i, item in enumerate(x):
+            text, pair = getattr(item, "text", item), getattr(item, "pair", None)
+            pair = pair if pairs is None else pairs[i]
+            examples.append(_Text(text, pair))
+        return examples
+
+    def batches(self, examples, **options):
+        """`keras_plm.data.batches` of examples as this head takes them."""
+        limit = getattr(self.encoder, "max_sequence_length", None)
+        options = {"max_length": limit, **options}
+        return batches(
+            examples,
+            self.tokenizer,
+            self.labels,
+            words="word_positions" in self.input,
+            **options,
+        )
+
+    def get_config(self):
+        return {
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "labels": self.labels,
+            "tokenizer": keras.saving.serialize_keras_object(self.tokenizer),
+            "layers": dataclasses.asdict(self.layer_choice) if self.layer_choice else None,
+            "reader": keras.saving.serialize_keras_object(self.reader),
+            "dropout": self.dropout,
+            "frozen": self.frozen,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        for name in ("encoder", "tokenizer", "reader"):
+            config = {**config, name: keras.saving.deserialize_keras_object(config[name])}
+        if config["layers"] is not None:
+            config["layers"] = LayerChoice(**config["layers"])
+        return cls(**config)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """A text to predict: an example whose label is ignored."""
+
+    text: str | list
+    pair: str | None
+    label: None = None
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Classifier(Head):
+    """One label for a text or a pair of texts.
+
+    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict` also
+    takes texts and gives label names.
+
+    Reference: Devlin et al. 2018, section 4.1 (dropout and one dense layer over the pooled
+    vector); with `layers` and a `reader`, section 5.3.
+
+    Args:
+        encoder: Any encoder; fine-tuned in place unless `frozen`.
+        labels: The label names, in the order of their ids.
+        tokenizer: Needed to predict from texts.
+        layers: A `LayerChoice`; without it the last layer is read.
+        pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"` or `"max"`. By default the encoder's
+            own where there is one and no `layers` are chosen, else `"mean"`. Without meaning under
+            a reader, which sees words.
+        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
+            max-pooled; without it the features go straight to the output layer.
+        dropout: Share of features dropped in training.
+        frozen: If True, only the readout learns; the encoder is made untrainable.
+        readout: A trained one from `build_readout`, to put an encoder under it.
+
+    Call arguments:
+        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader.
+
+    Returns:
+        (B, K) logits.
+
+    Raises:
+        ValueError: If there are fewer than two labels or `pool` does not fit the encoder.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        labels,
+        tokenizer=None,
+        layers=None,
+        pool=None,
+        reader=None,
+        dropout=0.1,
+        frozen=False,
+        readout=None,
+        name="classifier",
+    ):
+        if pool is None:
+            own = "pooled" in encoder.output and layers is None and not frozen
+            pool = "pooled" if own else "mean"
+        allowed = POOLINGS
+        if "pooled" in encoder.output and layers is None:
+            allowed = ("pooled", *POOLINGS)
+        if pool not in allowed:
+            raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
+        read_pool = pool if reader is None else None
+        super().__init__(
+            encoder, labels, tokenizer, layers, read_pool, reader, dropout, frozen, readout, name
+        )
+        self.pool = pool
+
+    @staticmethod
+    def build_readout(shape, num_labels, layers=None, reader=None, dropout=0.1):
+        """The part from features (B, W, *shape) to logits, where `shape` is (n, D)."""
+        features = keras.Input((None, *shape), name="features")
+        mask = keras.Input((None,), dtype="bool", name="padding_mask")
+        combine = Combine(layers.combine if layers else "concat", name="combine")
+        x = combine(features, padding_mask=mask)
+        if reader is None:
+            x = Dropout(dropout, name="dropout")(x[:, 0])
+        else:
+            x = reader(x, padding_mask=mask)
+            x = Pooling("max", name="max")(x, padding_mask=mask)
+        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+
+    def default_metrics(self):
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    @staticmethod
+    def decode(labels, logits, source, probabilities=False):
+        """Label names of the logits (K,) of each row."""
+        logits = np.stack(logits)
+        if probabilities:
+            return _softmax(logits)
+        return [labels[i] for i in logits.argmax(axis=-1)]
+
+    def get_config(self):
+        return {**super().get_config(), "pool": self.pool}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Tagger(Head):
+    """One tag for each word, read at the word's first token.
+
+    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict` also
+    takes lists of words and gives lists of tags. Sentences longer than the encoder reads go in
+    windows; no word is lost.
+
+    Reference: Devlin et al. 2018, section 5.3.
+
+    Args:
+        encoder: Any encoder; fine-tuned in place unless `frozen`.
+        labels: The tags, in the order of their ids.
+        tokenizer: Needed to predict from words.
+        layers: A `LayerChoice`; without it the last layer is read.
+        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
+        dropout: Share of features dropped in training.
+        frozen: If True, only the readout learns; the encoder is made untrainable.
+        readout: A trained one from `build_readout`, to put an encoder under it.
+
+    Call arguments:
+        inputs: The encoder's inputs, and `word_positions` (B, W).
+
+    Returns:
+        (B, W, K) logits.
+
+    Raises:
+        ValueError: If there are fewer than two tags.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        labels,
+        tokenizer=None,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        frozen=False,
+        readout=None,
+        name="tagger",
+    ):
+        super().__init__(
+            encoder, labels, tokenizer, layers, None, reader, dropout, frozen, readout, name
+        )
+
+    @staticmethod
+    def build_readout(shape, num_labels, layers=None, reader=None, dropout=0.1):
+        """The part from features (B, W, *shape) to logits, where `shape` is (n, D)."""
+        features = keras.Input((None, *shape), name="features")
+        mask = keras.Input((None,), dtype="bool", name="padding_mask")
+        combine = Combine(layers.combine if layers else "concat", name="combine")
+        x = combine(features, padding_mask=mask)
+        if reader is None:
+            x = Dropout(dropout, name="dropout")(x)
+        else:
+            x = reader(x, padding_mask=mask)
+        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+
+    def default_metrics(self):
+        return [SpanF1(self.labels)]
+
+    @staticmethod
+    def decode(labels, logits, source, probabilities=False):
+        """Tags of the logits (W, K) of each row, windows of a sentence joined again."""
+        count = int(source.examples_of[-1]) + 1
+        decoded = [[] for _ in range(count)]
+        for row, example in enumerate(source.examples_of):
+            scores = logits[row][: source.words[row]]
+            if probabilities:
+                decoded[example].append(_softmax(scores))
+            else:
+                decoded[example] += [labels[i] for i in scores.argmax(axis=-1)]
+        return [np.concatenate(parts) for parts in decoded] if probabilities else decoded
+
+
+def _softmax(logits):
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SpanF1(keras.metrics.Metric):
+    """F1 over spans as conlleval counts them, as a streaming Keras metric.
+
+    Counts what `keras_plm.metrics.span_f1` counts, in tensor operations, so that `fit` can show it
+    and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
+
+    Args:
+        labels: The tags in the order of their ids, in IOB1 or IOB2.
+
+    Call arguments (`update_state`):
+        y_true: (B, W) tag ids.
+        y_pred: (B, W, K) logits.
+        sample_weight: (B, W), 0 at padding.
+    """
+
+    def __init__(self, labels, name="span_f1", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.labels = list(labels)
+        types = sorted({label.partition("-")[2] for label in labels if label != "O"})
+        self.type_of = np.array(
+            [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels], "int32"
+        )
+        self.begins = np.array([label.startswith("B") for label in labels])
+        self.counts = self.add_variable((3,), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true = ops.cast(y_true, "int32")
+        y_pred = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        real = ops.ones_like(y_true, dtype="bool")
+        if sample_weight is not None:
+            real = sample_weight > 0
+        true_start, true_end, true_type = self._chunks(y_true, real)
+        start, end, kind = self._chunks(y_pred, real)
+        differs = (true_start != start) | (true_end != end) | (true_type != kind)
+        # A true chunk is found if nothing differs from its first word to its last.
+        chunk = ops.cumsum(ops.reshape(ops.cast(true_start, "int32"), (-1,)))
+        inside = ops.reshape(true_type >= 0, (-1,))
+        wrong = ops.cast(ops.reshape(differs, (-1,)) & inside, "float32")
+        wrong = ops.segment_sum(wrong, chunk, num_segments=ops.size(y_true) + 1)
+        whole = ops.take(wrong, chunk) == 0
+        correct = ops.sum(ops.cast(ops.reshape(true_start, (-1,)) & whole, "float32"))
+        true, found = (ops.sum(ops.cast(x, "float32")) for x in (true_start, start))
+        self.counts.assign_add(ops.stack([true, found, correct]))
+
+    def _chunks(self, tags, real):
+        """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
+        kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
+        begins = ops.take(ops.convert_to_tensor(self.begins), tags)
+        before = ops.pad(kind[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        start = (kind >= 0) & (begins | (kind != before))
+        after = ops.pad(kind[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+        next_start = ops.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=False)
+        return start, (kind >= 0) & (next_start | (after != kind)), kind
+
+    def result(self):
+        true, found, correct = self.counts[0], self.counts[1], self.counts[2]
+        return 2 * correct / ops.maximum(true + found, 1.0)
+
+    def get_config(self):
+        return {**super().get_config(), "labels": self.labels}

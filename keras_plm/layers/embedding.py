@@ -1,0 +1,131 @@
+"""Embeddings of tokens (with tied output), positions and segments."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class TokenEmbedding(keras.layers.Layer):
+    """A table of token vectors that also scores vectors against the table (tied output).
+
+    Tying the output to the input halves the parameters at the vocabulary's end and is what
+    GPT, BERT and the Transformer do. The table is read first and cast after, so that half
+    precision casts the batch's rows and not the whole vocabulary.
+
+    Reference: Press and Wolf 2017, arXiv 1608.05859.
+
+    Args:
+        vocabulary_size: Number of tokens V.
+        hidden_dim: Width D.
+        initializer: Initializer of the table.
+
+    Call arguments:
+        inputs: (B, T) token ids, or, with `reverse=True`, (..., D) vectors.
+        reverse: If True, return the scores of all tokens.
+
+    Returns:
+        (B, T, D) vectors, or (..., V) scores (without bias).
+
+    >>> import numpy as np
+    >>> layer = TokenEmbedding(vocabulary_size=11, hidden_dim=4)
+    >>> vectors = layer(np.array([[1, 2, 3]]))
+    >>> tuple(vectors.shape), tuple(layer(vectors, reverse=True).shape)
+    ((1, 3, 4), (1, 3, 11))
+    """
+
+    def __init__(self, vocabulary_size, hidden_dim, initializer="uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocabulary_size, self.hidden_dim),
+            initializer=self.initializer,
+            autocast=False,
+        )
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            table = ops.cast(self.embeddings, self.compute_dtype)
+            return ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(table))
+        vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+        return ops.cast(vectors, self.compute_dtype)  # (B, T, D)
+
+    def compute_output_spec(self, inputs, reverse=False):
+        if reverse:
+            shape = (*inputs.shape[:-1], self.vocabulary_size)
+        else:
+            shape = (*inputs.shape, self.hidden_dim)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class PositionEmbedding(keras.layers.Layer):
+    """One learned vector per position, added by the caller.
+
+    It cannot go past the length it was made for.
+
+    Reference: Gehring et al. 2017, arXiv 1705.03122, section 3.1; used by GPT and BERT.
+
+    Args:
+        max_sequence_length: Number of positions.
+        initializer: Initializer of the table.
+
+    Call arguments:
+        inputs: (B, T, D); only its shape is used.
+        start: Position of the first step, for step-by-step decoding.
+
+    Returns:
+        (T, D) vectors of positions start ... start + T - 1.
+
+    Raises:
+        ValueError: If T is larger than `max_sequence_length`.
+
+    >>> import numpy as np
+    >>> tuple(PositionEmbedding(max_sequence_length=8)(np.ones((2, 5, 4))).shape)
+    (5, 4)
+    """
+
+    def __init__(self, max_sequence_length, initializer="uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.max_sequence_length = max_sequence_length
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_sequence_length, input_shape[-1]),
+            initializer=self.initializer,
+        )
+
+    def call(self, inputs, start=0):
+        length = inputs.shape[1]
+        if length is not None and length > self.max_sequence_length:
+            raise ValueError(
+                f"This model reads at most {self.max_sequence_length} positions: truncate the "
+                "texts or cut them in windows. "
+                f"Received: inputs of length {length}"
+            )
+        # `take` of a range, because JAX cannot slice by a length it does not know.
+        return ops.take(self.embeddings, ops.arange(ops.shape(inputs)[1]) + start, axis=0)
+
+    def compute_output_spec(self, inputs, start=0):
+        return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_sequence_length": self.max_sequence_length,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }

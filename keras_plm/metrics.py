@@ -1,0 +1,162 @@
+"""Scores of predictions: plain functions `(y_true, y_pred) -> float`."""
+
+from collections import Counter
+
+import numpy as np
+
+
+def accuracy(y_true, y_pred):
+    """Share of predictions that equal the truth, in [0, 1].
+
+    >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
+    0.6666666666666666
+    """
+    _check_lengths(y_true, y_pred)
+    hits = [true == pred for true, pred in zip(y_true, y_pred, strict=True)]
+    return float(np.mean(hits))
+
+
+def f1(y_true, y_pred):
+    """F1 of the positive class of two, in [0, 1]; the positive one sorts last.
+
+    >>> f1([0, 1, 1], [1, 1, 0])
+    0.5
+    """
+    from sklearn.metrics import f1_score
+
+    _check_lengths(y_true, y_pred)
+    labels = sorted(set(y_true) | set(y_pred))
+    if len(labels) > 2:
+        raise ValueError(f"`f1` is of two classes. Received: {labels}")
+    return float(f1_score(y_true, y_pred, pos_label=labels[-1], zero_division=0.0))
+
+
+def matthews_correlation(y_true, y_pred):
+    """Matthews' correlation of two labelings, in [-1, 1].
+
+    >>> matthews_correlation([0, 1, 1, 0], [0, 1, 1, 0])
+    1.0
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    _check_lengths(y_true, y_pred)
+    return float(matthews_corrcoef(y_true, y_pred))
+
+
+def pearson_correlation(y_true, y_pred):
+    """Pearson's correlation of numbers, in [-1, 1].
+
+    >>> round(pearson_correlation([1, 2, 3], [2, 4, 6]), 6)
+    1.0
+    """
+    from scipy.stats import pearsonr
+
+    _check_lengths(y_true, y_pred)
+    return float(pearsonr(y_true, y_pred).statistic)
+
+
+def spearman_correlation(y_true, y_pred):
+    """Spearman's rank correlation of numbers, in [-1, 1].
+
+    >>> round(spearman_correlation([1, 2, 3], [2, 4, 60]), 6)
+    1.0
+    """
+    from scipy.stats import spearmanr
+
+    _check_lengths(y_true, y_pred)
+    return float(spearmanr(y_true, y_pred).statistic)
+
+
+def spans(tags):
+    """The chunks of one sentence's tags, as conlleval reads them.
+
+    A chunk begins at B, at I after O or at the sentence's start, and where the type changes; it
+    ends before the next chunk or O. So IOB1 and IOB2 are read alike; S- and E- of IOBES too.
+
+    Args:
+        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`.
+
+    Returns:
+        A list of `(type, first word, last word + 1)`.
+
+    >>> spans(["I-PER", "I-PER", "B-PER", "O", "I-LOC"])
+    [('PER', 0, 2), ('PER', 2, 3), ('LOC', 4, 5)]
+    """
+    found, start, open_type, ended = [], None, None, False
+    for i, tag in enumerate([*tags, "O"]):
+        prefix, _, kind = tag.partition("-")
+        goes_on = start is not None and prefix not in ("O", "B", "S")
+        if not (goes_on and kind == open_type and not ended):
+            if start is not None:
+                found.append((open_type, start, i))
+            start, open_type = (None, None) if prefix == "O" else (i, kind)
+        ended = prefix in ("E", "S")
+    return found
+
+
+def span_scores(y_true, y_pred):
+    """What conlleval prints: precision, recall, F1 and counts, over all spans and by type.
+
+    A span is correct if its type, first and last word all agree with a true one. Agrees with the
+    CoNLL-2003 script conlleval, and with seqeval's default mode.
+
+    Args:
+        y_true, y_pred: Lists of sentences, each a list of tags.
+
+    Returns:
+        A dict with `"all"` and each type, of dicts with `precision`, `recall`, `f1` in [0, 1],
+        `true`, `found`, `correct`, and `"accuracy"`, the share of equal tags.
+
+    Raises:
+        ValueError: If sentences or words are not equally many.
+    """
+    _check_lengths(y_true, y_pred)
+    true, found, correct = Counter(), Counter(), Counter()
+    words = equal = 0
+    for i, (gold, guess) in enumerate(zip(y_true, y_pred, strict=True)):
+        if len(gold) != len(guess):
+            raise ValueError(
+                "Every word needs one true and one predicted tag. "
+                f"Received: {len(gold)} and {len(guess)} tags in sentence {i}"
+            )
+        gold_spans, guess_spans = set(spans(gold)), set(spans(guess))
+        true.update(kind for kind, _, _ in gold_spans)
+        found.update(kind for kind, _, _ in guess_spans)
+        correct.update(kind for kind, _, _ in gold_spans & guess_spans)
+        words += len(gold)
+        equal += sum(a == b for a, b in zip(gold, guess, strict=True))
+
+    def scores(true, found, correct):
+        precision = correct / found if found else 0.0
+        recall = correct / true if true else 0.0
+        total = precision + recall
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": 2 * precision * recall / total if total else 0.0,
+            "true": true,
+            "found": found,
+            "correct": correct,
+        }
+
+    table = {"all": scores(true.total(), found.total(), correct.total())}
+    for kind in sorted(set(true) | set(found)):
+        table[kind] = scores(true[kind], found[kind], correct[kind])
+    return table | {"accuracy": equal / words if words else 0.0}
+
+
+def span_f1(y_true, y_pred):
+    """F1 over all spans as conlleval counts them, in [0, 1]; see `span_scores`.
+
+    >>> span_f1([["B-A", "O"]], [["I-A", "O"]])
+    1.0
+    """
+    return span_scores(y_true, y_pred)["all"]["f1"]
+
+
+def _check_lengths(y_true, y_pred):
+    if len(y_true) != len(y_pred) or not len(y_true):
+        raise ValueError(
+            "A score needs one prediction per truth, and at least one. "
+            f"Received: {len(y_true)} truths and {len(y_pred)} predictions"
+        )

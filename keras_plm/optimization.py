@@ -1,0 +1,184 @@
+"""How the published models were trained: their optimizer and learning-rate schedules."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises to its peak, then falls to zero, both linearly.
+
+    As in BERT's released code, the fall is that of the whole run and the warm-up replaces its
+    beginning, so that the rate steps down from `peak` to `peak * (1 - warmup / total)`.
+
+    Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py.
+
+    Args:
+        peak: Highest learning rate.
+        total_steps: Number of steps after which the rate is zero.
+        warmup_steps: Number of steps of the rise.
+
+    Raises:
+        ValueError: If `warmup_steps` is negative or larger than `total_steps`.
+
+    >>> schedule = WarmupLinearDecay(peak=1.0, total_steps=100, warmup_steps=10)
+    >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
+    [0.0, 0.5, 0.9, 0.45, 0.0]
+    """
+
+    def __init__(self, peak, total_steps, warmup_steps=0):
+        if not 0 <= warmup_steps <= total_steps:
+            raise ValueError(
+                "`warmup_steps` must lie between 0 and `total_steps`. "
+                f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}"
+            )
+        self.peak = peak
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        done = ops.minimum(step / max(self.total_steps, 1), 1.0)
+        rise = step / max(self.warmup_steps, 1)
+        return self.peak * ops.where(step < self.warmup_steps, rise, 1.0 - done)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class AdamW(keras.optimizers.Optimizer):
+    """Adam with decoupled weight decay, as BERT was trained: without bias correction.
+
+    The first steps are therefore larger than Adam's, which the warm-up is there to tame. Biases
+    and layer norms do not decay. On torch all weights are updated by one fused kernel.
+
+    Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py;
+    decoupled decay: Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Share of the learning rate by which weights shrink at each step.
+        beta_1, beta_2: Decay of the means of gradients and of their squares.
+        epsilon: Added to the root of the mean square.
+        bias_correction: If True, divide both means by `1 - beta^t`, which is AdamW as published.
+        global_clipnorm: Largest norm of all gradients together, or `None`.
+        **kwargs: Other arguments of `keras.optimizers.Optimizer`.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-4,
+        weight_decay=0.01,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        bias_correction=False,
+        global_clipnorm=1.0,
+        name="adamw",
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            global_clipnorm=global_clipnorm,
+            name=name,
+            **kwargs,
+        )
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.bias_correction = bias_correction
+        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._means, self._squares = self.add_optimizer_variables(variables, ["mean", "square"])
+
+    def _corrections(self, dtype):
+        if not self.bias_correction:
+            return 1.0, 1.0
+        step = ops.cast(self.iterations + 1, dtype)
+        beta_1, beta_2 = ops.cast(self.beta_1, dtype), ops.cast(self.beta_2, dtype)
+        return 1.0 - ops.power(beta_1, step), 1.0 - ops.power(beta_2, step)
+
+    def update_step(self, gradient, variable, learning_rate):
+        # The decay has been taken off already, by `Optimizer`: the two terms do not interact.
+        dtype = variable.dtype
+        learning_rate = ops.cast(learning_rate, dtype)
+        gradient = ops.cast(gradient, dtype)
+        mean = self._means[self._get_variable_index(variable)]
+        square = self._squares[self._get_variable_index(variable)]
+        self.assign(mean, self.beta_1 * mean + (1.0 - self.beta_1) * gradient)
+        self.assign(square, self.beta_2 * square + (1.0 - self.beta_2) * ops.square(gradient))
+        correction_1, correction_2 = self._corrections(dtype)
+        ratio = (mean / correction_1) / (ops.sqrt(square / correction_2) + self.epsilon)
+        self.assign_sub(variable, learning_rate * ratio)
+
+    # On torch Keras makes a dozen passes over the weights; torch's fused kernel makes one.
+
+    def _apply_weight_decay(self, variables):
+        if keras.backend.backend() != "torch":
+            super()._apply_weight_decay(variables)
+
+    def _clip_gradients(self, gradients):
+        if keras.backend.backend() != "torch" or not self.global_clipnorm:
+            return super()._clip_gradients(gradients)
+        import torch
+
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        factor = self.global_clipnorm / norm.clamp(min=self.global_clipnorm)
+        return torch._foreach_mul(gradients, factor)
+
+    def _backend_update_step(self, gradients, variables, learning_rate):
+        if keras.backend.backend() != "torch":
+            super()._backend_update_step(gradients, variables, learning_rate)
+            return
+        import torch
+
+        # Far from zero steps, both bias corrections are exactly 1.
+        step = int(self.iterations) + 1 if self.bias_correction else 1e9
+        for decays in (True, False):
+            rows = [
+                (v.value, g, self._means[i].value, self._squares[i].value)
+                for v, g in zip(variables, gradients, strict=True)
+                if self._use_weight_decay(v) is decays
+                for i in [self._get_variable_index(v)]
+            ]
+            if not rows:
+                continue
+            weights, grads, means, squares = (list(column) for column in zip(*rows, strict=True))
+            steps = [torch.tensor(float(step), device=w.device) for w in weights]
+            with torch.no_grad():
+                torch._fused_adamw_(
+                    weights,
+                    grads,
+                    means,
+                    squares,
+                    [],
+                    steps,
+                    lr=float(learning_rate),
+                    beta1=self.beta_1,
+                    beta2=self.beta_2,
+                    weight_decay=(self.weight_decay or 0.0) if decays else 0.0,
+                    eps=self.epsilon,
+                    amsgrad=False,
+                    maximize=False,
+                    grad_scale=None,
+                    found_inf=None,
+                )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "bias_correction": self.bias_correction,
+        }

@@ -1,0 +1,257 @@
+"""What a labelled problem is: examples, and how a task's files become examples."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_plm.tokenizers import open_text
+
+
+@dataclass(frozen=True)
+class Example:
+    """One labelled text.
+
+    Attributes:
+        text: A string, or a list of words where labels belong to words.
+        label: A class name, a number, one tag per word, or `None` when unknown.
+        pair: The second text of a pair, or `None`.
+        group: Examples of one group (phrases of a sentence, sentences of a document) are never
+            parted by a split; `None` puts the example in a group of its own.
+        where: `file:line` it was read from, for error messages.
+    """
+
+    text: str | Sequence[str]
+    label: str | float | Sequence[str] | None = None
+    pair: str | None = None
+    group: str | None = None
+    where: str = ""
+
+    def __post_init__(self):
+        tags = self.label
+        if isinstance(self.text, str) or tags is None or isinstance(tags, (str, int, float)):
+            return
+        if len(self.text) != len(tags):
+            raise ValueError(
+                f"{self.where + ': ' if self.where else ''}Every word needs one tag. "
+                f"Received: {len(self.text)} words and {len(tags)} tags"
+            )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A labelled problem: where its examples are, which head solves it, how it is scored.
+
+    Attributes:
+        name: As on the command line.
+        read: `read(folder, split)` gives the examples of `"train"`, `"dev"` or `"test"`.
+        head: The class of `keras_plm.heads` that solves it.
+        metrics: Names and functions `(y_true, y_pred) -> float`, the main one first.
+        files: The files under the data folder, by split; one file may serve several.
+        source: Where the data come from.
+        licence: Their licence.
+        score_split: The split whose score is reported. The choosing set is `"dev"` unless
+            that is the reported one; then it is a slice of `"train"`.
+    """
+
+    name: str
+    read: Callable
+    head: type
+    metrics: Mapping[str, Callable]
+    files: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    licence: str = ""
+    score_split: str = "test"
+
+
+def split_groups(examples, shares, seed=0):
+    """Parts examples at random without parting a group.
+
+    Args:
+        examples: A list of `Example`.
+        shares: The parts' shares of the examples, summing to 1.
+        seed: Of the random order of groups.
+
+    Returns:
+        One list of examples per share, each in the original order.
+
+    Raises:
+        ValueError: If a part would be empty.
+    """
+    import numpy as np
+
+    groups = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(i if example.group is None else example.group, []).append(i)
+    order = list(groups)
+    np.random.default_rng(seed).shuffle(order)
+    bounds = np.cumsum(shares) * len(examples)
+    parts = [[] for _ in shares]
+    done = 0
+    for name in order:
+        # A group goes where its middle falls, so that sizes come out near their shares.
+        middle = done + len(groups[name]) / 2
+        part = min(int(np.searchsorted(bounds, middle)), len(shares) - 1)
+        parts[part] += groups[name]
+        done += len(groups[name])
+    if not all(parts):
+        raise ValueError(
+            f"Too few groups for {len(shares)} parts. "
+            f"Received: {len(examples)} examples in {len(groups)} groups"
+        )
+    return [[examples[i] for i in sorted(part)] for part in parts]
+
+
+def _lines(path):
+    """(number, line without its end) of a text file, with decoding errors named."""
+    number = 0
+    with open_text(path) as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield number, line.rstrip("\r\n")
+        except (UnicodeDecodeError, EOFError, OSError) as error:
+            raise ValueError(
+                f"{path}:{number + 1}: This is not a whole UTF-8 text file. Received: {error}"
+            ) from error
+
+
+def read_conll(path, word_column=0, tag_column=-1):
+    """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
+
+    Columns are parted by blanks or tabs; `-DOCSTART-` begins a document, which becomes the
+    examples' group (without any, each sentence is its own group).
+
+    Args:
+        path: The file, plain or .gz.
+        word_column, tag_column: Which columns hold the word and its tag.
+
+    Returns:
+        A list of `Example` with words as `text` and tags as `label`.
+
+    Raises:
+        ValueError: Naming file and line, if a line has too few columns, or if there is no sentence.
+    """
+    examples, words, tags, document, start = [], [], [], None, 1
+    needed = max(word_column + 1, tag_column + 1, 2)
+
+    def finish():
+        if words:
+            group = None if document is None else f"{path}#{document}"
+            examples.append(Example(words, tags, group=group, where=f"{path}:{start}"))
+
+    for number, line in _lines(path):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            finish()
+            words, tags = [], []
+            if line.startswith("-DOCSTART-"):
+                document = 0 if document is None else document + 1
+            continue
+        columns = line.split("\t") if "\t" in line else line.split()
+        if len(columns) < needed or not columns[word_column].strip():
+            raise ValueError(
+                f"{path}:{number}: A line of a CoNLL file holds a word and its tag, parted by a "
+                f"blank or tab. Received: {line!r}"
+            )
+        if not words:
+            start = number
+        words.append(columns[word_column])
+        tags.append(columns[tag_column])
+    finish()
+    if not examples:
+        raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
+    return examples
+
+
+def read_table(path, text, label=None, pair=None, group=None, separator=None, quoted=None):
+    """Examples of a CSV, TSV or JSONL file with named columns.
+
+    Args:
+        path: The file, plain or .gz; its ending tells the format unless `separator` does.
+        text, label, pair, group: Names of columns (of keys, in JSONL).
+        separator: `","` or a tab, to override the ending.
+        quoted: Whether fields may be quoted; by default only in CSV (GLUE's TSV files are not).
+
+    Returns:
+        A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
+
+    Raises:
+        ValueError: Naming file and line, if a column is missing, a line is malformed or there is
+            no example.
+    """
+    path = Path(path)
+    ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
+    if separator is None and ending in ("jsonl", "json"):
+        rows = _json_rows(path)
+    else:
+        separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
+        quoted = separator == "," if quoted is None else quoted
+        rows = _separated_rows(path, separator, quoted)
+    columns = {"text": text, "label": label, "pair": pair, "group": group}
+    columns = {field: name for field, name in columns.items() if name is not None}
+    examples = []
+    for where, row in rows:
+        missing = [name for name in columns.values() if row.get(name) is None]
+        if missing:
+            raise ValueError(
+                f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
+            )
+        examples.append(
+            Example(**{field: row[name] for field, name in columns.items()}, where=where)
+        )
+    if not examples:
+        raise ValueError(f"{path}: No example in this file. Received: an empty table")
+    return examples
+
+
+def _json_rows(path):
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
+                f"Received: {line[:60]!r} ({error})"
+            ) from error
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
+                f"Received: {line[:60]!r}"
+            )
+        yield f"{path}:{number}", row
+
+
+def _separated_rows(path, separator, quoted):
+    numbers = []
+
+    def lines():
+        for number, line in _lines(path):
+            numbers.append(number)
+            yield line + "\n"
+
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)
+    header = next(reader, None)
+    if header is None:
+        raise ValueError(f"{path}: The first line must name the columns. Received: an empty file")
+    header[0] = header[0].removeprefix("\ufeff")
+    while True:
+        first = numbers[-1] + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}:{first}: This line is not well quoted. Received: {error}"
+            ) from error
+        if row is None:
+            return
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}:{first}: Every line needs as many fields as the header, "
+                f"{len(header)}. Received: {len(row)} fields"
+            )
+        yield f"{path}:{first}", dict(zip(header, row, strict=True))

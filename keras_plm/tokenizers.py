@@ -1,0 +1,419 @@
+"""Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
+
+import gzip
+import itertools
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import keras
+import numpy as np
+import tokenizers
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def open_text(path):
+    """Opens a plain or `.gz` UTF-8 text file for reading.
+
+    Raises:
+        ValueError: If the file does not exist or is a folder.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return open(path, encoding="utf-8")
+
+
+@dataclass
+class Encoded:
+    """Packed texts of unequal lengths, one after another in flat arrays.
+
+    Attributes:
+        lengths: (N,) tokens of each row, special ones included.
+        token_ids, segment_ids: (sum of lengths,) int32.
+        cut: (N,) tokens lost to `max_length`.
+        word_ids: (sum of lengths,) int32, the word a token is part of, or -1 at special tokens;
+            `None` unless asked for.
+        offsets: (sum of lengths, 2) int32, characters of the original text (of the word, where
+            words were given); `None` unless asked for.
+    """
+
+    lengths: np.ndarray
+    token_ids: np.ndarray
+    segment_ids: np.ndarray
+    cut: np.ndarray
+    word_ids: np.ndarray | None = None
+    offsets: np.ndarray | None = None
+    starts: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def padded(self, name, rows=None, length=None, pad=0):
+        """One array (rows, length) of the flat array called `name`, filled up with `pad`."""
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
+        flat = getattr(self, name)
+        lengths = self.lengths[rows]
+        if length is None:
+            length = int(lengths.max(initial=0))
+        real = np.arange(length) < lengths[:, None]  # (rows, length)
+        out = np.full((len(rows), length, *flat.shape[1:]), pad, dtype=flat.dtype)
+        source = self.starts[rows][:, None] + np.arange(length)
+        out[real] = flat[source[real]]
+        return out
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WordPiece:
+    """BERT's tokenizer: words and punctuation, each cut greedily into the longest known pieces.
+
+    A word with no cover becomes `[UNK]`. The work is done by the `tokenizers` package, so ids
+    agree with Hugging Face's BERT tokenizer; the saved JSON is that package's own format.
+
+    Reference: Wu et al. 2016, arXiv 1609.08144, section 4.1; Devlin et al. 2018, section 3.
+
+    Args:
+        vocabulary: The pieces in order of their ids; must hold `[PAD] [UNK] [CLS] [SEP] [MASK]`.
+        lowercase: If True, lower-case and strip accents first ("uncased"). By default that is
+            done unless the vocabulary has upper-case pieces.
+
+    Raises:
+        ValueError: If a special token is missing or a piece stands twice.
+
+    >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "want", "##ed", "un", "##want"]
+    >>> tokenizer = WordPiece(pieces)
+    >>> tokenizer.tokenize("UNwanted, wanted")
+    ['un', '##want', '##ed', '[UNK]', 'want', '##ed']
+    >>> tokenizer.pack(["unwanted", "want"])["token_ids"].tolist()
+    [[2, 7, 8, 6, 3], [2, 5, 3, 0, 0]]
+    """
+
+    def __init__(self, vocabulary, lowercase=None):
+        vocabulary = list(vocabulary)
+        missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+        if missing:
+            raise ValueError(
+                f"A WordPiece vocabulary must hold {' '.join(SPECIAL_TOKENS)}. "
+                f"Received: {len(vocabulary)} pieces without {' '.join(missing)}"
+            )
+        ids = {piece: i for i, piece in enumerate(vocabulary)}
+        if len(ids) < len(vocabulary):
+            double = next(p for i, p in enumerate(vocabulary) if ids[p] != i)
+            raise ValueError(
+                "Every piece of a vocabulary must stand once. "
+                f"Received: {double!r} at line {vocabulary.index(double) + 1} "
+                f"and line {ids[double] + 1}"
+            )
+        if lowercase is None:
+            lowercase = not any(p != p.lower() for p in vocabulary if p not in SPECIAL_TOKENS)
+        model = tokenizers.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
+        self._set(_bert_tokenizer(model, lowercase))
+
+    def _set(self, tokenizer):
+        self._tokenizer = tokenizer
+        self._vocabulary = tokenizer.get_vocab()
+        self.lowercase = json.loads(tokenizer.to_str())["normalizer"]["lowercase"]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._vocabulary[token] for token in SPECIAL_TOKENS
+        )
+
+    @classmethod
+    def train(cls, files, vocabulary_size, lowercase=True):
+        """Learns a vocabulary from text files (plain or .gz).
+
+        Args:
+            files: One path or a list of paths.
+            vocabulary_size: Number of pieces, special tokens included.
+            lowercase: If True, lower-case and strip accents first.
+
+        Raises:
+            ValueError: If a file is missing, there is no text, or `vocabulary_size` does not hold
+                the letters.
+        """
+        files = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+
+        def lines():
+            return itertools.chain.from_iterable(open_text(path) for path in files)
+
+        model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100)
+        tokenizer = _bert_tokenizer(model, lowercase)
+        limit = min(max(100, vocabulary_size // 20), 1000)
+        alphabet = _alphabet(lines(), tokenizer.normalizer, limit)
+        if not alphabet:
+            raise ValueError(
+                f"A vocabulary is learned from text. Received: files without any, {files}"
+            )
+        # The trainer numbers "##" letters in the order of a hash map, and ids break its ties:
+        # without given ids no two trainings agree.
+        pre_tokenize = tokenizer.pre_tokenizer.pre_tokenize_str
+        inner = [letter for letter in alphabet if len(pre_tokenize("a" + letter)) == 1]
+        letters = [*SPECIAL_TOKENS, *alphabet, *("##" + letter for letter in inner)]
+        if len(letters) > vocabulary_size:
+            raise ValueError(
+                f"This text needs a vocabulary of at least {len(letters)} pieces: its letters, "
+                "alone and inside words, and the special tokens. "
+                f"Received: vocabulary_size={vocabulary_size}"
+            )
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=letters,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(lines(), trainer)
+        # Rebuilt from its pieces, so that a trained and a loaded tokenizer are the same thing.
+        vocabulary = tokenizer.get_vocab()
+        return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
+
+    @classmethod
+    def load(cls, path, lowercase=None):
+        """Reads what `save` wrote, a `tokenizer.json`, or a `vocab.txt` (one piece a line).
+
+        Args:
+            path: The file.
+            lowercase: Overrides what the file says or, in a `vocab.txt`, suggests.
+
+        Raises:
+            ValueError: If the file is missing or is no WordPiece tokenizer.
+        """
+        with open_text(path) as file:
+            text = file.read()
+        if not text.lstrip().startswith("{"):
+            pieces = text.split("\n")
+            return cls(pieces[:-1] if pieces[-1] == "" else pieces, lowercase)
+        try:
+            saved = json.loads(text)
+            vocabulary = saved["model"]["vocab"]
+            if saved["model"]["type"] != "WordPiece":
+                raise KeyError("type")
+            if lowercase is None:
+                lowercase = saved["normalizer"]["lowercase"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(
+                "A saved tokenizer is a JSON file with a WordPiece model. "
+                f"Received: {path} ({error})"
+            ) from error
+        return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
+
+    def save(self, path):
+        """Writes one JSON file, under a temporary name first."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(self._tokenizer.to_str(), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def __len__(self):
+        return len(self._vocabulary)
+
+    @property
+    def vocabulary(self):
+        """The pieces in order of their ids."""
+        return sorted(self._vocabulary, key=self._vocabulary.get)
+
+    def tokenize(self, text):
+        """The pieces of a text, or of a list of words, as strings."""
+        words = not isinstance(text, str)
+        text = list(text) if words else text
+        return self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False).tokens
+
+    def detokenize(self, token_ids):
+        """The text of token ids: pieces joined, special tokens left out."""
+        return self._tokenizer.decode([int(i) for i in token_ids])
+
+    def count(self, texts):
+        """(N,) tokens of each text or list of words, without special tokens."""
+        if not len(texts):
+            return np.zeros(0, dtype=np.int64)
+        return np.array([len(row.ids) for row in self._encode(texts, offsets=False)])
+
+    def pack(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """`[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]` as padded arrays.
+
+        Args:
+            texts: A list of N texts; a text may be given as a list of words.
+            pairs: The N second texts, or `None`.
+            max_length: Longest row T; the longer text of a row is cut first. See `encode` for the
+                number of tokens lost.
+            return_offsets: If True, add `offsets` and `word_ids`.
+
+        Returns:
+            A dict of arrays: `token_ids` and `segment_ids` (N, T) int32, `padding_mask` (N, T) bool;
+            on request `offsets` (N, T, 2), the characters of a token in its text (in its word, where
+            words were given), and `word_ids` (N, T), -1 at special and padded positions.
+        """
+        rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
+        token_ids = rows.padded("token_ids", pad=self.pad_id)
+        packed = {
+            "token_ids": token_ids,
+            "segment_ids": rows.padded("segment_ids"),
+            "padding_mask": np.arange(token_ids.shape[1]) < rows.lengths[:, None],
+        }
+        if return_offsets:
+            packed["offsets"] = rows.padded("offsets")
+            packed["word_ids"] = rows.padded("word_ids", pad=-1)
+        return packed
+
+    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """What `pack` does, before padding, as an `Encoded`.
+
+        Raises:
+            ValueError: If `texts` is one string, `texts` and `pairs` differ in length, or
+                `max_length` leaves no room for text.
+        """
+        if isinstance(texts, str) or isinstance(pairs, str):
+            raise ValueError(
+                "`texts` is a list of texts; put a single one in brackets. "
+                f"Received: {texts if isinstance(texts, str) else pairs!r}"
+            )
+        texts = list(texts)
+        if pairs is not None and len(pairs) != len(texts):
+            raise ValueError(
+                f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
+            )
+        special = 2 if pairs is None else 3
+        if max_length is not None and max_length <= special:
+            raise ValueError(
+                f"`max_length` must leave room for text beside {special} special tokens. "
+                f"Received: max_length={max_length}"
+            )
+        first = _Pieces(self._encode(texts, return_offsets), return_offsets)
+        if pairs is None:
+            second = _Pieces([], return_offsets, rows=len(texts))
+        else:
+            second = _Pieces(self._encode(list(pairs), return_offsets), return_offsets)
+
+        keep_first, keep_second = first.lengths, second.lengths
+        if max_length is not None:
+            room = max_length - special
+            keep_first, keep_second = _cut_longer_first(keep_first, keep_second, room)
+        cut = first.lengths + second.lengths - keep_first - keep_second
+        lengths = keep_first + keep_second + special
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+
+        total = int(lengths.sum())
+        token_ids = np.full(total, self.sep_id, dtype=np.int32)
+        segment_ids = np.zeros(total, dtype=np.int32)
+        word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
+        offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
+        token_ids[starts] = self.cls_id
+        for pieces, keep, begin in (
+            (first, keep_first, starts + 1),
+            (second, keep_second, starts + keep_first + 2),
+        ):
+            source = _ranges(pieces.starts, keep)
+            target = _ranges(begin, keep)
+            token_ids[target] = pieces.token_ids[source]
+            if return_offsets:
+                word_ids[target] = pieces.word_ids[source]
+                offsets[target] = pieces.offsets[source]
+        if pairs is not None:
+            segment_ids[_ranges(starts + keep_first + 2, keep_second + 1)] = 1
+        return Encoded(lengths, token_ids, segment_ids, cut, word_ids, offsets)
+
+    def _encode(self, texts, offsets):
+        """Encodings of texts or lists of words, without special tokens."""
+        split = [not isinstance(text, str) for text in texts]
+        if any(split) and not all(split):
+            raise ValueError(
+                "`texts` are all strings or all lists of words. "
+                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists"
+            )
+        if not any(split):
+            # The fast one keeps neither offsets nor word ids.
+            encode_batch = self._tokenizer.encode_batch_fast
+            if offsets:
+                encode_batch = self._tokenizer.encode_batch
+            return encode_batch(texts, add_special_tokens=False)
+        texts = [list(words) for words in texts]
+        rows = self._tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        for i, row in enumerate(rows):
+            # A word that normalises to nothing (a control character, say) still needs a token,
+            # or the tags behind it would move.
+            found = set(row.word_ids)
+            if len(found) < len(texts[i]):
+                words = [w if j in found else "[UNK]" for j, w in enumerate(texts[i])]
+                rows[i] = self._tokenizer.encode(
+                    words, is_pretokenized=True, add_special_tokens=False
+                )
+        return rows
+
+    def get_config(self):
+        return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+class _Pieces:
+    """Encodings of the `tokenizers` package as flat arrays."""
+
+    def __init__(self, encodings, offsets, rows=0):
+        ids = [encoding.ids for encoding in encodings]
+        self.lengths = np.array([len(row) for row in ids], dtype=np.int64)
+        if not encodings:
+            self.lengths = np.zeros(rows, dtype=np.int64)
+        self.starts = np.cumsum(self.lengths) - self.lengths
+        total = int(self.lengths.sum())
+        self.token_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+        if offsets:
+            word_ids = (encoding.word_ids for encoding in encodings)
+            self.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
+            pairs = (encoding.offsets for encoding in encodings)
+            flat = itertools.chain.from_iterable(itertools.chain.from_iterable(pairs))
+            self.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
+
+
+def _bert_tokenizer(model, lowercase):
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    # So that "[MASK]" in a text is the mask, as in the original.
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _alphabet(lines, normalizer, limit):
+    """The most frequent characters of a text after normalising, in their code's order."""
+    counts = np.zeros(0x110000, dtype=np.int64)
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, 10_000)):
+        text = normalizer.normalize_str("".join(batch))
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+        counts += np.bincount(codes, minlength=len(counts))
+    frequent = np.argsort(-counts, kind="stable")[: limit + 1]
+    return [chr(i) for i in sorted(frequent[counts[frequent] > 0]) if not chr(i).isspace()][:limit]
+
+
+def _cut_longer_first(first, second, room):
+    """Lengths after removing tokens one by one from the longer of two texts, until they fit.
+
+    An odd place goes to the text that was longer, to the second of equals, as in Hugging Face's
+    "longest_first".
+    """
+    excess = np.maximum(first + second - room, 0)
+    from_first = np.minimum(np.maximum(first - second, 0), excess)
+    from_second = np.minimum(np.maximum(second - first, 0), excess)
+    rest = excess - from_first - from_second  # of two equally long texts
+    more, less = (rest + 1) // 2, rest // 2
+    from_first += np.where(first > second, less, more)
+    from_second += np.where(first > second, more, less)
+    return first - from_first, second - from_second
+
+
+def _ranges(starts, lengths):
+    """The integers of all ranges `[start, start + length)`, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
