@@ -20,33 +20,33 @@ TOKENIZERS = {"WordPiece": WordPiece}
 def save(folder, encoder, tokenizer, dtype="float32"):
     """Writes an encoder and its tokenizer as one folder that every backend reads.
 
-    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`. It is written under a
-    temporary name and then put in place of what was there.
+    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`, each written under a
+    temporary name and then put in place.
 
     Args:
-        folder: Where to; must not hold anything but an earlier save.
+        folder: Where to; an earlier save there is replaced.
         encoder: The encoder.
         tokenizer: Its tokenizer.
         dtype: Type of the stored weights, `"float32"` or `"float16"`.
 
     Raises:
-        ValueError: If `folder` holds something else, or the encoder and the tokenizer do not fit.
+        ValueError: If `folder` holds a model of others, or the encoder and the tokenizer do not fit.
     """
     from safetensors.numpy import save_file
 
     folder = Path(folder)
-    if folder.exists() and not (folder / "config.json").is_file():
-        if not folder.is_dir() or any(folder.iterdir()):
-            raise ValueError(
-                f"{folder} is not empty and no earlier save: name another folder. "
-                f"Received: {str(folder)!r}"
-            )
+    config_path = folder / "config.json"
+    if config_path.is_file() and "keras_plm" not in config_path.read_text():
+        raise ValueError(
+            f"{folder} holds a model that keras_plm.save did not write: name another folder. "
+            f"Received: {str(folder)!r}"
+        )
     if len(tokenizer) > encoder.vocabulary_size:
         raise ValueError(
             "The encoder must know every id of its tokenizer. "
             f"Received: {len(tokenizer)} pieces, vocabulary_size={encoder.vocabulary_size}"
         )
-    temporary = folder.with_name(folder.name + ".tmp")
+    temporary = folder / "save.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     config = encoder.get_config()
@@ -61,16 +61,9 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
     save_file(weights, temporary / "model.safetensors")
     tokenizer.save(temporary / "tokenizer.json")
-    # What was there is moved away, not removed, until the new folder is in place.
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        for name in os.listdir(folder):
-            if not (temporary / name).exists():
-                shutil.copy2(folder / name, temporary / name)
-        os.replace(folder, old)
-    os.replace(temporary, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    for name in ("tokenizer.json", "model.safetensors", "config.json"):
+        os.replace(temporary / name, folder / name)
+    temporary.rmdir()
 
 
 def load(folder):

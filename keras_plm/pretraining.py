@@ -190,7 +190,7 @@ def masked_lm_batches(
     number of masks instead of trying others.
 
     Args:
-        stream: A `keras_plm.data.TokenStream`.
+        stream: A `keras_plm.streams.TokenStream`.
         tokenizer: The one the stream was made with.
         max_length: Longest row T, special tokens included.
         next_sentence: If True, pairs; otherwise one run of text per row.

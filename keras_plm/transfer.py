@@ -26,6 +26,7 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.readers import BiLSTM
+from keras_plm.resume import set_seed
 from keras_plm.task import split_groups
 
 LAYER_CHOICES = {
@@ -205,7 +206,7 @@ class FineTune(_Method):
             The trained head, a compiled Keras model whose `predict` takes texts. Its `training` tells
             the losses, the best epoch and its score.
         """
-        keras.utils.set_random_seed(self.seed)
+        set_seed(self.seed)
         labels = labels or label_names(train)
         model = head(clone(encoder), labels, tokenizer=tokenizer, dropout=self.dropout)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
@@ -322,7 +323,7 @@ class FeatureBased(_Method):
             `(readout, log)`: the trained Keras model from features to logits, and the losses, best
             epoch and its score.
         """
-        keras.utils.set_random_seed(self.seed)
+        set_seed(self.seed)
         labels = labels or label_names(train)
         choice = layer_choice(self.layers)
         reader, width = None, stores[0].array.shape[-1]

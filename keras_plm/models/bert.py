@@ -178,5 +178,5 @@ class BERT(keras.Model):
             "norm_epsilon": self.norm_epsilon,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "dtype": self.dtype_policy.name,
         }

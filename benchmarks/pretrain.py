@@ -1,0 +1,320 @@
+"""Pre-training from raw text: `python -m benchmarks pretrain`."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_plm
+from benchmarks.settings import setting
+from keras_plm.models import BERT, BERT_SIZES
+from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.pretraining import MaskedLM, masked_lm_batches
+from keras_plm.resume import TrainingState, set_seed
+from keras_plm.streams import TokenStream
+from keras_plm.tokenizers import WordPiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """How an encoder is pre-trained. The defaults suit BERT-mini on some ten million words."""
+
+    model: str = setting("bert", "which model")
+    size: str = setting("mini", f"one of {', '.join(BERT_SIZES)}")
+    tokens: float = setting(100e6, "how many tokens to read, padding included")
+    vocabulary_size: int = setting(10_000, "word pieces, learned from the corpus")
+    lowercase: bool = setting(False, "lower-case the text; tagging names needs case")
+    sentences: str = setting("split", "'split' paragraphs into sentences, or one a line: 'lines'")
+    max_length: int = setting(128, "longest row; the paper's for nine tenths of its training")
+    buckets: int = setting(4, "how many row lengths; each is compiled once on JAX")
+    tokens_per_batch: int = setting(4096, "rows times length of a step")
+    learning_rate: float = setting(1e-3, "highest rate; small models bear more than 1e-4")
+    warmup: float = setting(0.02, "share of the steps in which the rate rises")
+    weight_decay: float = setting(0.01, "as in the paper")
+    dropout: float = setting(0.0, "a small model that sees little text twice needs none")
+    pre_norm: bool = setting(False, "normalise before each part of a block, not after")
+    initializer_range: float = setting(0.02, "standard deviation of initial weights")
+    whole_word: bool = setting(False, "mask all pieces of a word together")
+    next_sentence: bool = setting(True, "also guess whether two texts follow each other")
+    precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
+    seed: int = setting(0, "of everything random")
+
+    def __post_init__(self):
+        if self.model != "bert" or self.size not in BERT_SIZES:
+            raise ValueError(
+                f"Known models: bert in {', '.join(BERT_SIZES)}. "
+                f"Received: model={self.model!r}, size={self.size!r}"
+            )
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"`precision` must be 'float32' or 'bfloat16'. Received: {self.precision!r}"
+            )
+        if self.tokens < self.tokens_per_batch:
+            raise ValueError(
+                "`tokens` must be at least one batch. "
+                f"Received: tokens={self.tokens:g}, tokens_per_batch={self.tokens_per_batch}"
+            )
+
+    @property
+    def steps(self):
+        return math.ceil(self.tokens / self.tokens_per_batch)
+
+
+def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300):
+    """Learns a vocabulary, then an encoder, from text files.
+
+    `out` becomes an encoder folder for `keras_plm.load`, with `pretraining.json`, which tells how it
+    was made; what is needed to go on is in `out/training`.
+
+    Args:
+        settings: A `Pretraining`.
+        corpus: Text files, plain or .gz: a paragraph a line, a blank line between documents.
+        out: The folder.
+        valid: A text file whose loss is measured at the end.
+        resume: If True, go on where an earlier call with the same settings and files stopped.
+        progress: Called with a dict of step, tokens, losses and speed, now and then.
+        every_seconds: How often the state is saved.
+
+    Returns:
+        The encoder and its tokenizer.
+
+    Raises:
+        ValueError: If `out` holds another run, or a file is missing or empty.
+    """
+    out, work = Path(out), Path(out) / "training"
+    described = {
+        **dataclasses.asdict(settings),
+        "corpus": [Path(path).name for path in corpus],
+    }
+    known = work / "settings.json"
+    if known.is_file():
+        if not resume:
+            raise ValueError(
+                f"{out} holds a pre-training run already: go on with --resume or name another "
+                f"folder. Received: out={str(out)!r}"
+            )
+        before = json.loads(known.read_text())
+        changed = [k for k in described if before.get(k) != described[k]]
+        if changed:
+            raise ValueError(
+                "A run is resumed with the settings it began with. Received: "
+                + ", ".join(f"{k}={described[k]!r} instead of {before.get(k)!r}" for k in changed)
+            )
+
+    policy = "mixed_bfloat16" if settings.precision == "bfloat16" else "float32"
+    tokenizer, stream = _read(settings, corpus, work)
+    _write(known, described)
+    set_seed(settings.seed)
+    encoder = BERT(
+        len(tokenizer),
+        **BERT_SIZES[settings.size],
+        dropout=settings.dropout,
+        pre_norm=settings.pre_norm,
+        initializer_range=settings.initializer_range,
+        dtype=policy,
+    )
+    model = MaskedLM(encoder, next_sentence=settings.next_sentence)
+    schedule = WarmupLinearDecay(
+        settings.learning_rate, settings.steps, int(settings.warmup * settings.steps)
+    )
+    model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
+    batches = _batches(settings, stream, tokenizer)
+    meter = Meter(settings, work / "log.jsonl", progress)
+
+    def on_save(state):
+        keras_plm.save(out, encoder, tokenizer)
+        described_run = described | {"steps_done": state.steps, "seconds": meter.seconds()}
+        _write(out / "pretraining.json", described_run | environment())
+
+    state = TrainingState(work, batches, every_seconds, on_save)
+    if state.restore(model):
+        meter.go_on(state.steps)
+    meter.state = state
+    if state.steps < settings.steps:
+        model.fit(
+            batches,
+            epochs=10**6,  # the meter stops it
+            verbose=0,
+            callbacks=[state, meter],
+        )
+    if valid is not None:
+        losses = evaluate(model, settings, valid, tokenizer, work)
+        note = json.loads((out / "pretraining.json").read_text())
+        _write(out / "pretraining.json", note | {"valid": losses})
+        meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
+    return encoder, tokenizer
+
+
+def evaluate(model, settings, valid, tokenizer, work):
+    """Losses and accuracies on one drawing of pairs and masks from a held-out file."""
+    stream = TokenStream.build([valid], tokenizer, work / "valid", settings.sentences)
+    held_out = _batches(settings, stream, tokenizer, training=False)
+    return {k: float(v) for k, v in model.evaluate(held_out, verbose=0, return_dict=True).items()}
+
+
+def _batches(settings, stream, tokenizer, training=True):
+    return masked_lm_batches(
+        stream,
+        tokenizer,
+        max_length=settings.max_length,
+        next_sentence=settings.next_sentence,
+        whole_word=settings.whole_word,
+        tokens_per_batch=settings.tokens_per_batch,
+        buckets=settings.buckets,
+        seed=settings.seed,
+        training=training,
+    )
+
+
+def _read(settings, corpus, work):
+    """The tokenizer, learned if it is not there yet, and the corpus as its tokens."""
+    work.mkdir(parents=True, exist_ok=True)
+    path = work / "tokenizer.json"
+    if path.is_file():
+        tokenizer = WordPiece.load(path)
+    else:
+        tokenizer = WordPiece.train(corpus, settings.vocabulary_size, settings.lowercase)
+        tokenizer.save(path)
+    return tokenizer, TokenStream.build(corpus, tokenizer, work / "stream", settings.sentences)
+
+
+class Meter(keras.callbacks.Callback):
+    """Writes and shows how pre-training goes, and stops it after its last step."""
+
+    def __init__(self, settings, path, progress=None, every_seconds=10):
+        super().__init__()
+        self.settings, self.path, self.progress = settings, path, progress
+        self.every_seconds = every_seconds
+        self.state = None
+        self._begun, self._before = time.monotonic(), 0.0
+        self._at, self._last, self._first = time.monotonic(), 0, 0
+
+    def seconds(self):
+        """Seconds of training so far, those before a resume included."""
+        return round(self._before + time.monotonic() - self._begun, 1)
+
+    def go_on(self, steps):
+        """Drops log lines behind a resumed step."""
+        kept = []
+        if self.path.is_file():
+            for line in self.path.read_text().splitlines():
+                entry = json.loads(line)
+                if entry["step"] <= steps:
+                    kept.append(line)
+                    self._before = entry.get("seconds", self._before)
+        _replace(self.path, "".join(line + "\n" for line in kept))
+        self._last = self._first = steps
+
+    def on_train_begin(self, logs=None):
+        self._begun = self._at = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        done = self.state.steps
+        now = time.monotonic()
+        if done >= self.settings.steps:
+            self.model.stop_training = True
+        elif now - self._at < self.every_seconds:
+            return
+        if self._last < done:
+            steps = done - self._last
+            entry = {
+                "step": done,
+                "tokens": done * self.settings.tokens_per_batch,
+                "seconds": self.seconds(),
+                "tokens_per_second": round(
+                    steps * self.settings.tokens_per_batch / max(now - self._at, 1e-9)
+                ),
+                **{k: round(float(v), 4) for k, v in (logs or {}).items()},
+            }
+            self.write(entry)
+            if self.progress is not None:
+                self.progress(entry)
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            self.model.reset_metrics()  # each line is about the steps since the last
+            self._at, self._last = now, done
+
+    def write(self, entry):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def environment():
+    """Where a number was measured."""
+    versions = {"keras": keras.__version__, "keras_plm": keras_plm.__version__}
+    backend = keras.backend.backend()
+    versions[backend] = __import__(backend).__version__
+    return {
+        "backend": backend,
+        "device": _device(),
+        "versions": versions | {"numpy": np.__version__},
+        "commit": _commit(),
+    }
+
+
+def _device():
+    import platform
+
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            name = next(line.split(":")[1].strip() for line in file if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ", ".join([f"{name}, {cores} cores", *_accelerators()])
+
+
+def _accelerators():
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        count = torch.cuda.device_count()
+        return [torch.cuda.get_device_name(i) for i in range(count)]
+    if backend == "jax":
+        import jax
+
+        return [d.device_kind for d in jax.devices() if d.platform != "cpu"]
+    import tensorflow as tf
+
+    return [d.name for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
+
+
+def _commit():
+    import subprocess
+
+    root = Path(__file__).parent.parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+def _write(path, value):
+    _replace(path, json.dumps(value, indent=1) + "\n")
+
+
+def _replace(path, text):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

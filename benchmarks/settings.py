@@ -1,0 +1,40 @@
+"""Settings as frozen dataclasses, and the command-line flags made from them."""
+
+import argparse
+import dataclasses
+import types
+import typing
+
+
+def setting(default, help):  # noqa: A002
+    """A field with a default and what its flag says about it."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def add_flags(parser, cls, names=None):
+    """Adds a flag for each field of a settings class (or for those named).
+
+    Flags have no default of their own, so that `from_flags` can tell what was given.
+    """
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if names is not None and field.name not in names:
+            continue
+        kind = hints[field.name]
+        if isinstance(kind, types.UnionType):  # "int | None"
+            kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        text = field.metadata.get("help", "").replace("%", "%%")
+        if field.default not in (None, "", dataclasses.MISSING):
+            text = f"{text} (default {field.default})"
+        flag = "--" + field.name.replace("_", "-")
+        options = {"help": text, "default": argparse.SUPPRESS}
+        if kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+        else:
+            parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
+
+
+def from_flags(cls, flags, **values):
+    """A settings object from parsed flags; `values` come on top."""
+    given = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls) if f.name in flags}
+    return cls(**{**given, **values})

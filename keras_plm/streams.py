@@ -1,0 +1,145 @@
+"""Raw text of any size as token ids on disk, for pre-training."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from keras_plm.data import fingerprint
+from keras_plm.tokenizers import open_text
+
+
+def split_sentences(paragraph):
+    """The sentences of a paragraph, by the rules of the package `sentencex`.
+
+    Raises:
+        ImportError: If the package is missing, with what to do.
+    """
+    try:
+        from sentencex import segment
+    except ImportError as error:
+        raise ImportError(
+            "Splitting raw text into sentences needs the package sentencex: "
+            "pip install 'keras-plm[text]'. Text with one sentence a line needs no splitting: "
+            "pass sentences='lines'."
+        ) from error
+    return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]
+
+
+class TokenStream:
+    """Raw text as token ids on disk: sentences one after another, grouped in documents.
+
+    Built once from text files of any size, then memory-mapped; a document ends at a blank line
+    and at the end of a file.
+
+    Attributes:
+        tokens: (number of tokens,) ids.
+        sentences: (number of sentences + 1,) where each begins in `tokens`.
+        documents: (number of documents + 1,) where each begins in `sentences`.
+    """
+
+    def __init__(self, folder):
+        folder = Path(folder)
+        self.folder = folder
+        self.description = json.loads((folder / "stream.json").read_text())
+        dtype = self.description["dtype"]
+        self.tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r")
+        self.sentences = np.load(folder / "sentences.npy")
+        self.documents = np.load(folder / "documents.npy")
+
+    @classmethod
+    def build(cls, files, tokenizer, folder, sentences="split", progress=None):
+        """Tokenises files, unless `folder` already holds the stream of these files.
+
+        Args:
+            files: Paths of text files, plain or .gz: a paragraph a line.
+            tokenizer: Gives the ids.
+            folder: Where to put the stream; written under a temporary name, then renamed.
+            sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
+                is one.
+            progress: Called with the number of tokens written so far.
+
+        Raises:
+            ValueError: If a file is missing or there is no text at all.
+        """
+        if sentences not in ("split", "lines"):
+            raise ValueError(f"`sentences` must be 'split' or 'lines'. Received: {sentences!r}")
+        folder = Path(folder)
+        files = [Path(path) for path in files]
+        key = hashlib.sha256()
+        for path in files:
+            open_text(path).close()  # says what is missing
+            with open(path, "rb") as file:
+                key.update(hashlib.file_digest(file, "sha256").digest())
+        key.update(f"{sentences} {fingerprint(tokenizer)}".encode())
+        description = {"key": key.hexdigest(), "files": [path.name for path in files]}
+        if (folder / "stream.json").is_file():
+            known = json.loads((folder / "stream.json").read_text())
+            if known["key"] == description["key"]:
+                return cls(folder)
+
+        temporary = folder.with_name(folder.name + ".tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        description["dtype"] = "uint16" if len(tokenizer) <= 2**16 else "int32"
+        sizes, documents = [], [0]
+        with open(temporary / "tokens.bin", "wb") as out:
+            for batch in _sentence_batches(files, sentences):
+                texts = [text for text in batch if text is not None]
+                rows = tokenizer.encode(texts) if texts else None
+                # Without [CLS] and [SEP], which the objective puts where it needs them.
+                keep = np.ones(0 if rows is None else len(rows.token_ids), dtype=bool)
+                if rows is not None:
+                    keep[rows.starts] = False
+                    keep[rows.starts + rows.lengths - 1] = False
+                    rows.token_ids[keep].astype(description["dtype"]).tofile(out)
+                counts = iter([] if rows is None else rows.lengths - 2)
+                for text in batch:
+                    if text is not None:
+                        sizes.append(int(next(counts)))
+                    elif len(sizes) > documents[-1]:
+                        documents.append(len(sizes))
+                if progress is not None:
+                    progress(out.tell() // np.dtype(description["dtype"]).itemsize)
+        if not sizes:
+            shutil.rmtree(temporary)
+            raise ValueError(f"There is no text in these files. Received: {files}")
+        if len(sizes) > documents[-1]:
+            documents.append(len(sizes))
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        np.save(temporary / "sentences.npy", bounds)
+        np.save(temporary / "documents.npy", np.array(documents))
+        description |= {
+            "tokens": int(bounds[-1]),
+            "sentences": len(sizes),
+            "documents": len(documents) - 1,
+        }
+        (temporary / "stream.json").write_text(json.dumps(description, indent=1))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+        return cls(folder)
+
+
+def _sentence_batches(files, sentences, size=20_000):
+    """Lists of sentences, with `None` at the end of each document."""
+
+    def stream():
+        for path in files:
+            with open_text(path) as file:
+                for line in file:
+                    line = line.strip()
+                    if not line:
+                        yield None
+                    elif sentences == "lines":
+                        yield line
+                    else:
+                        yield from split_sentences(line)
+            yield None
+
+    texts = stream()
+    while batch := list(itertools.islice(texts, size)):
+        yield batch
