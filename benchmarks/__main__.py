@@ -3,8 +3,11 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+HERE = Path(__file__).parent
 
 
 def main(arguments=None):
@@ -12,13 +15,14 @@ def main(arguments=None):
         prog="python -m benchmarks",
         description="Pre-trains encoders, fine-tunes them, reads their features, keeps the numbers.",
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    add_pretrain(commands)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report):
+        add(commands)
     flags = parser.parse_args(arguments)
     try:
         flags.run(flags)
-    except (ValueError, ImportError) as error:
-        # One sentence: the message of the library says the rule, the fix and what was received.
+    except (ValueError, ImportError, OSError) as error:
+        # One sentence: the library's messages say the rule, the fix and what was received.
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -27,11 +31,26 @@ def main(arguments=None):
     return 0
 
 
+def add_demo(commands):
+    text = "pre-train a tiny BERT on a made-up language and put it to work, in a few minutes"
+    parser = commands.add_parser("demo", help=text, description=text)
+    parser.add_argument("--out", default=".demo", metavar="DIR", help="(default .demo)")
+    parser.add_argument("--small", action="store_true", help="the same in seconds, to no result")
+    parser.set_defaults(run=run_demo)
+
+
+def run_demo(flags):
+    from benchmarks.demo import demo
+
+    demo(flags.out, small=flags.small)
+
+
 def add_pretrain(commands):
     from benchmarks.pretrain import Pretraining
     from benchmarks.settings import add_flags
 
-    parser = commands.add_parser("pretrain", help="learn an encoder from raw text")
+    text = "learn an encoder from raw text"
+    parser = commands.add_parser("pretrain", help=text, description=text)
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE", help="text files")
     parser.add_argument("--valid", metavar="FILE", help="held-out text, measured at the end")
     parser.add_argument("--out", required=True, metavar="DIR", help="the encoder's folder")
@@ -42,12 +61,190 @@ def add_pretrain(commands):
 
 def run_pretrain(flags):
     from benchmarks.pretrain import Pretraining, pretrain
-    from benchmarks.progress import pretraining_progress
+    from benchmarks.progress import pretraining_line, progress_bar
     from benchmarks.settings import from_flags
 
     settings = from_flags(Pretraining, flags)
-    with pretraining_progress(settings) as progress:
+    with progress_bar("pre-training", settings.steps) as advance:
+
+        def progress(entry):
+            advance(pretraining_line(entry, settings.steps), entry["step"])
+
         pretrain(settings, flags.corpus, flags.out, flags.valid, flags.resume, progress)
+
+
+def add_bench_flags(parser):
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--task", metavar="NAME", help="see the command data")
+    task.add_argument("--task-file", metavar="FILE", help="your own CSV, TSV, JSONL or CoNLL file")
+    for column in ("text", "label", "pair", "group"):
+        text = f"its {column} column: a name, in a CoNLL file a number"
+        parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
+    parser.add_argument("--encoder", required=True, metavar="DIR", help="an encoder's folder")
+    parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default 3)")
+    parser.add_argument("--suite", default="local", metavar="NAME", help="folder of results")
+    parser.add_argument(
+        "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
+    )
+    parser.add_argument(
+        "--features", default=".features", metavar="DIR", help="where features are kept"
+    )
+    parser.add_argument(
+        "--feature-gb", type=float, default=8.0, metavar="GB", help="largest store (default 8)"
+    )
+
+
+def open_bench(flags, progress=None):
+    """The task and encoder that the flags name, ready for runs."""
+    from benchmarks.run import Bench
+    from benchmarks.tasks import TASKS, task_from_file
+
+    if flags.seeds < 1:
+        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    if flags.task_file:
+        task = task_from_file(flags.task_file, flags.text, flags.label, flags.pair, flags.group)
+    else:
+        task = named(TASKS, flags.task, "task")
+    return Bench(
+        task,
+        flags.data,
+        flags.encoder,
+        str(Path(flags.results) / flags.suite),
+        flags.features,
+        flags.feature_gb,
+        progress,
+    )
+
+
+def named(table, name, kind):
+    """A row by its name, or an error that knows the near ones."""
+    import difflib
+
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"Unknown {kind} {name!r}.{guess} Known: {', '.join(table)}")
+    return table[name]
+
+
+def add_run(commands):
+    from benchmarks.run import Run
+    from benchmarks.settings import add_flags
+
+    text = "train and score one method on one task"
+    parser = commands.add_parser("run", help=text, description=text)
+    add_bench_flags(parser)
+    add_flags(parser, Run)
+    parser.set_defaults(run=run_run)
+
+
+def run_run(flags):
+    from benchmarks.run import Run
+    from benchmarks.settings import from_flags
+
+    run_all(flags, [from_flags(Run, flags)])
+
+
+def run_all(flags, runs):
+    """Runs with all seeds, then prints their table."""
+    from benchmarks.progress import console, progress_bar
+    from benchmarks.report import markdown
+
+    bench = open_bench(flags)
+    todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
+    fits = sum(len(run.grid) if seed == 0 else 1 for run, seed in todo)
+    results = []
+    with progress_bar(bench.task.name, fits, unit=True) as advance:
+        bench.progress = advance
+        for run, seed in todo:
+            results.append(bench.run(run, seed))
+    console.print("\n" + markdown(results))
+    console.print(f"Result files: {Path(bench.results) / bench.task.name}")
+    return results
+
+
+def add_layers(commands):
+    from benchmarks.run import Run
+    from benchmarks.settings import add_flags
+
+    text = "every choice of layers and every single layer of a frozen encoder, read once"
+    parser = commands.add_parser("layers", help=text, description=text)
+    add_bench_flags(parser)
+    add_flags(parser, Run, [
+        "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
+    ])  # fmt: skip
+    parser.add_argument("--method", default="features", choices=("features", "untrained"))
+    parser.add_argument("--picture", metavar="FILE", help="also draw the scores: PNG or SVG")
+    parser.set_defaults(run=run_layers)
+
+
+def run_layers(flags):
+    from benchmarks.report import layer_figure
+    from benchmarks.run import Run
+    from benchmarks.settings import from_flags
+    from keras_plm import load
+    from keras_plm.transfer import distinct_choices
+
+    names = distinct_choices(load(flags.encoder)[0])
+    runs = [from_flags(Run, flags, layers=name) for name in names]
+    results = run_all(flags, runs)
+    if flags.picture:
+        figure = layer_figure(results, results[0]["task"])
+        figure.savefig(flags.picture, dpi=150)
+
+
+def add_data(commands):
+    text = "what each task needs: files, whether they are there, source and licence"
+    parser = commands.add_parser("data", help=text, description=text)
+    parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
+    parser.set_defaults(run=run_data)
+
+
+def run_data(flags):
+    from benchmarks.progress import console
+    from benchmarks.tasks import TASKS, checksum, find
+
+    for task in TASKS.values():
+        console.print(f"[bold]{task.name}[/bold]  {task.source}  ({task.licence})")
+        for split_files in dict.fromkeys(task.files.values()):
+            splits = ", ".join(s for s, file in task.files.items() if file == split_files)
+            try:
+                path = find(flags.data, split_files)
+                state = f"found    {path}  sha256 {checksum(path)[:16]}"
+            except ValueError:
+                state = f"missing  {Path(flags.data) / split_files}"
+            console.print(f"  {splits:18} {state}")
+
+
+def add_report(commands):
+    text = "tables from result files"
+    parser = commands.add_parser("report", help=text, description=text)
+    parser.add_argument("--suite", default="first", metavar="NAME", help="(default first)")
+    parser.add_argument(
+        "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
+    )
+    parser.add_argument("--readme", action="store_true", help="put the table in README.md")
+    parser.add_argument("--pictures", metavar="DIR", help="draw scores by layers, a PNG per task")
+    parser.set_defaults(run=run_report)
+
+
+def run_report(flags):
+    from benchmarks.report import into_readme, layer_figure, markdown, read_results
+
+    results = read_results(Path(flags.results) / flags.suite)
+    table = markdown(results)
+    if flags.readme:
+        changed = into_readme(table, HERE.parent / "README.md")
+        print("README.md is up to date" if not changed else "README.md has the new table")
+    else:
+        print(table)
+    if flags.pictures:
+        Path(flags.pictures).mkdir(parents=True, exist_ok=True)
+        for task in sorted({r["task"] for r in results if r["method"] == "features"}):
+            path = Path(flags.pictures) / f"{task}.png"
+            layer_figure(results, task).savefig(path, dpi=150)
+            print(path)
 
 
 if __name__ == "__main__":

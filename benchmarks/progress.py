@@ -1,35 +1,55 @@
-"""What the terminal shows while work goes on."""
+"""What the terminal shows while work goes on: bars in a terminal, plain lines in a log."""
 
 import contextlib
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def pretraining_progress(settings):
-    """A bar for pre-training; yields the function that moves it. In a log file, plain lines."""
+def progress_bar(description, total, unit=None):
+    """Yields `advance(line, done=None)`, which shows a line and moves the bar.
+
+    Args:
+        description: What is done.
+        total: How much there is to do.
+        unit: If True, show how many of how many.
+    """
     if not console.is_terminal:
-        yield lambda entry: print(_line(entry, settings), flush=True)
+
+        def advance(line, done=None):
+            console.print(line)
+
+        yield advance
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[line]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = [TextColumn("{task.description}"), BarColumn()]
+    columns += [MofNCompleteColumn()] if unit else []
+    columns += [TextColumn("{task.fields[line]}"), TimeElapsedColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("pre-training", total=settings.steps, line="compiling")
-        yield lambda entry: bar.update(
-            task, completed=entry["step"], line=_line(entry, settings)
-        )
+        task = bar.add_task(description, total=total, line="")
+
+        def advance(line, done=None):
+            if unit:
+                console.print(line)
+                bar.advance(task)
+            else:
+                bar.update(task, completed=done, line=line)
+
+        yield advance
 
 
-def _line(entry, settings):
-    words = [f"step {entry['step']}/{settings.steps}", f"loss {entry['loss']:.3f}"]
+def pretraining_line(entry, steps):
+    """One line about a stretch of pre-training."""
+    words = [f"step {entry['step']}/{steps}", f"loss {entry['loss']:.3f}"]
     if "masked_lm_accuracy" in entry:
         words.append(f"masked words right {entry['masked_lm_accuracy']:.1%}")
     words.append(f"{entry['tokens_per_second']:,} tokens/s")

@@ -533,15 +533,14 @@ def run_on(model, batches):
 
 
 def fingerprint(*things):
-    """A hash of tokenizers, models and plain values that changes when what they do changes."""
+    """A hash of models, tokenizers and plain values that changes when what they do changes."""
     digest = hashlib.sha256()
     for thing in things:
+        config = thing.get_config() if hasattr(thing, "get_config") else thing
         if isinstance(thing, keras.Model):
-            digest.update(json.dumps(thing.get_config(), sort_keys=True, default=str).encode())
-            for weight in thing.weights:
-                digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
-        elif hasattr(thing, "get_config"):
-            digest.update(json.dumps(thing.get_config(), sort_keys=True).encode())
-        else:
-            digest.update(json.dumps(thing, sort_keys=True, default=str).encode())
+            # Not how the model is called, computed or trained.
+            config = {k: v for k, v in config.items() if k not in ("name", "dtype", "trainable")}
+        digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+        for weight in getattr(thing, "weights", ()):
+            digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
     return digest.hexdigest()

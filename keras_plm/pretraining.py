@@ -78,7 +78,8 @@ class MaskedTokenScores(keras.layers.Layer):
     def call(self, sequence, positions):
         masked = ops.take_along_axis(sequence, positions[..., None], axis=1)  # (B, P, D)
         masked = self.norm(ops.gelu(self.dense(masked), approximate=self.approximate))
-        return self.token_embedding(masked, reverse=True) + self.bias  # (B, P, V)
+        scores = self.token_embedding(masked, reverse=True)  # (B, P, V)
+        return scores + ops.cast(self.bias, scores.dtype)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -123,6 +124,7 @@ class MaskedLM(FitsBatches, keras.Model):
             encoder.token_embedding,
             activation=getattr(encoder, "activation", "gelu_erf"),
             initializer_range=deviation,
+            dtype=encoder.dtype_policy,
             name="masked_lm",
         )
         outputs = {"masked_lm": scores(hidden["sequence"], positions)}

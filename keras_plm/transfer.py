@@ -69,15 +69,27 @@ def layer_choice(choice):
 
 
 def every_choice(encoder):
-    """Names of all choices for an encoder: those of `LAYER_CHOICES` it is deep enough for, then
-    each single layer."""
-    count = len(encoder.output["layers"])
-    names = [
-        name
-        for name, choice in LAYER_CHOICES.items()
-        if count > 2 or choice != LAYER_CHOICES["second_to_last"]
-    ]
-    return names + [f"layer_{i}" for i in range(count)]
+    """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
+    return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
+
+
+def distinct_choices(encoder):
+    """`every_choice` without those that read the same as one before them.
+
+    In a four-block encoder "the last four" are "all": only the first name is kept.
+    """
+    count, seen, names = len(encoder.output["layers"]), set(), []
+    for name in every_choice(encoder):
+        choice = layer_choice(name)
+        try:
+            layers = tuple(choice.indices(count))
+        except ValueError:  # a one-block encoder has no second-to-last
+            continue
+        read = (layers, choice.combine if len(layers) > 1 else None)
+        if read not in seen:
+            seen.add(read)
+            names.append(name)
+    return names
 
 
 def clone(encoder):
@@ -630,7 +642,7 @@ def compare_layers(
             list, parted 70/15/15 by group.
         head: `Classifier` or `Tagger`, the class.
         method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
-        choices: Names of choices; by default every one, see `every_choice`.
+        choices: Names of choices; by default all that differ, see `distinct_choices`.
         seeds: How many seeds.
         metric: `(y_true, y_pred) -> float`; by default the head's.
         store: Folder for features, kept for later calls; by default a temporary one.
@@ -660,7 +672,7 @@ def compare_layers(
             )
             for part in (train, dev, test)
         ]
-        for name in choices or every_choice(encoder):
+        for name in choices or distinct_choices(encoder):
             scores = []
             for seed in range(seeds):
                 reader = dataclasses.replace(method, layers=name, seed=seed)

@@ -1,0 +1,135 @@
+"""Result files to tables and pictures; nothing is computed from a live process."""
+
+import json
+import re
+from pathlib import Path
+
+from benchmarks.records import write_text
+from benchmarks.run import summary
+from keras_plm.plots import score_by_layer
+
+ORDER = ("scratch", "untrained", "features", "fine_tune")
+
+
+def read_results(folder):
+    """All result files below a folder.
+
+    Raises:
+        ValueError: If there is none, or one is damaged.
+    """
+    results = []
+    for path in sorted(Path(folder).glob("**/*.seed*.json")):
+        try:
+            results.append(json.loads(path.read_text()))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is no whole result file. Received: {error}") from error
+    if not results:
+        raise ValueError(f"No result file below {folder}. Received: {str(folder)!r}")
+    return results
+
+
+def cells(results):
+    """`{(encoder, run): {task: (mean, deviation, n)}}`, the rows in the order of a table."""
+    groups = {}
+    for result in results:
+        key = (result["encoder"], result["method"], result["run"])
+        groups.setdefault(key, {}).setdefault(result["task"], []).append(result)
+    rows = {}
+    for key in sorted(groups, key=lambda k: (k[0], ORDER.index(k[1]), k[2])):
+        rows[key[0], key[2]] = {task: summary(found) for task, found in groups[key].items()}
+    return rows
+
+
+def describe(result):
+    """What a run did, for a table's first column."""
+    fields, method = result["fields"], result["method"]
+    names = {
+        "scratch": "random weights, all trained",
+        "fine_tune": "pre-trained, fine-tuned",
+        "untrained": "random weights, frozen",
+        "features": "pre-trained, frozen",
+    }
+    text = names[method]
+    if method in ("features", "untrained"):
+        text += f"; {fields['layers'].replace('_', ' ')}; {fields['reader']} reader"
+    if fields["train_limit"]:
+        text += f"; {fields['train_limit']:,} training examples"
+    return text
+
+
+def markdown(results):
+    """One table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
+    tasks = sorted({result["task"] for result in results})
+    metric = {result["task"]: next(iter(result["metrics"])) for result in results}
+    about = {(result["encoder"], result["run"]): describe(result) for result in results}
+    rows = cells(results)
+    best = {task: max(row[task][0] for row in rows.values() if task in row) for task in tasks}
+    many = len({encoder for encoder, _ in rows}) > 1
+    head = " | ".join(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)
+    lines = [f"| {'encoder: ' if many else ''}run | {head} |", "|---|" + "---:|" * len(tasks)]
+    for key, row in rows.items():
+        shown = []
+        for task in tasks:
+            if task not in row:
+                shown.append("")
+                continue
+            mean, deviation, n = row[task]
+            spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
+            number = f"{100 * mean:.1f}{spread} ({n})"
+            shown.append(f"**{number}**" if mean == best[task] else number)
+        name = f"{key[0]}: {about[key]}" if many else about[key]
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def layer_figure(results, task):
+    """The picture of scores by choice of layers of one task."""
+    found = [result for result in results if result["task"] == task]
+    metric = next(iter(found[0]["metrics"])).replace("_", " ")
+    rows, baselines = {}, {}
+    names = {"fine_tune": "fine-tuned", "scratch": "random weights, all trained"}
+    for result in found:
+        if result["fields"]["train_limit"]:
+            continue
+        group = rows if result["method"] == "features" else baselines
+        if group is rows:
+            key = (result["fields"]["layers"], result["fields"]["reader"])
+        else:
+            key = names.get(result["method"], f"untrained, {result['fields']['layers']}")
+        group.setdefault(key, []).append(result)
+    readers = {reader for _, reader in rows}
+    table = []
+    for (layers, reader), of_cell in rows.items():
+        mean, deviation, n = summary(of_cell)
+        name = layers if len(readers) == 1 else f"{layers}, {reader}"
+        table.append({"layers": name, "mean": mean, "deviation": deviation if n > 1 else 0.0})
+    means = {name: summary(of_cell)[0] for name, of_cell in baselines.items()}
+    untrained = {k: v for k, v in means.items() if k.startswith("untrained")}
+    for name in untrained:
+        del means[name]
+    if untrained:
+        means["frozen random weights, its best layers"] = max(untrained.values())
+    return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
+
+
+def into_readme(text, readme):
+    """Puts a table between README's markers.
+
+    Returns:
+        True if that changed the file.
+
+    Raises:
+        ValueError: If the markers are not there.
+    """
+    readme = Path(readme)
+    old = readme.read_text()
+    pattern = r"(<!-- results -->\n).*?(<!-- end of results -->)"
+    if not re.search(pattern, old, flags=re.DOTALL):
+        raise ValueError(
+            f"{readme} needs the lines '<!-- results -->' and '<!-- end of results -->'. "
+            "Received: a file without them"
+        )
+    new = re.sub(pattern, lambda m: m[1] + text + m[2], old, flags=re.DOTALL)
+    if new != old:
+        write_text(readme, new)
+    return new != old

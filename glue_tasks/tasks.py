@@ -1,0 +1,93 @@
+"""GLUE as one table: each task a row.
+
+Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the official files.
+"""
+
+from pathlib import Path
+
+from keras_plm import metrics
+from keras_plm.heads import Classifier
+from keras_plm.task import Task, read_table, split_groups
+
+# Share of train that the choosing set takes: the official dev set is only reported.
+CHOOSING = 0.1
+
+
+def _read(folder_name, columns, group=None):
+    """A reader of `train.tsv` and `dev.tsv` for the splits train, dev (a slice) and test.
+
+    GLUE's test labels are not public: the official dev set is what is scored, the choosing set
+    is cut out of train.
+    """
+
+    def read(folder, split):
+        file = "dev.tsv" if split == "test" else "train.tsv"
+        path = Path(folder) / "glue" / folder_name / file
+        if not path.is_file():
+            raise ValueError(
+                f"No file {path}. Unpack the GLUE archive so that glue/{folder_name}/{file} lies "
+                f"under the folder of --data. Received: data={str(folder)!r}"
+            )
+        examples = read_table(path, **columns, separator="\t")
+        if split == "test":
+            return examples
+        if group is not None:
+            examples = group(examples)
+        train, dev = split_groups(examples, (1 - CHOOSING, CHOOSING), seed=0)
+        return train if split == "train" else dev
+
+    return read
+
+
+def group_phrases(examples):
+    """SST-2's train phrases grouped by sentence: a phrase belongs to the next one that holds it.
+
+    The file lists phrases of all sentences mixed and without ids. A phrase is put with the longest
+    phrase that contains it word for word, so that no part of a chosen sentence is trained on.
+    """
+    import dataclasses
+
+    texts = [" ".join(example.text.split()) for example in examples]
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i].split()))
+    # Every phrase that stands in a longer one met before, to that one's group.
+    known, group_of, groups = set(texts), {}, [None] * len(texts)
+    for i in order:
+        words = texts[i].split()
+        group = group_of.get(texts[i])
+        if group is None:
+            group = f"phrase {i}"
+            for start in range(len(words)):
+                for end in range(start + 1, len(words) + 1):
+                    run = " ".join(words[start:end])
+                    if run in known:
+                        group_of.setdefault(run, group)
+        groups[i] = group
+    return [
+        dataclasses.replace(example, group=group)
+        for example, group in zip(examples, groups, strict=True)
+    ]
+
+
+def _task(name, folder, columns, metric, group=None):
+    files = {
+        "train": f"glue/{folder}/train.tsv",
+        "dev": f"glue/{folder}/train.tsv",
+        "test": f"glue/{folder}/dev.tsv",
+    }
+    return Task(
+        name,
+        _read(folder, columns, group),
+        Classifier,
+        {metric: getattr(metrics, metric)},
+        files,
+        "gluebenchmark.com",
+        "see the task's own page there",
+    )
+
+
+GLUE = {
+    task.name: task
+    for task in (
+        _task("sst2", "SST-2", {"text": "sentence", "label": "label"}, "accuracy", group_phrases),
+    )
+}

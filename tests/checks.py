@@ -1,0 +1,102 @@
+"""Checks that every layer and every encoder must pass."""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def to_numpy(x):
+    return ops.convert_to_numpy(x)
+
+
+def assert_close(actual, expected, atol=1e-5):
+    flat, wanted = keras.tree.flatten(actual), keras.tree.flatten(expected)
+    assert len(flat) == len(wanted)
+    for a, b in zip(flat, wanted, strict=True):
+        np.testing.assert_allclose(to_numpy(a), to_numpy(b), atol=atol, rtol=1e-5)
+
+
+def shapes(outputs):
+    return [tuple(x.shape) for x in keras.tree.flatten(outputs)]
+
+
+def check_layer(layer, inputs, tmp_path, learns=True):
+    """Config round trip, symbolic = real shapes, save -> load, every weight learns.
+
+    Args:
+        layer: An unbuilt layer.
+        inputs: A dict of NumPy arrays by argument name.
+        tmp_path: Where the model is saved.
+        learns: False for layers without gradients to check.
+    """
+    config = layer.get_config()
+    again = type(layer).from_config(config)
+    assert again.get_config() == config
+
+    symbols = {
+        name: keras.Input(array.shape[1:], dtype=array.dtype.name, name=name)
+        for name, array in inputs.items()
+    }
+    outputs = layer(**symbols)
+    model = keras.Model(symbols, outputs)
+    real = model(inputs)
+    symbolic = [tuple(x.shape) for x in keras.tree.flatten(outputs)]
+    for shape, wanted in zip(shapes(real), symbolic, strict=True):
+        assert all(w is None or s == w for s, w in zip(shape, wanted, strict=True))
+
+    path = tmp_path / "layer.keras"
+    model.save(path)
+    assert_close(keras.saving.load_model(path)(inputs), real, atol=1e-6)
+
+    if learns and layer.trainable_weights:
+        first = keras.tree.flatten(outputs)[0]
+        trained = keras.Model(symbols, first)
+        check_learns(trained, inputs, np.random.default_rng(0).normal(size=shapes(real)[0]))
+    return model
+
+
+def check_learns(model, inputs, targets, untouched=()):
+    """One step of SGD moves every trainable weight, but those whose path is in `untouched`."""
+    before = [to_numpy(w).copy() for w in model.trainable_weights]
+    model.compile(keras.optimizers.SGD(10.0), loss="mse")
+    model.fit(inputs, targets, epochs=1, batch_size=len(targets), verbose=0)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        same = np.array_equal(to_numpy(weight), old)
+        assert same == any(part in weight.path for part in untouched), weight.path
+
+
+def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
+    """The encoder contract: outputs, config, save -> load, padding, batch of one = of many."""
+    rng = np.random.default_rng(3)
+    ids = rng.integers(1, vocabulary_size, (5, length)).astype("int32")
+    mask = np.ones((5, length), bool)
+    mask[1, 4:] = False
+    segments = np.zeros((5, length), "int32")
+    segments[:, length // 2 :] = 1
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+    inputs = {name: inputs[name] for name in encoder.input}
+    outputs = encoder(inputs)
+    assert {"sequence", "layers"} <= set(outputs)
+    assert_close(outputs["sequence"], outputs["layers"][-1], atol=0)
+    assert len({tuple(layer.shape) for layer in outputs["layers"]}) == 1
+
+    again = type(encoder).from_config(encoder.get_config())
+    assert again.get_config() == encoder.get_config()
+    assert again.count_params() == encoder.count_params()
+    again.set_weights(encoder.get_weights())
+    assert_close(again(inputs), outputs, atol=1e-6)
+
+    path = tmp_path / "encoder.keras"
+    encoder.save(path)
+    assert_close(keras.saving.load_model(path)(inputs), outputs, atol=1e-6)
+
+    # What stands at padded positions changes nothing elsewhere.
+    other = {**inputs, "token_ids": np.where(mask, ids, 1).astype("int32")}
+    real = encoder(other)
+    for a, b in zip(outputs["layers"], real["layers"], strict=True):
+        assert_close(to_numpy(a)[mask], to_numpy(b)[mask])
+
+    # More padding changes nothing either, and a row alone is as the row among others.
+    alone = {name: array[1:2, :4] for name, array in inputs.items()}
+    assert_close(to_numpy(encoder(alone)["sequence"])[0], to_numpy(outputs["sequence"])[1, :4])
+    return outputs

@@ -1,0 +1,35 @@
+"""What all tests share: seeds, and real data where it is there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keras_plm.resume import set_seed
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    set_seed(1)
+
+
+def _folder(variable, name):
+    folder = os.environ.get(variable)
+    if folder is None:
+        pytest.skip(f"set {variable} to the folder that holds {name}")
+    path = Path(folder) / name
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    return path
+
+
+@pytest.fixture
+def data():
+    """`data("sst/trees/dev.txt")`: a file of real data, or a skip that names it."""
+    return lambda name: _folder("KERAS_PLM_DATA", name)
+
+
+@pytest.fixture
+def oracles():
+    """`oracles("conlleval_sample.txt")`: an output of an original, or a skip that names it."""
+    return lambda name: _folder("KERAS_PLM_ORACLES", name)

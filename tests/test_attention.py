@@ -1,0 +1,206 @@
+"""Attention against loops written from the papers."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_plm.layers import (
+    DotProductAttention,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+    combine_masks,
+    masked_softmax,
+)
+from tests.checks import assert_close, check_layer, to_numpy
+
+B, T, S, D = 2, 3, 5, 7
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def attend(scores, values, visible):
+    """Softmax over the visible keys and the weighted sum, pair by pair."""
+    context = np.zeros((*scores.shape[:2], values.shape[-1]))
+    weights = np.zeros(scores.shape)
+    for b in range(scores.shape[0]):
+        for t in range(scores.shape[1]):
+            keys = [s for s in range(scores.shape[2]) if visible[b, t, s]]
+            total = sum(np.exp(scores[b, t, s]) for s in keys)
+            for s in keys:
+                weights[b, t, s] = np.exp(scores[b, t, s]) / total
+                context[b, t] += weights[b, t, s] * values[b, s]
+    return context, weights
+
+
+@pytest.mark.parametrize("layer, scale", [(DotProductAttention, 1), (ScaledDotProductAttention, D)])
+def test_scores_agree_with_loops(layer, scale):
+    query, key, value = normal(B, T, D), normal(B, S, D, seed=1), normal(B, S, 4, seed=2)
+    padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    allowed = np.random.default_rng(3).random((B, T, S)) < 0.7
+    allowed[:, :, 0] = True
+    scores = np.zeros((B, T, S))
+    for b in range(B):
+        for t in range(T):
+            for s in range(S):
+                scores[b, t, s] = sum(query[b, t, i] * key[b, s, i] for i in range(D))
+    expected = attend(scores / np.sqrt(scale), value, allowed & padding[:, None])
+    actual = layer()(
+        query=query, value=value, key=key, padding_mask=padding, attention_mask=allowed
+    )
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("layer", [DotProductAttention, ScaledDotProductAttention])
+def test_score_layers_pass_the_checks(layer, tmp_path):
+    inputs = {"query": normal(B, T, D), "value": normal(B, S, D)}
+    check_layer(layer(dropout=0.1), inputs, tmp_path)
+
+
+def test_key_is_the_value_when_omitted():
+    query, value = normal(B, T, D), normal(B, S, D, seed=1)
+    layer = DotProductAttention()
+    assert_close(layer(query=query, value=value), layer(query=query, value=value, key=value))
+
+
+def test_widths_must_agree():
+    with pytest.raises(ValueError, match="same width"):
+        DotProductAttention()(query=normal(B, T, D), value=normal(B, S, D + 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_fully_masked_row_is_the_plain_mean_without_nan(dtype):
+    scores = ops.cast(normal(B, T, S) * 50, dtype)
+    weights = to_numpy(ops.cast(masked_softmax(scores, np.zeros((1, 1, S), bool)), "float32"))
+    assert np.isfinite(weights).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=2e-2)
+    if dtype != "float16":
+        np.testing.assert_allclose(weights, 1 / S, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_hidden_keys_get_exactly_zero(dtype):
+    mask = np.array([True, True, False, True, False])
+    weights = masked_softmax(ops.cast(normal(B, T, S) * 10, dtype), mask)
+    assert (to_numpy(ops.cast(weights, "float32"))[..., ~mask] == 0).all()
+
+
+def test_masks_combine():
+    padding = np.array([[True, True, False]])
+    allowed = np.array([[True, False, True], [True, True, True]])
+    mask = to_numpy(combine_masks(padding, allowed, causal_steps=(0, 2, 3)))
+    assert mask.tolist() == [[[True, False, False], [True, True, False]]]
+    assert combine_masks() is None
+
+
+class TestMultiHead:
+    heads, width = 3, 6
+
+    def layer(self, **options):
+        return MultiHeadAttention(num_heads=self.heads, hidden_dim=self.width, **options)
+
+    def loops(self, layer, x, visible):
+        """Vaswani et al. 2017, section 3.2.2, head by head."""
+        kernel, bias = (to_numpy(w) for w in layer.query_key_value.weights)
+        query, key, value = np.split(x @ kernel + bias, 3, axis=-1)
+        size = self.width // self.heads
+        outputs, weights = [], []
+        for head in range(self.heads):
+            part = slice(head * size, (head + 1) * size)
+            scores = np.einsum("btd,bsd->bts", query[..., part], key[..., part]) / np.sqrt(size)
+            context, of_head = attend(scores, value[..., part], visible)
+            outputs.append(context)
+            weights.append(of_head)
+        kernel, bias = (to_numpy(w) for w in layer.output_projection.weights)
+        return np.concatenate(outputs, -1) @ kernel + bias, np.stack(weights, 1)
+
+    def test_agrees_with_loops_on_both_paths(self):
+        x = normal(B, S, 5)
+        padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+        layer = self.layer()
+        fused = layer(query=x, padding_mask=padding)
+        explicit, weights = layer(query=x, padding_mask=padding, return_weights=True)
+        expected = self.loops(layer, x, np.broadcast_to(padding[:, None], (B, S, S)))
+        assert_close(fused, expected[0])
+        assert_close((explicit, weights), expected)
+
+    def test_causal_agrees_with_loops(self):
+        x = normal(B, S, 5)
+        layer = self.layer()
+        visible = np.broadcast_to(np.tril(np.ones((S, S), bool)), (B, S, S))
+        fused = layer(query=x, causal=True)
+        assert_close(fused, self.loops(layer, x, visible)[0])
+
+    def test_a_later_token_changes_nothing_before(self):
+        x = normal(1, S, 5)
+        other = x.copy()
+        other[0, 3:] += 1
+        layer = self.layer()
+        first, second = layer(query=x, causal=True), layer(query=other, causal=True)
+        assert_close(to_numpy(first)[:, :3], to_numpy(second)[:, :3])
+
+    def test_dropout_leaves_inference_alone(self):
+        x = normal(B, S, 5)
+        layer = self.layer(dropout=0.5)
+        assert_close(layer(query=x), layer(query=x, training=False), atol=0)
+        first, second = layer(query=x, training=True), layer(query=x, training=True)
+        assert np.abs(to_numpy(first) - to_numpy(second)).max() > 1e-3
+
+    def test_training_without_dropout_changes_nothing(self):
+        x = normal(B, S, 5)
+        layer = self.layer()
+        assert_close(layer(query=x, training=True), layer(query=x, training=False))
+
+    def test_cross_attention_reads_another_sequence(self):
+        query, value = normal(B, T, 5), normal(B, S, 4, seed=1)
+        padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+        layer = self.layer()
+        output, weights = layer(query=query, value=value, padding_mask=padding, return_weights=True)
+        assert tuple(output.shape) == (B, T, self.width)
+        assert (to_numpy(weights)[0, :, :, 3:] == 0).all()
+        assert_close(to_numpy(weights).sum(-1), np.ones((B, self.heads, T)))
+
+    def test_a_fused_layer_can_be_given_the_value_too(self):
+        x = normal(B, S, self.width)
+        layer = self.layer()
+        assert_close(layer(query=x), layer(query=x, value=x.copy()))
+
+    def test_cache_equals_no_cache(self):
+        x = normal(B, S, 5)
+        layer = self.layer()
+        whole = layer(query=x, causal=True)
+        cache = np.zeros((B, 2, S, self.heads, self.width // self.heads), "float32")
+        steps = []
+        for t in range(S):
+            step, cache = layer(query=x[:, t : t + 1], cache=cache, cache_index=t)
+            steps.append(to_numpy(step))
+        assert_close(np.concatenate(steps, 1), whole)
+
+    def test_cache_needs_its_index(self):
+        with pytest.raises(ValueError, match="go together"):
+            self.layer()(query=normal(B, S, 5), cache_index=0)
+
+    def test_heads_must_divide_the_width(self):
+        with pytest.raises(ValueError, match="must divide `hidden_dim`"):
+            MultiHeadAttention(num_heads=5, hidden_dim=64)
+
+    @pytest.mark.parametrize("cross", [False, True])
+    def test_passes_the_checks(self, cross, tmp_path):
+        inputs = {"query": normal(B, T, 5)}
+        if cross:
+            inputs["value"] = normal(B, S, 4, seed=1)
+        check_layer(self.layer(), inputs, tmp_path, learns=False)
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_half_precision_is_near(self, policy):
+        x = normal(B, S, 8)
+        exact = self.layer()
+        expected = exact(query=x)
+        half = self.layer(dtype=policy)
+        actual = half(query=x)
+        half.set_weights(exact.get_weights())
+        actual = half(query=x)
+        assert keras.backend.standardize_dtype(actual.dtype) == policy.removeprefix("mixed_")
+        assert_close(ops.cast(actual, "float32"), expected, atol=3e-2)

@@ -1,0 +1,166 @@
+"""Embeddings, dropout, the block and the stack."""
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import erf
+
+from keras_plm.layers import (
+    Dropout,
+    FeedForward,
+    PositionEmbedding,
+    TokenEmbedding,
+    TransformerBlock,
+    TransformerStack,
+)
+from tests.checks import assert_close, check_layer, to_numpy
+
+B, T, D = 2, 5, 6
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def test_token_embedding_reads_and_scores_with_one_table(tmp_path):
+    ids = np.array([[3, 1, 4], [1, 5, 9]], "int32")
+    layer = TokenEmbedding(vocabulary_size=11, hidden_dim=D)
+    model = check_layer(layer, {"inputs": ids}, tmp_path)
+    table = to_numpy(layer.embeddings)
+    vectors = model({"inputs": ids})
+    assert_close(vectors, table[ids])
+    assert_close(layer(vectors, reverse=True), table[ids] @ table.T)
+    assert len(layer.weights) == 1
+
+
+def test_position_embedding_starts_where_told(tmp_path):
+    layer = PositionEmbedding(max_sequence_length=7)
+    check_layer(layer, {"inputs": normal(B, T, D)}, tmp_path, learns=False)
+    table = to_numpy(layer.embeddings)
+    assert_close(layer(normal(B, T, D)), table[:T])
+    assert_close(layer(normal(B, 1, D), start=4), table[4:5])
+
+
+def test_position_embedding_refuses_longer_inputs():
+    with pytest.raises(ValueError, match="at most 7 positions"):
+        PositionEmbedding(max_sequence_length=7)(normal(B, 8, D))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_keeps_share_and_mean(rate, dtype):
+    x = keras.ops.ones((200, 500), dtype=dtype)
+    dropped = to_numpy(keras.ops.cast(Dropout(rate, dtype=dtype)(x, training=True), "float32"))
+    kept = dropped != 0
+    assert abs(kept.mean() - (1 - rate)) < 0.01  # 5 standard deviations at 100,000 draws
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=5e-3)
+    # Neighbours are independent: the bits of four elements come from one word.
+    together = (kept[:, ::4] & kept[:, 1::4]).mean()
+    assert abs(together - (1 - rate) ** 2) < 0.015
+
+
+def test_dropout_draws_anew_and_follows_the_seed():
+    from keras_plm.resume import set_seed
+
+    x = np.ones((9, 9), "float32")
+    draws = []
+    for _ in range(2):
+        set_seed(5)
+        layer = Dropout(0.5)
+        draws.append([to_numpy(layer(x, training=True)) for _ in range(2)])
+    assert_close(draws[0], draws[1], atol=0)
+    assert np.abs(draws[0][0] - draws[0][1]).max() > 0
+
+
+def test_dropout_has_the_gradient_of_what_it_kept(tmp_path):
+    inputs = keras.Input((D,))
+    model = keras.Model(inputs, Dropout(0.5)(keras.layers.Dense(3)(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(normal(8, D), normal(8, 3), verbose=0)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+@pytest.mark.parametrize("activation", ["gelu_erf", "gelu_tanh", "relu"])
+def test_feed_forward_agrees_with_its_formula(activation, tmp_path):
+    formulas = {
+        "gelu_erf": lambda x: 0.5 * x * (1 + erf(x / np.sqrt(2))),
+        "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        "relu": lambda x: np.maximum(x, 0),
+    }
+    x = normal(B, T, D)
+    layer = FeedForward(intermediate_dim=11, activation=activation)
+    model = check_layer(layer, {"inputs": x}, tmp_path)
+    kernel, bias, kernel_2, bias_2 = (to_numpy(w) for w in layer.weights)
+    expected = formulas[activation](x @ kernel + bias) @ kernel_2 + bias_2
+    assert_close(model({"inputs": x}), expected)
+
+
+def test_unknown_activation_is_named():
+    with pytest.raises(ValueError, match="gelu_tanh.*Received: 'swish'"):
+        FeedForward(8, activation="swish")
+
+
+def layer_norm(x, layer):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    gamma, beta = (to_numpy(w) for w in layer.weights)
+    return (x - mean) / np.sqrt(variance + layer.epsilon) * gamma + beta
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_block_puts_the_norms_where_it_says(pre_norm):
+    x = normal(B, T, D)
+    block = TransformerBlock(2, D, 11, pre_norm=pre_norm)
+    actual = block(x)
+    for norm in (block.attention_norm, block.feed_forward_norm):
+        norm.gamma.assign(normal(D, seed=4))
+    actual = block(x)
+
+    def attention(x):
+        return to_numpy(block.attention(query=x.astype("float32")))
+
+    def feed_forward(x):
+        return to_numpy(block.feed_forward(x.astype("float32")))
+
+    if pre_norm:
+        x = x + attention(layer_norm(x, block.attention_norm))
+        expected = x + feed_forward(layer_norm(x, block.feed_forward_norm))
+    else:
+        x = layer_norm(x + attention(x), block.attention_norm)
+        expected = layer_norm(x + feed_forward(x), block.feed_forward_norm)
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_block_and_stack_pass_the_checks(pre_norm, tmp_path):
+    inputs = {"inputs": normal(B, T, D), "padding_mask": np.ones((B, T), bool)}
+    options = {"num_heads": 2, "hidden_dim": D, "intermediate_dim": 11, "pre_norm": pre_norm}
+    check_layer(TransformerBlock(**options), inputs, tmp_path, learns=False)
+    check_layer(TransformerStack(num_layers=3, **options), inputs, tmp_path, learns=False)
+
+
+def test_stack_returns_every_layer_and_normalises_the_last():
+    x = normal(B, T, D)
+    stack = TransformerStack(3, 2, D, 11, pre_norm=True)
+    layers = stack(x)
+    assert len(layers) == 4
+    assert_close(layers[0], x, atol=0)
+    last = stack.blocks[-1](layers[-2])
+    assert_close(layers[-1], layer_norm(to_numpy(last), stack.final_norm))
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_stack_with_cache_equals_without(pre_norm):
+    x = normal(B, T, D)
+    stack = TransformerStack(2, 2, D, 11, pre_norm=pre_norm)
+    whole, weights = stack(x, causal=True, return_weights=True)
+    assert len(weights) == 2 and tuple(weights[0].shape) == (B, 2, T, T)
+    cache = stack.initial_cache(B, T)
+    for t in range(T):
+        layers, cache = stack(x[:, t : t + 1], cache=cache, cache_index=t)
+        assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
+
+
+def test_block_refuses_another_width():
+    with pytest.raises(ValueError, match="as wide as `hidden_dim`"):
+        TransformerBlock(2, D, 11)(normal(B, T, D + 2))
