@@ -29,7 +29,11 @@ class Pretraining:
     vocabulary_size: int = setting(10_000, "word pieces, learned from the corpus")
     lowercase: bool = setting(False, "lower-case the text; tagging names needs case")
     sentences: str = setting("split", "'split' paragraphs into sentences, or one a line: 'lines'")
-    max_length: int = setting(128, "longest row; the paper's for nine tenths of its training")
+    max_length: int = setting(128, "longest row")
+    first_length: int = setting(0, "longest row of the first part of the steps; 0 for no such part")
+    first_share: float = setting(
+        0.9, "that part; the paper's nine tenths are at 128, the rest at 512"
+    )
     buckets: int = setting(4, "how many row lengths; each is compiled once on JAX")
     tokens_per_batch: int = setting(4096, "rows times length of a step")
     learning_rate: float = setting(5e-4, "highest rate; at 1e-3 post-norm stays on its plateau")
@@ -62,6 +66,14 @@ class Pretraining:
     @property
     def steps(self):
         return math.ceil(self.tokens / self.tokens_per_batch)
+
+    @property
+    def phases(self):
+        """`(longest row, first step, step behind the last)` of each part."""
+        if not self.first_length:
+            return [(self.max_length, 0, self.steps)]
+        end = round(self.first_share * self.steps)
+        return [(self.first_length, 0, end), (self.max_length, end, self.steps)]
 
 
 def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300):
@@ -122,7 +134,6 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         settings.learning_rate, settings.steps, int(settings.warmup * settings.steps)
     )
     model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
-    batches = _batches(settings, stream, tokenizer)
     meter = Meter(settings, work / "log.jsonl", progress)
 
     def on_save(state):
@@ -130,17 +141,18 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         described_run = described | {"steps_done": state.steps, "seconds": meter.seconds()}
         write_json(out / "pretraining.json", described_run | environment())
 
-    state = TrainingState(work, batches, every_seconds, on_save)
-    if state.restore(model):
-        meter.go_on(state.steps)
-    meter.state = state
-    if state.steps < settings.steps:
-        model.fit(
-            batches,
-            epochs=10**6,  # the meter stops it
-            verbose=0,
-            callbacks=[state, meter],
-        )
+    state = meter.state = None
+    for length, first, end in settings.phases:
+        batches = _batches(settings, stream, tokenizer, length)
+        if state is None:
+            state = meter.state = TrainingState(work, batches, every_seconds, on_save)
+            if state.restore(model):
+                meter.go_on(state.steps)
+        state.follow(batches, first)
+        batches.step = state.steps - first
+        if state.steps < end:
+            meter.end = end  # where it stops `fit`
+            model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
     if valid is not None:
         losses = evaluate(model, settings, valid, tokenizer, work)
         note = json.loads((out / "pretraining.json").read_text())
@@ -152,15 +164,17 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
 def evaluate(model, settings, valid, tokenizer, work):
     """Losses and accuracies on one drawing of pairs and masks from a held-out file."""
     stream = TokenStream.build([valid], tokenizer, work / "valid", settings.sentences)
-    held_out = _batches(settings, stream, tokenizer, training=False)
+    # One bucket, so that not only the losses but the accuracies too are means over all masks.
+    settings = dataclasses.replace(settings, buckets=1)
+    held_out = _batches(settings, stream, tokenizer, settings.max_length, training=False)
     return {k: float(v) for k, v in model.evaluate(held_out, verbose=0, return_dict=True).items()}
 
 
-def _batches(settings, stream, tokenizer, training=True):
+def _batches(settings, stream, tokenizer, length, training=True):
     return masked_lm_batches(
         stream,
         tokenizer,
-        max_length=settings.max_length,
+        max_length=length,
         next_sentence=settings.next_sentence,
         whole_word=settings.whole_word,
         tokens_per_batch=settings.tokens_per_batch,
@@ -189,7 +203,7 @@ class Meter(keras.callbacks.Callback):
         super().__init__()
         self.settings, self.path, self.progress = settings, path, progress
         self.every_seconds = every_seconds
-        self.state = None
+        self.state, self.end = None, settings.steps
         self._begun, self._before = time.monotonic(), 0.0
         self._at, self._last, self._first = time.monotonic(), 0, 0
 
@@ -215,7 +229,7 @@ class Meter(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         done = self.state.steps
         now = time.monotonic()
-        if done >= self.settings.steps:
+        if done >= self.end:
             self.model.stop_training = True
         elif now - self._at < self.every_seconds:
             return

@@ -1,6 +1,7 @@
 """Examples and raw text to batches: the one batch source of every `fit`."""
 
 import hashlib
+import itertools
 import json
 import warnings
 
@@ -8,16 +9,17 @@ import keras
 import numpy as np
 
 
-def bucket_lengths(lengths, buckets=4, multiple=8):
+def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     """The few static lengths that pad rows of these lengths least.
 
     Args:
         lengths: (N,) row lengths.
         buckets: How many lengths at most; every one costs a compilation on JAX.
         multiple: Lengths are multiples of this.
+        longest: None is larger; a longest length that is no multiple is cut to it.
 
     Returns:
-        Ascending lengths, the last at least the longest row.
+        Ascending lengths, the last at least the longest row (or `longest`).
 
     >>> bucket_lengths([5, 6, 7, 8, 30, 31, 60], buckets=3)
     [8, 32, 64]
@@ -39,7 +41,8 @@ def bucket_lengths(lengths, buckets=4, multiple=8):
     for choice in reversed(choices):
         if choice[chosen[-1]] >= 0:
             chosen.append(int(choice[chosen[-1]]))
-    return [int(candidates[j]) * multiple for j in reversed(chosen)]
+    found = [int(candidates[j]) * multiple for j in reversed(chosen)]
+    return found if longest is None else sorted({min(length, longest) for length in found})
 
 
 class Batches(keras.utils.PyDataset):
@@ -48,12 +51,14 @@ class Batches(keras.utils.PyDataset):
     Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
     and what is left over moves up to the next longer bucket, so that only one batch of an epoch
     is padded with rows of weight 0. In training, weights average 1 over every batch, so that
-    the loss of a padded batch is the mean over its real rows; elsewhere they average 1 over
-    the epoch, so that loss and weighted metrics of `evaluate` are exact.
+    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
+    `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
+    one label, or all rows one length.
 
-    Order and content are a function of (seed, epoch) alone, whatever the number of shards. Pass
-    `shuffle=False` to the `fit` of a plain Keras model, or Keras shuffles batches once more (the
-    heads and objectives of keras_plm do that themselves).
+    Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
+    epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
+    `fit` of a plain Keras model, or Keras shuffles batches once more (the heads and objectives of
+    keras_plm do that themselves).
 
     Args:
         lengths: (N,) row lengths, or a function of the epoch that gives them.
@@ -63,8 +68,13 @@ class Batches(keras.utils.PyDataset):
         batch_size: Rows per batch. Or:
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
         buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
+        longest: No chosen length is larger: what the model reads.
         seed: Of all that is random.
         shard: `(index, count)`: this process takes the index-th part of every batch.
+
+    Attributes:
+        step: How many batches have been trained on, over all epochs; training goes on behind them.
+            Set it to resume.
 
     Raises:
         ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
@@ -85,6 +95,7 @@ class Batches(keras.utils.PyDataset):
         batch_size=None,
         tokens_per_batch=None,
         buckets=4,
+        longest=None,
         seed=0,
         shard=(0, 1),
         **kwargs,
@@ -103,14 +114,14 @@ class Batches(keras.utils.PyDataset):
         self.seed = seed
         self.shard = shard
         self.class_weight = None
-        self.epoch, self.start = 0, 0
-        self._plan_of = None
+        self.step, self._begun = 0, False
+        self._plans, self._scales = {}, None
 
         first = self._lengths(0)
         if not len(first):
             raise ValueError("There is nothing to batch. Received: no rows")
         if isinstance(buckets, int):
-            buckets = bucket_lengths(first, buckets)
+            buckets = bucket_lengths(first, buckets, longest=longest)
         self.buckets = sorted(buckets)
         for length in self.buckets:
             if self.rows_per_batch(length) % shard[1]:
@@ -118,6 +129,7 @@ class Batches(keras.utils.PyDataset):
                     "Every batch must part evenly among the shards. Received: "
                     f"{self.rows_per_batch(length)} rows of length {length}, shard={shard}"
                 )
+        self._count = len(self._plan(0))
 
     def rows_per_batch(self, length):
         """Rows of every batch of a bucket, all shards together."""
@@ -128,8 +140,16 @@ class Batches(keras.utils.PyDataset):
 
     def plan(self, epoch):
         """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
-        if self._plan_of is not None and self._plan_of[0] == epoch:
-            return self._plan_of[1]
+        if epoch not in self._plans:
+            plan = self._plan(epoch)
+            # Rows that are drawn anew give a few batches more or less.
+            plan = [plan[i % len(plan)] for i in range(self._count)]
+            # Two, because the batches that Keras takes for an epoch may lie in two after a resume.
+            recent = list(self._plans.items())[-1:]
+            self._plans = {**dict(recent), epoch: plan}
+        return self._plans[epoch]
+
+    def _plan(self, epoch):
         lengths = np.asarray(self._lengths(epoch))
         if lengths.max() > self.buckets[-1]:
             raise ValueError(
@@ -162,45 +182,42 @@ class Batches(keras.utils.PyDataset):
         other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
         if other is not None:
             plan[1], plan[other] = plan[other], plan[1]
-        self._plan_of = (epoch, plan)
         return plan
 
     @property
     def num_batches(self):
-        return len(self.plan(self.epoch)) - self.start
+        return self._count
 
     def __len__(self):
-        return self.num_batches
+        return self._count
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    def rows(self, index):
-        """The rows of batch `index` of this shard, -1 where it is filled up."""
-        rows = self.plan(self.epoch)[self.start + index][1]
-        part, count = self.shard
-        return rows.reshape(count, -1)[part]
-
-    def __getitem__(self, index):
+    def _place(self, index):
+        """The epoch of batch `index` from where training stands, and its number there."""
         if not 0 <= index < len(self):
             raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
-        plan = self.plan(self.epoch)
-        length, rows = plan[self.start + index]
-        rng = np.random.default_rng([self.seed, self.epoch, self.start + index])
-        real = rows >= 0
-        x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, self.epoch)
+        return divmod(self.step + index, self._count) if self.training else (0, index)
+
+    def rows(self, index):
+        """The rows of batch `index` of this shard, -1 where it is filled up."""
+        epoch, number = self._place(index)
+        part, count = self.shard
+        return self.plan(epoch)[number][1].reshape(count, -1)[part]
+
+    def __getitem__(self, index):
+        x, y, weights = self._collate(*self._place(index))
         if y is not None:
-            if weights is None:
-                weights = keras.tree.map_structure(
-                    lambda leaf: np.ones(leaf.shape[:1], "float32"), y
-                )
-            if self.training:
-                scale = None
-            else:
-                scale = sum(len(r) for _, r in plan) / sum(int((r >= 0).sum()) for _, r in plan)
-            weights = keras.tree.map_structure(lambda leaf: _scaled(leaf, real, scale), weights)
+            scales = itertools.repeat(None) if self.training else self._evaluation_scales()
+            leaves = [
+                leaf * (leaf.size / max(leaf.sum(), 1e-9) if scale is None else scale(leaf))
+                for leaf, scale in zip(keras.tree.flatten(weights), scales, strict=False)
+            ]
+            leaves = [leaf.astype("float32") for leaf in leaves]
+            weights = keras.tree.pack_sequence_as(weights, leaves)
             if self.class_weight is not None:
-                weights = weights * self.class_weight[y].astype("float32")
+                weights = weights * self.class_weight[y]
         batch = (x,) if y is None else (x, y, weights)
         part, count = self.shard
         if count > 1:
@@ -209,25 +226,79 @@ class Batches(keras.utils.PyDataset):
             )
         return batch
 
-    def on_epoch_end(self):
-        self.epoch, self.start = self.epoch + 1, 0
-
-    @property
-    def position(self):
-        """`{"epoch", "step"}` where the next epoch of `fit` begins; assign it to go on there."""
-        return {"epoch": self.epoch, "step": self.start}
-
-    @position.setter
-    def position(self, position):
-        epoch, step = position["epoch"], position["step"]
-        if epoch < 0 or not 0 <= step <= len(self.plan(epoch)):
-            raise ValueError(
-                "A position names an epoch and a step of it. "
-                f"Received: {position} in an epoch of {len(self.plan(max(epoch, 0)))} batches"
+    def _collate(self, epoch, number):
+        """A batch of an epoch, all shards, with weights of 0 where it is filled up."""
+        length, rows = self.plan(epoch)[number]
+        rng = np.random.default_rng([self.seed, epoch, number])
+        real = rows >= 0
+        x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, epoch)
+        if y is not None:
+            if weights is None:
+                weights = keras.tree.map_structure(lambda leaf: np.ones(len(leaf)), y)
+            weights = keras.tree.map_structure(
+                lambda leaf: leaf * real.reshape(-1, *[1] * (np.ndim(leaf) - 1)), weights
             )
-        if step == len(self.plan(epoch)):
-            epoch, step = epoch + 1, 0
-        self.epoch, self.start = epoch, step
+        return x, y, weights
+
+    def _evaluation_scales(self):
+        """For each array of weights, what makes Keras' mean over batches the mean over weights.
+
+        Keras averages over the elements of a batch, then over batches by their rows.
+        """
+        if self._scales is None:
+            rows, sums = 0, 0.0
+            for number, (_, of_batch) in enumerate(self.plan(0)):
+                rows += len(of_batch)
+                leaves = keras.tree.flatten(self._collate(0, number)[2])
+                sums = sums + np.array([leaf.sum() for leaf in leaves])
+            factors = rows / np.maximum(sums, 1e-9)
+            self._scales = [
+                lambda leaf, factor=factor: factor * leaf.size / len(leaf) for factor in factors
+            ]
+        return self._scales
+
+    def on_epoch_begin(self):
+        self._begun = True
+
+    def on_epoch_end(self):
+        # Keras also ends an epoch that it never began, before the first.
+        if self._begun and self.training:
+            self.step += self._count
+        self._begun = False
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Keeps `Batches` in step with `fit`: `batches.step` counts what was trained on.
+
+    Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
+
+    Args:
+        batches: The `Batches` that `fit` is given.
+        before: Steps that were trained on other batches before these.
+
+    Attributes:
+        steps: Finished steps, those before this `fit` included.
+    """
+
+    def __init__(self, batches, before=0):
+        super().__init__()
+        self.steps = batches.step + before
+        self.follow(batches, before)
+
+    def follow(self, batches, before=0):
+        """Goes on with other batches, of which none was trained on before step `before`."""
+        self.batches, self.before = batches, before
+        self._begun = self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun = self.steps
+        self.batches.step = self.steps - self.before
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = self._begun + batch + 1
+
+    def on_train_end(self, logs=None):
+        self.batches.step = self.steps - self.before
 
 
 class FitsBatches:
@@ -242,26 +313,24 @@ class FitsBatches:
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
-    def fit(self, x=None, *args, class_weight=None, shuffle=True, **kwargs):
+    def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
         if isinstance(x, Batches):
             shuffle = False
+            callbacks = [StepCounter(x), *(callbacks or ())]
             if class_weight is not None:
                 x.class_weight = class_weights(class_weight, getattr(self, "labels", None))
                 class_weight = None
         with warnings.catch_warnings():
             # An encoder's pooler has no part in tagging, which is no mistake.
             warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
-            return super().fit(x, *args, class_weight=class_weight, shuffle=shuffle, **kwargs)
-
-
-def _scaled(weights, real, scale):
-    """Weights of a batch without those of padding rows, averaging 1 (or times `scale`)."""
-    weights = np.asarray(weights, "float32")
-    weights = weights * real.reshape(-1, *[1] * (weights.ndim - 1))
-    if scale is None:
-        total = weights.sum()
-        scale = weights.size / total if total > 0 else 1.0
-    return weights * np.float32(scale)
+            return super().fit(
+                x,
+                *args,
+                class_weight=class_weight,
+                shuffle=shuffle,
+                callbacks=callbacks,
+                **kwargs,
+            )
 
 
 def batches(
@@ -314,6 +383,7 @@ def batches(
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
+        longest=max_length,
         **options,
     )
     made.source = source

@@ -401,6 +401,16 @@ class Tagger(Head):
     def default_metrics(self):
         return [SpanF1(self.labels)]
 
+    def _as_examples(self, x, pairs):
+        examples = super()._as_examples(x, pairs)
+        for example in examples:
+            if isinstance(example.text, str):
+                raise ValueError(
+                    "A tagger reads lists of words, one tag each: split the text first. "
+                    f"Received: {example.text!r}"
+                )
+        return examples
+
     @staticmethod
     def decode(labels, logits, source, probabilities=False):
         """Tags of the logits (W, K) of each row, windows of a sentence joined again."""

@@ -243,6 +243,7 @@ def masked_lm_batches(
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
+        longest=max_length,
         **options,
     )
 

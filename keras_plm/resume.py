@@ -9,6 +9,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.data import StepCounter
+
 STATE = "state.safetensors"
 
 
@@ -29,11 +31,11 @@ def set_seed(seed):
         torch.manual_seed(seed)
 
 
-class TrainingState(keras.callbacks.Callback):
+class TrainingState(StepCounter):
     """Saves all state of a `fit` on `Batches` as it goes, and restores it.
 
     Weights, optimizer slots, the state of every seed generator (and torch's own), and the
-    position in the batches, counted in finished steps. `keras.callbacks.BackupAndRestore` keeps
+    position in the batches, as the number of finished steps. `keras.callbacks.BackupAndRestore` keeps
     neither random states nor the position within an epoch.
 
     One file is written under a temporary name and renamed, so that a stop at any moment leaves a
@@ -46,7 +48,7 @@ class TrainingState(keras.callbacks.Callback):
         on_save: Called with this callback after each save.
 
     Attributes:
-        steps: Finished steps of all runs together.
+        steps: Finished steps, those of resumed runs included.
 
     Example:
 
@@ -56,25 +58,27 @@ class TrainingState(keras.callbacks.Callback):
     """
 
     def __init__(self, folder, batches, every_seconds=300, on_save=None):
-        super().__init__()
+        super().__init__(batches)
         self.folder = Path(folder)
-        self.batches = batches
         self.every_seconds = every_seconds
         self.on_save = on_save
-        self.steps = 0
-        self._position = None
         self._saved_at = time.monotonic()
+        self._random = None
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._position = dict(self.batches.position)
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            # torch's data loader draws from the generator of dropout whenever an epoch begins,
+            # and epochs begin elsewhere after a resume.
+            _set_torch_random(self._random)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.steps += 1
-        self._position["step"] += 1
+        super().on_train_batch_end(batch)
+        self._random = _torch_random()
         if time.monotonic() - self._saved_at > self.every_seconds:
             self.save()
 
     def on_train_end(self, logs=None):
+        super().on_train_end()
         self.save()
 
     def save(self):
@@ -84,14 +88,11 @@ class TrainingState(keras.callbacks.Callback):
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         arrays = {name: keras.ops.convert_to_numpy(v) for name, v in self._variables().items()}
-        if keras.backend.backend() == "torch":
-            import torch
-
-            arrays["torch_random"] = torch.get_rng_state().numpy()
-        note = {"steps": self.steps, "position": self._position or self.batches.position}
+        arrays |= self._random or _torch_random()
+        note = {"steps": self.steps}
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / (STATE + ".tmp")
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        arrays = {name: np.array(array, order="C") for name, array in arrays.items()}
         save_file(arrays, temporary, metadata={"state": json.dumps(note)})
         os.replace(temporary, self.folder / STATE)
         self._saved_at = time.monotonic()
@@ -122,7 +123,7 @@ class TrainingState(keras.callbacks.Callback):
                 arrays = {name: file.get_tensor(name) for name in file.keys()}
         except (SafetensorError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no whole training state. Received: {error}") from error
-        random = arrays.pop("torch_random", None)
+        random = {n: arrays.pop(n) for n in list(arrays) if n.startswith("torch_random")}
         shapes = {name: array.shape for name, array in arrays.items()}
         wanted = {name: tuple(v.shape) for name, v in variables.items()}
         if shapes != wanted:
@@ -133,12 +134,10 @@ class TrainingState(keras.callbacks.Callback):
             )
         for name, variable in variables.items():
             variable.assign(arrays[name])
-        if random is not None and keras.backend.backend() == "torch":
-            import torch
-
-            torch.set_rng_state(torch.from_numpy(random.copy()))
+        self._random = random or None
+        _set_torch_random(self._random)
         self.steps = note["steps"]
-        self.batches.position = note["position"]
+        self.batches.step = max(self.steps - self.before, 0)
         return True
 
     def _variables(self):
@@ -150,3 +149,28 @@ class TrainingState(keras.callbacks.Callback):
         for i, v in enumerate(self.model.optimizer.variables):
             named[f"optimizer/{i:04d}"] = v
         return named
+
+
+def _torch_random():
+    """The states of torch's generators, or nothing under another backend."""
+    if keras.backend.backend() != "torch":
+        return {}
+    import torch
+
+    states = {"torch_random": torch.get_rng_state()}
+    for i in range(torch.cuda.device_count()):
+        states[f"torch_random_{i}"] = torch.cuda.get_rng_state(i)
+    return {name: state.numpy() for name, state in states.items()}
+
+
+def _set_torch_random(states):
+    if not states or keras.backend.backend() != "torch":
+        return
+    import torch
+
+    for name, state in states.items():
+        state = torch.from_numpy(np.array(state))
+        if name == "torch_random":
+            torch.set_rng_state(state)
+        elif int(name.removeprefix("torch_random_")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(state, int(name.removeprefix("torch_random_")))

@@ -447,7 +447,13 @@ class FeatureStore:
 
     @staticmethod
     def _fill(array, counts, encoder, packed, pool):
-        source = Batches(packed.lengths, packed.collate, training=False, tokens_per_batch=8192)
+        source = Batches(
+            packed.lengths,
+            packed.collate,
+            training=False,
+            tokens_per_batch=8192,
+            longest=getattr(encoder, "max_sequence_length", None),
+        )
         model = _every_layer(encoder)
         # Windows of one example follow one another.
         sizes = np.ones(len(packed.lengths), dtype=np.int64) if pool else packed.words

@@ -1,0 +1,307 @@
+"""The harness from the command line, small."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_plm
+from benchmarks.__main__ import main
+from benchmarks.report import cells, into_readme, markdown, read_results
+from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
+from keras_plm.heads import Classifier, Tagger
+from keras_plm.models import BERT
+from keras_plm.tokenizers import WordPiece
+
+LETTERS = list("abcdefgh")
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+FAST = ["--learning-rates", "1e-2", "--epochs", "1"]
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    model = BERT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12)
+    keras_plm.save(tmp_path / "tiny", model, TOKENIZER)
+    return str(tmp_path / "tiny")
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(LETTERS, 4)) for _ in range(60)]
+    lines = ["sentence,answer", *(f"{row},{'yes' if 'a' in row else 'no'}" for row in rows)]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    return ["--task-file", str(tmp_path / "mine.csv"), "--text", "sentence", "--label", "answer"]
+
+
+def common(encoder, tmp_path):
+    places = ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "features")]
+    return ["--encoder", encoder, *places]
+
+
+def result_files(tmp_path):
+    return sorted((tmp_path / "results").glob("**/*.json"))
+
+
+def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert main(["demo", "--small", "--out", str(out)]) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert {r["task"] for r in results} == {"micro_ner", "micro_sst"}
+    assert {r["method"] for r in results} == {"scratch", "untrained", "features", "fine_tune"}
+    assert (out / "micro_ner.png").is_file() and (out / "tiny_bert" / "config.json").is_file()
+    assert "what learns" in capsys.readouterr().out
+    # What is done is not done again.
+    files = {p: p.stat().st_mtime_ns for p in (out / "results").glob("**/*.json")}
+    assert main(["demo", "--small", "--out", str(out)]) == 0
+    assert {p: p.stat().st_mtime_ns for p in files} == files
+
+
+def test_pretrain_stops_and_resumes(tmp_path, capsys):
+    from benchmarks.microworld import World
+
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(60)))
+    flags = [
+        "pretrain", "--corpus", str(corpus), "--valid", str(corpus), "--size", "tiny",
+        "--tokens", "4000", "--tokens-per-batch", "512", "--vocabulary-size", "300",
+        "--sentences", "lines", "--max-length", "32", "--buckets", "1", "--first-length", "16",
+        "--first-share", "0.5",
+    ]  # fmt: skip
+    out = tmp_path / "enc"
+    assert main([*flags, "--out", str(out)]) == 0
+    encoder, tokenizer = keras_plm.load(out)
+    assert encoder.num_layers == 2 and len(tokenizer) <= 300
+    note = json.loads((out / "pretraining.json").read_text())
+    assert note["steps_done"] == 8 and note["size"] == "tiny" and note["valid"]["loss"] > 0
+    assert {"backend", "device", "versions", "commit", "seconds"} <= set(note)
+    log = [json.loads(line) for line in (out / "training" / "log.jsonl").read_text().splitlines()]
+    assert log[-2]["step"] == 8 and {"loss", "tokens_per_second"} <= set(log[-2])
+
+    assert main([*flags, "--out", str(out)]) == 2
+    assert "go on with --resume" in capsys.readouterr().err
+    assert main([*flags, "--out", str(out), "--resume", "--learning-rate", "1"]) == 2
+    assert "learning_rate=1.0 instead of 0.0005" in capsys.readouterr().err
+    before = encoder.get_weights()
+    assert main([*flags, "--out", str(out), "--resume"]) == 0  # nothing is left to do
+    for a, b in zip(keras_plm.load(out)[0].get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("method", ["fine_tune", "scratch", "features", "untrained"])
+def test_run_writes_one_file_per_seed_and_skips_what_is_done(
+    method, encoder, table, tmp_path, capsys
+):
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", method, "--seeds", "2", *FAST]
+    assert main(flags) == 0
+    name = {"features": "features-linear-last", "untrained": "untrained-linear-last"}
+    name = name.get(method, method)
+    files = result_files(tmp_path)
+    assert [f.name for f in files] == [f"tiny.{name}.seed{i}.json" for i in range(2)]
+    result = json.loads(files[1].read_text())
+    keys = "task encoder method seed score metrics seconds backend device versions commit"
+    assert set(keys.split()) <= set(result)
+    assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
+    assert [t["learning_rate"] for t in result["trials"]] == [0.01]
+    assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
+    assert re.search(r"\| .* \| .*\(2\)", capsys.readouterr().out)
+
+    times = [f.stat().st_mtime_ns for f in files]
+    assert main(flags) == 0
+    assert [f.stat().st_mtime_ns for f in files] == times
+    # Another configuration, other weights: run again.
+    assert main([*flags[:-1], "2"]) == 0
+    assert [f.stat().st_mtime_ns for f in files] != times
+
+
+def test_other_weights_are_run_again(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    first = json.loads(file.read_text())["hash"]
+    model, tokenizer = keras_plm.load(encoder)
+    model.weights[0].assign(model.weights[0] * 1.5)
+    keras_plm.save(encoder, model, tokenizer)
+    assert main(flags) == 0
+    assert json.loads(file.read_text())["hash"] != first
+
+
+def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "2", "--epochs", "1"]
+    assert main([*flags, "--learning-rates", "1e-5,3e-2"]) == 0
+    first, second = (json.loads(f.read_text()) for f in result_files(tmp_path))
+    assert first["trials"] == second["trials"] and len(first["trials"]) == 2
+    best = max(first["trials"], key=lambda t: t["dev_score"])
+    assert first["fields"]["learning_rate"] == best["learning_rate"]
+    assert second["fields"]["learning_rate"] == best["learning_rate"]
+    assert first["dev_score"] == best["dev_score"]
+
+
+def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
+    picture = tmp_path / "layers.png"
+    flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    assert main([*flags, "--picture", str(picture)]) == 0
+    names = {json.loads(f.read_text())["fields"]["layers"] for f in result_files(tmp_path)}
+    assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
+    assert picture.stat().st_size > 1000
+    # One store per split.
+    assert len(list((tmp_path / "features").iterdir())) == 3
+
+
+def test_data_says_what_is_there(tmp_path, capsys):
+    (tmp_path / "wikigold").mkdir()
+    (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("a O\n")
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
+    assert out.count("missing") == 11 and "CC BY 4.0" in out
+    assert set(TASKS) == {"sst2", "sst5", "conll2003", "wikigold", "wnut17"}
+
+
+def test_own_files_become_tasks(tmp_path, table):
+    (tmp_path / "tags.conll").write_text("".join(f"a x B-P\nb x O\n\n" for _ in range(20)))
+    task = task_from_file(tmp_path / "tags.conll", None, "2")
+    assert task.head is Tagger and list(task.read(None, "dev")[0].label) == ["B-P", "O"]
+    task = task_from_file(table[1], "sentence", "answer")
+    assert task.head is Classifier and task.name == "mine"
+    assert [len(task.read(None, s)) for s in ("train", "dev", "test")] == [42, 9, 9]
+    rows = [json.dumps({"text": ["a", "b"], "label": ["O", "B"]})] * 20
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    assert task_from_file(tmp_path / "t.jsonl", None, None).head is Tagger
+
+
+def test_trees_are_read_as_sentences(tmp_path, data):
+    (tmp_path / "t.txt").write_text("(4 (2 (2 The) (2 film)) (3 (4 (2 is) (3 fine)) (2 -LRB-)))\n")
+    (example,) = read_trees(tmp_path / "t.txt")
+    assert (example.text, example.label) == ("The film is fine (", "very positive")
+    (tmp_path / "bad.txt").write_text("(2 fine)\n(9 (2 a)\n")
+    with pytest.raises(ValueError, match="bad.txt:2: Each line is one labelled tree"):
+        read_trees(tmp_path / "bad.txt")
+    folder = data("sst/trees/dev.txt").parent.parent.parent
+    sizes = [len(TASKS["sst5"].read(folder, s)) for s in ("train", "dev", "test")]
+    assert sizes == [8544, 1101, 2210]
+
+
+def test_a_file_and_its_gz_have_one_checksum(tmp_path):
+    import gzip
+
+    (tmp_path / "a.txt").write_bytes(b"abc")
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write(b"abc")
+    assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
+
+
+def result(method, task, score, seed, **fields):
+    run = method + "".join(f"-{v}" for v in fields.values())
+    fields = {"train_limit": 0, "layers": "last", "reader": "linear"} | fields
+    return {
+        "task": task, "encoder": "e", "method": method, "run": run, "fields": fields,
+        "seed": seed, "score": score, "metrics": {"accuracy": score},
+    }  # fmt: skip
+
+
+def test_tables_show_mean_deviation_and_number():
+    results = [
+        result("fine_tune", "t", 0.70, 0),
+        result("fine_tune", "t", 0.74, 1),
+        result("scratch", "t", 0.5, 0),
+        result("scratch", "u", 0.4, 0),
+    ]
+    lines = markdown(results).splitlines()
+    assert lines[0] == "| run | t (accuracy) | u (accuracy) |"
+    assert lines[2] == "| random weights, all trained | 50.0 (1) | **40.0 (1)** |"
+    assert lines[3] == "| pre-trained, fine-tuned | **72.0 ± 2.8 (2)** |  |"
+    assert cells(results)["e", "fine_tune"]["t"][2] == 2
+
+
+def test_readme_is_changed_between_its_marks(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
+    assert into_readme("new\n", readme)
+    assert readme.read_text() == "a\n<!-- results -->\nnew\n<!-- end of results -->\nb\n"
+    assert not into_readme("new\n", readme)
+    readme.write_text("nothing")
+    with pytest.raises(ValueError, match="needs the lines"):
+        into_readme("new", readme)
+
+
+@pytest.mark.parametrize(
+    "flags, match",
+    [
+        (["run", "--task", "sst3"], r"Unknown task 'sst3'. Did you mean 'sst"),
+        (["run", "--task", "sst5", "--data", "nowhere"], r"No file nowhere/sst/trees/train.txt"),
+        (["run", "--task", "wikigold", "--method", "tune"], r"Known methods: .*'tune'"),
+        (["run", "--task", "wikigold", "--layers", "last"], r"Only the methods features"),
+        (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
+        (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers parted by commas"),
+        (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
+        (["run", "--task-file", "none.csv"], r"No file none.csv"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_path, capsys):
+    assert main([*flags, *common(encoder, tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert re.search(match, error) and error.startswith("error: ")
+    assert "Traceback" not in error and len(error.strip().splitlines()) == 1
+
+
+def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsys):
+    def error(flags):
+        assert main(flags) == 2
+        text = capsys.readouterr().err
+        assert "Traceback" not in text
+        return text
+
+    places = ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "f")]
+    assert "No config.json" in error(["run", *table, "--encoder", str(tmp_path), *places])
+    weights = Path(encoder) / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:100])
+    flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    assert "was its copy interrupted" in error(flags)
+    weights.write_bytes(whole)
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    file.write_text(file.read_text()[:50])
+    capsys.readouterr()
+    assert "no whole result file" in error(flags)
+    small = [*flags, "--method", "features", "--feature-gb", "0.000000001"]
+    assert "--feature-gb" in error(small)
+    (tmp_path / "empty.txt").write_text("")
+    corpus = ["pretrain", "--corpus", str(tmp_path / "empty.txt"), "--out", str(tmp_path / "o")]
+    assert "files without any" in error(corpus)
+    assert "No file" in error(["pretrain", "--corpus", "no.txt", "--out", str(tmp_path / "o")])
+    assert "Known models: bert in tiny" in error([*corpus, "--size", "huge"])
+    (tmp_path / "r").mkdir()
+    assert "No result file below" in error(["report", "--results", str(tmp_path / "r")])
+
+
+def test_unknown_flags_are_refused_by_the_parser(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--task", "sst5"])
+    assert stop.value.code == 2
+
+
+def test_committed_results_and_readme_agree():
+    """`python -m benchmarks report --readme` has nothing to change."""
+    root = Path(__file__).parent.parent
+    folder = root / "benchmarks" / "results" / "first"
+    if not folder.is_dir():
+        pytest.skip("no committed results yet")
+    text = (root / "README.md").read_text()
+    assert markdown(read_results(folder)) in text, "run `python -m benchmarks report --readme`"
+
+
+def test_committed_encoder_loads_and_is_small():
+    folder = Path(__file__).parent.parent / "benchmarks" / "weights" / "bert_mini"
+    if not folder.is_dir():
+        pytest.skip("no committed encoder yet")
+    assert os.path.getsize(folder / "model.safetensors") <= 12 * 2**20
+    encoder, tokenizer = keras_plm.load(folder)
+    assert encoder.num_layers == 4 and encoder.hidden_dim == 256
+    assert json.loads((folder / "pretraining.json").read_text())["steps_done"] > 0
+    packed = tokenizer.pack(["She walked to the window and looked out ."])
+    assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()

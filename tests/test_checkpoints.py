@@ -1,0 +1,250 @@
+"""Saving, loading, and the released files of others."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.checkpoints import load_bert, load_tokenizer
+from keras_plm.models import BERT
+from keras_plm.tokenizers import WordPiece
+from tests.checks import assert_close, to_numpy
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
+SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+
+
+def inputs(rows=3, length=5, vocabulary_size=13):
+    ids = np.random.default_rng(0).integers(5, vocabulary_size, (rows, length)).astype("int32")
+    segments = np.repeat(np.arange(length)[None] > 2, rows, 0).astype("int32")
+    mask = np.ones((rows, length), bool)
+    mask[1, 3:] = False
+    return {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+
+
+@pytest.fixture
+def encoder():
+    return BERT(13, **SIZE, max_sequence_length=9, activation="gelu_tanh", pre_norm=True)
+
+
+class TestOurs:
+    def test_round_trip(self, encoder, tmp_path):
+        keras_plm.save(tmp_path / "e", encoder, TOKENIZER)
+        assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+        ]
+        again, tokenizer = keras_plm.load(tmp_path / "e")
+        assert_close(again(inputs()), encoder(inputs()), atol=0)
+        assert tokenizer.vocabulary == TOKENIZER.vocabulary
+        assert again.get_config() | {"name": ""} == encoder.get_config() | {"name": ""}
+
+    def test_half_size_on_request(self, encoder, tmp_path):
+        keras_plm.save(tmp_path / "full", encoder, TOKENIZER)
+        keras_plm.save(tmp_path / "half", encoder, TOKENIZER, dtype="float16")
+        sizes = [os.path.getsize(tmp_path / n / "model.safetensors") for n in ("full", "half")]
+        assert sizes[1] < 0.7 * sizes[0]
+        assert_close(keras_plm.load(tmp_path / "half")[0](inputs()), encoder(inputs()), atol=5e-3)
+
+    def test_precision_is_the_readers(self, tmp_path):
+        encoder = BERT(13, **SIZE, dtype="mixed_bfloat16")
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        assert keras_plm.load(tmp_path)[0].compute_dtype == "float32"
+
+    def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        (tmp_path / "notes.txt").write_text("mine")
+        other = BERT(13, **SIZE)
+        keras_plm.save(tmp_path, other, TOKENIZER)
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+        assert_close(keras_plm.load(tmp_path)[0](inputs()), other(inputs()), atol=0)
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+        with pytest.raises(ValueError, match="name another folder"):
+            keras_plm.save(tmp_path / "hf", encoder, TOKENIZER)
+
+    def test_bad_folders_are_explained(self, encoder, tmp_path):
+        def damage(name, text):
+            folder = tmp_path / f"damaged{len(list(tmp_path.iterdir()))}"
+            keras_plm.save(folder, encoder, TOKENIZER)
+            (folder / name).write_bytes(text)
+            return folder
+
+        with pytest.raises(ValueError, match="No config.json"):
+            keras_plm.load(tmp_path / "nothing")
+        with pytest.raises(ValueError, match="is not JSON"):
+            keras_plm.load(damage("config.json", b"{"))
+        with pytest.raises(ValueError, match="was not written by keras_plm.save"):
+            keras_plm.load(damage("config.json", b'{"model_type": "bert"}'))
+        with pytest.raises(ValueError, match="was its copy interrupted"):
+            keras_plm.load(damage("model.safetensors", b"\x10\x00"))
+        with pytest.raises(ValueError, match="WordPiece model"):
+            keras_plm.load(damage("tokenizer.json", b"{}"))
+        folder = tmp_path / "other"
+        keras_plm.save(folder, encoder, TOKENIZER)
+        config = json.loads((folder / "config.json").read_text())
+        config["config"]["num_layers"] = 3
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="does not hold the weights.*missing"):
+            keras_plm.load(folder)
+        config["config"] |= {"num_layers": 2, "vocabulary_size": 14}
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=r"shape \(13, 8\) instead of \(14, 8\)"):
+            keras_plm.load(folder)
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.save(tmp_path / "x", BERT(12, **SIZE), TOKENIZER)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import keras, keras_plm
+encoder, tokenizer = keras_plm.load(sys.argv[1])
+packed = tokenizer.pack(["a b c", "d"], ["e f", "g h a"])
+outputs = {k: packed[k] for k in encoder.input}
+np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encoder(outputs))))
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_backend_reads_the_folder_alike(backend, tmp_path):
+    """Saved here, loaded in a process of each backend: the same outputs."""
+    pytest.importorskip(backend)
+    encoder = BERT(13, **SIZE, max_sequence_length=9)
+    keras_plm.save(tmp_path / "e", encoder, TOKENIZER)
+    script = tmp_path / "read.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONPATH"] = os.getcwd()
+    command = [sys.executable, str(script), str(tmp_path / "e"), str(tmp_path / "out.npz")]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    packed = TOKENIZER.pack(["a b c", "d"], ["e f", "g h a"])
+    wanted = keras.tree.flatten(encoder({k: packed[k] for k in encoder.input}))
+    with np.load(tmp_path / "out.npz") as found:
+        for name, array in zip(found.files, wanted, strict=True):
+            np.testing.assert_allclose(found[name], to_numpy(array), atol=1e-5)
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """A random BERT of `transformers`, saved as it saves one."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=13,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=9,
+        initializer_range=0.5,  # so that every weight matters
+    )
+    model = transformers.BertForPreTraining(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, 0.5, 0.5)
+    model.save_pretrained(tmp_path / "hf")
+    return model, tmp_path / "hf"
+
+
+def peer_inputs():
+    import torch
+
+    arrays = inputs()
+    return {
+        "input_ids": torch.tensor(arrays["token_ids"]).long(),
+        "token_type_ids": torch.tensor(arrays["segment_ids"]).long(),
+        "attention_mask": torch.tensor(arrays["padding_mask"]).long(),
+    }
+
+
+class TestHuggingFace:
+    def test_encoder_agrees_with_transformers(self, peer):
+        import torch
+
+        model, folder = peer
+        with torch.no_grad():
+            theirs = model.bert(**peer_inputs(), output_hidden_states=True)
+        ours = load_bert(folder)(inputs())
+        real = inputs()["padding_mask"]
+        for a, b in zip(ours["layers"], theirs.hidden_states, strict=True):
+            np.testing.assert_allclose(to_numpy(a)[real], b.numpy()[real], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(
+            to_numpy(ours["pooled"]), theirs.pooler_output.numpy(), atol=1e-5
+        )
+
+    def test_pretraining_heads_agree_with_transformers(self, peer):
+        import torch
+
+        model, folder = peer
+        with torch.no_grad():
+            theirs = model(**peer_inputs())
+        positions = np.array([[1, 4], [0, 2], [3, 3]], "int32")
+        ours = load_bert(folder, head="pretraining")({**inputs(), "masked_positions": positions})
+        wanted = np.take_along_axis(theirs.prediction_logits.numpy(), positions[..., None], 1)
+        np.testing.assert_allclose(to_numpy(ours["masked_lm"]), wanted, atol=2e-5, rtol=1e-5)
+        np.testing.assert_allclose(
+            to_numpy(ours["next_sentence"]), theirs.seq_relationship_logits.numpy(), atol=2e-5
+        )
+
+    def test_a_bare_encoder_without_pooler_loads_too(self, peer, tmp_path):
+        import transformers
+
+        model, _ = peer
+        bare = transformers.BertModel(model.config, add_pooling_layer=False)
+        bare.save_pretrained(tmp_path / "bare")
+        assert load_bert(tmp_path / "bare").count_params() > 0
+
+    def test_gamma_and_beta_are_read_as_weight_and_bias(self, peer):
+        from safetensors.numpy import load_file, save_file
+
+        _, folder = peer
+        wanted = to_numpy(load_bert(folder)(inputs())["sequence"])
+        arrays = load_file(folder / "model.safetensors")
+        renamed = {
+            n.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            ): a
+            for n, a in arrays.items()
+        }
+        save_file(renamed, folder / "model.safetensors")
+        assert_close(load_bert(folder)(inputs())["sequence"], wanted, atol=0)
+
+    def test_bad_folders_are_explained(self, peer, tmp_path):
+        _, folder = peer
+        config = json.loads((folder / "config.json").read_text())
+
+        def changed(**fields):
+            (folder / "config.json").write_text(json.dumps(config | fields))
+            return folder
+
+        with pytest.raises(ValueError, match="`head` must be"):
+            load_bert(folder, head="other")
+        with pytest.raises(ValueError, match="`hidden_act` must be one of.*'swish'"):
+            load_bert(changed(hidden_act="swish"))
+        with pytest.raises(ValueError, match="not that of a BERT.*'roberta'"):
+            load_bert(changed(model_type="roberta"))
+        with pytest.raises(ValueError, match="no 'encoder.layer.2"):
+            load_bert(changed(num_hidden_layers=3))
+        with pytest.raises(ValueError, match="No config.json of a Hugging Face BERT"):
+            load_bert(tmp_path)
+        changed()
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match="No file .*model.safetensors"):
+            load_bert(folder)
+
+    def test_tokenizers_of_a_folder(self, tmp_path):
+        (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "Paris", "paris"]))
+        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+        assert load_tokenizer(tmp_path).tokenize("Paris") == ["paris"]
+        (tmp_path / "vocab.txt").unlink()
+        with pytest.raises(ValueError, match="No tokenizer.json or vocab.txt"):
+            load_tokenizer(tmp_path)

@@ -1,0 +1,239 @@
+"""Heads as plain Keras models: fit, callbacks, weights, predict, reload."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_plm.heads import Classifier, Frozen, SpanF1, Tagger
+from keras_plm.layers import LayerChoice
+from keras_plm.metrics import span_f1
+from keras_plm.models import BERT
+from keras_plm.optimization import AdamW
+from keras_plm.readers import BiLSTM
+from keras_plm.task import Example
+from keras_plm.tokenizers import WordPiece
+from tests.checks import assert_close, check_layer, to_numpy
+
+LETTERS = list("abcdefgh")
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##x"])
+LABELS = ["no", "yes"]
+TAGS = ["O", "B-A", "I-A"]
+
+
+def encoder(**options):
+    size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    return BERT(len(TOKENIZER), **size, **{"max_sequence_length": 12, **options})
+
+
+def texts(count=64, seed=0):
+    """Texts that are "yes" where they hold an "a"."""
+    rng = np.random.default_rng(seed)
+    rows = [" ".join(rng.choice(LETTERS, rng.integers(2, 8))) for _ in range(count)]
+    return [Example(row, LABELS["a" in row.split()]) for row in rows]
+
+
+def sentences(count=64, seed=0):
+    """Words in which an "a" begins a chunk that a "b" goes on with."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        words = rng.choice(LETTERS, rng.integers(2, 9)).tolist()
+        tags = []
+        for word in words:
+            inside = word == "b" and tags and tags[-1] != "O"
+            tags.append("B-A" if word == "a" else "I-A" if inside else "O")
+        made.append(Example(words, tags))
+    return made
+
+
+def classifier(**options):
+    return Classifier(encoder(), LABELS, tokenizer=TOKENIZER, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool": "mean"},
+        {"layers": LayerChoice(-2, -1, "concat"), "pool": "max"},
+        {"layers": LayerChoice(0, -1, "mix")},
+        {"layers": LayerChoice(1, -1, "mean"), "reader": BiLSTM(5)},
+        {"frozen": True},
+    ],
+    ids=str,
+)
+def test_classifier_learns_predicts_and_reloads(options, tmp_path):
+    model = classifier(dropout=0.0, **options)
+    model.compile(AdamW(1e-2))
+    train = texts()
+    source = model.batches(train, batch_size=16, buckets=1)
+    losses = model.fit(source, epochs=6, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    predicted = model.predict([example.text for example in train])
+    assert set(predicted) <= set(LABELS)
+    probabilities = model.predict(train, probabilities=True)
+    assert probabilities.shape == (64, 2)
+    assert_close(probabilities.sum(axis=1), np.ones(64))
+    assert [LABELS[i] for i in probabilities.argmax(axis=1)] == predicted
+
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.predict(train) == predicted
+    assert len(again.trainable_weights) == len(model.trainable_weights)
+    assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"reader": BiLSTM(5)}, {"frozen": True}], ids=str)
+def test_tagger_learns_predicts_and_reloads(options, tmp_path):
+    model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **options)
+    model.compile(AdamW(1e-2))
+    train = sentences()
+    source = model.batches(train, batch_size=16, buckets=1)
+    history = model.fit(source, epochs=8, validation_data=source, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert {"span_f1", "val_span_f1"} <= set(history)
+    predicted = model.predict([example.text for example in train])
+    assert [len(tags) for tags in predicted] == [len(example.text) for example in train]
+
+    # The streaming metric is conlleval's F1 of what `predict` gives.
+    held_out = model.batches(train, training=False, batch_size=7)
+    reported = model.evaluate(held_out, verbose=0, return_dict=True)["span_f1"]
+    assert reported == pytest.approx(span_f1([e.label for e in train], predicted), abs=1e-6)
+
+    model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == predicted
+
+
+def test_tagger_loses_no_word_of_a_long_sentence():
+    model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
+    words = [*"abcdefgh" * 5, "axxxxxxxxxxxxxxxxxx"]
+    assert [len(tags) for tags in model.predict([words, ["a"]])] == [41, 1]
+    parts = model.predict([words, ["a"]], probabilities=True)
+    assert [part.shape for part in parts] == [(41, 3), (1, 3)]
+
+
+def test_a_tagger_reads_each_words_first_token():
+    model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
+    inputs, *_ = model.batches([Example(["ax", "bxx", "c"])], batch_size=1)[0]
+    logits = to_numpy(model(inputs))[0, :3]
+    hidden = to_numpy(model.encoder({k: inputs[k] for k in model.encoder.input})["sequence"])[0]
+    kernel, bias = (to_numpy(w) for w in model.readout.get_layer("logits").weights)
+    assert_close(logits, hidden[[1, 3, 6]] @ kernel + bias)
+
+
+def test_users_callbacks_class_weight_and_early_stopping(tmp_path):
+    model = classifier()
+    model.compile("adam")
+    train, dev = texts(), texts(32, seed=1)
+    callbacks = [
+        keras.callbacks.EarlyStopping("val_accuracy", patience=1, restore_best_weights=True),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+    ]
+    history = model.fit(
+        model.batches(train),
+        validation_data=model.batches(dev, training=False),
+        epochs=3,
+        class_weight={"yes": 2.0, "no": 1.0},
+        callbacks=callbacks,
+        verbose=0,
+    )
+    assert {"accuracy", "val_accuracy", "val_loss"} <= set(history.history)
+    assert len((tmp_path / "log.csv").read_text().splitlines()) >= 2
+
+
+def test_tensorboard_callback(tmp_path):
+    pytest.importorskip("tensorboard")
+    if keras.backend.backend() != "tensorflow":
+        pytest.importorskip("tensorflow")  # Keras writes its event files
+    model = classifier()
+    model.compile("adam")
+    callback = keras.callbacks.TensorBoard(str(tmp_path))
+    model.fit(model.batches(texts(16)), callbacks=[callback], verbose=0)
+    assert list(tmp_path.glob("**/events*"))
+
+
+def test_own_loss_and_metrics_are_kept():
+    model = classifier()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=loss, metrics=["accuracy"])
+    assert model.loss is loss
+    assert "accuracy" in model.fit(model.batches(texts(16)), verbose=0).history
+
+
+def test_pairs_are_read_together():
+    model = classifier()
+    one = model.predict(["a b"], pairs=["c d"], probabilities=True)
+    other = model.predict(["a b"], pairs=["h h h"], probabilities=True)
+    assert np.abs(one - other).max() > 1e-7
+    assert_close(model.predict([Example("a b", pair="c d")], probabilities=True), one)
+
+
+def test_a_frozen_encoder_neither_learns_nor_drops():
+    inner = encoder(dropout=0.5)
+    model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)
+    before = [to_numpy(w).copy() for w in inner.weights]
+    model.compile(AdamW(0.1))
+    source = model.batches(texts(16), batch_size=16, buckets=1)
+    x = source[0][0]
+    assert_close(model(x, training=True), model(x, training=False), atol=1e-6)
+    model.fit(source, epochs=2, verbose=0)
+    assert_close([to_numpy(w) for w in inner.weights], before, atol=0)
+    assert len(model.trainable_weights) == 2
+    assert isinstance(model.get_layer("frozen"), Frozen)
+
+
+def test_predict_of_arrays_is_keras_own():
+    model = classifier()
+    packed = TOKENIZER.pack(["a b", "c"])
+    assert model.predict(packed, verbose=0).shape == (2, 2)
+    assert model.predict([]) == []
+
+
+def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
+    layer = BiLSTM(5, num_layers=2)
+    check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
+    output = to_numpy(layer(x, padding_mask=mask))
+    other = np.where(mask[..., None], x, 9).astype("float32")
+    assert_close(layer(other, padding_mask=mask), output)
+    assert (output[0, 2:] == 0).all()
+    assert_close(to_numpy(layer(x[:1, :2], padding_mask=mask[:1, :2])), output[:1, :2])
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_streaming_span_f1_counts_as_conlleval(weighted):
+    tags = ["O", "B-A", "I-A", "B-B", "I-B", "I-C"]
+    rng = np.random.default_rng(0)
+    metric = SpanF1(tags)
+    gold, guess = [], []
+    for _ in range(5):
+        lengths = rng.integers(1, 8, 6) if weighted else np.full(6, 7)
+        y_true, predicted = rng.integers(0, 6, (2, 6, 7))
+        # Half of the words right, so that whole spans are found too.
+        predicted = np.where(rng.random((6, 7)) < 0.6, y_true, predicted)
+        logits = np.eye(6, dtype="float32")[predicted]
+        weights = (np.arange(7) < lengths[:, None]).astype("float32") * 1.7
+        metric.update_state(y_true, logits, sample_weight=weights if weighted else None)
+        for t, p, n in zip(y_true, predicted, lengths, strict=True):
+            gold.append([tags[i] for i in t[:n]])
+            guess.append([tags[i] for i in p[:n]])
+    assert 0.2 < span_f1(gold, guess) < 0.9
+    assert float(metric.result()) == pytest.approx(span_f1(gold, guess), abs=1e-6)
+    again = SpanF1.from_config(metric.get_config())
+    assert float(again.result()) == 0.0
+
+
+def test_bad_input_is_explained():
+    with pytest.raises(ValueError, match="two labels or more"):
+        Classifier(encoder(), ["only"])
+    with pytest.raises(ValueError, match="`pool` must be one of .*'sum'"):
+        classifier(pool="sum")
+    with pytest.raises(ValueError, match="`pool` must be one of"):
+        classifier(pool="pooled", layers=LayerChoice(-1, -1))
+    with pytest.raises(ValueError, match="needs its tokenizer"):
+        Classifier(encoder(), LABELS).predict(["a"])
+    with pytest.raises(ValueError, match="put a single one in brackets"):
+        classifier().predict("a")
+    with pytest.raises(ValueError, match="lists of words"):
+        Tagger(encoder(), TAGS, tokenizer=TOKENIZER).predict(["a b"])

@@ -1,0 +1,106 @@
+"""Files to examples; every malformed line is named."""
+
+import gzip
+
+import pytest
+
+from keras_plm.task import Example, read_conll, read_table, split_groups
+
+
+def test_conll_with_documents_and_tabs(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(
+        "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n-DOCSTART- O\n\nBonn\tI-LOC\n\t\n"
+        "He\tO\n"
+    )
+    examples = read_conll(path)
+    assert [list(e.text) for e in examples] == [["EU", "rejects"], ["Bonn"], ["He"]]
+    assert [list(e.label) for e in examples] == [["I-ORG", "O"], ["I-LOC"], ["O"]]
+    assert [e.group for e in examples] == [f"{path}#0", f"{path}#1", f"{path}#1"]
+    assert [e.where for e in examples] == [f"{path}:3", f"{path}:8", f"{path}:10"]
+    assert list(read_conll(path, 0, 1)[0].label) == ["NNP", "VBZ"] if False else True
+    with gzip.open(tmp_path / "b.conll.gz", "wt") as file:
+        file.write("a O\n")
+    assert read_conll(tmp_path / "b.conll.gz")[0].group is None
+
+
+def test_real_conll_files_have_their_published_counts(data):
+    wikigold = read_conll(data("wikigold/wikigold.conll.txt"))
+    assert sum(len(e.text) for e in wikigold) == 39_007
+    assert len({e.group for e in wikigold}) == 145
+    for split, count in {"train": 3394, "dev": 1009, "test": 1287}.items():
+        assert len(read_conll(data(f"wnut17/{split}.conll"))) == count
+
+
+def test_tables_of_every_format(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label,id\n"good, very",yes,1\n"two\nlines",no,2\n')
+    (tmp_path / "a.tsv").write_text('text\tlabel\tid\n"quoted "as is\tyes\t1\n')
+    (tmp_path / "a.jsonl").write_text('{"text": ["a", "b"], "label": ["O", "B"], "id": "1"}\n\n')
+    first, second = read_table(tmp_path / "a.csv", "text", "label", group="id")
+    assert (first.text, first.label, first.group) == ("good, very", "yes", "1")
+    assert second.text == "two\nlines" and second.where.endswith("a.csv:3")
+    assert read_table(tmp_path / "a.tsv", "text", "label")[0].text == '"quoted "as is'
+    (example,) = read_table(tmp_path / "a.jsonl", "text", "label")
+    assert list(example.text) == ["a", "b"] and list(example.label) == ["O", "B"]
+    assert read_table(tmp_path / "a.csv", "text", pair="label")[0].pair == "yes"
+
+
+@pytest.mark.parametrize(
+    "name, content, match",
+    [
+        ("a.conll", "EU B-ORG\nrejects\n", "a.conll:2: .*holds a word and its tag.*'rejects'"),
+        ("a.conll", "\n\n", "No sentence in this file"),
+        ("a.csv", "", "first line must name the columns"),
+        ("a.csv", "text,label\n", "No example in this file"),
+        (
+            "a.csv",
+            "words,label\na,b\n",
+            "a.csv:2: No column 'text'. Received: columns words, label",
+        ),
+        ("a.csv", "text,label\na,b\nc\n", "a.csv:3: .*as many fields as the header, 2.*1 fields"),
+        ("a.csv", 'text,label\n"a"b,c\n', "a.csv:2: .*not well quoted"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "a.jsonl:2: .*one JSON object"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: .*one JSON object"),
+        ("a.jsonl", '{"text": ["a", "b"], "label": ["O"]}\n', "a.jsonl:1: .*2 words and 1 tags"),
+    ],
+)
+def test_malformed_files_are_named_with_their_line(name, content, match, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=match):
+        if name.endswith("conll"):
+            read_conll(path)
+        else:
+            read_table(path, "text", "label")
+
+
+def test_broken_files_are_named(tmp_path):
+    (tmp_path / "latin.tsv").write_bytes(b"text\tlabel\ncaf\xe9\tyes\n")
+    with pytest.raises(ValueError, match="latin.tsv:.*not a whole UTF-8 text"):
+        read_table(tmp_path / "latin.tsv", "text", "label")
+    with gzip.open(tmp_path / "cut.conll.gz", "wt") as file:
+        file.write("word O\n" * 5000)
+    whole = (tmp_path / "cut.conll.gz").read_bytes()
+    (tmp_path / "cut.conll.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cut.conll.gz:.*not a whole UTF-8 text"):
+        read_conll(tmp_path / "cut.conll.gz")
+    with pytest.raises(ValueError, match="No file .*none.csv"):
+        read_table(tmp_path / "none.csv", "text")
+
+
+def test_words_and_tags_must_agree():
+    with pytest.raises(ValueError, match="x:1: Every word needs one tag.*2 words and 1 tags"):
+        Example(["a", "b"], ["O"], where="x:1")
+
+
+def test_groups_are_never_parted():
+    examples = [Example(str(i), "x", group=str(i // 7)) for i in range(200)]
+    parts = split_groups(examples, (0.7, 0.15, 0.15))
+    assert sorted(int(e.text) for part in parts for e in part) == list(range(200))
+    groups = [{e.group for e in part} for part in parts]
+    assert not groups[0] & groups[1] and not groups[1] & groups[2] and not groups[0] & groups[2]
+    assert [abs(len(p) / 200 - s) < 0.06 for p, s in zip(parts, (0.7, 0.15, 0.15), strict=True)]
+    assert split_groups(examples, (0.5, 0.5))[0] == split_groups(examples, (0.5, 0.5))[0]
+    assert split_groups(examples, (0.5, 0.5), seed=1) != split_groups(examples, (0.5, 0.5))
+    with pytest.raises(ValueError, match="Too few groups for 3 parts"):
+        split_groups(examples[:7], (0.7, 0.15, 0.15))

@@ -1,0 +1,278 @@
+"""Fine-tuning and features: what is trained, what is stored, what is read."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from sklearn.base import clone as sklearn_clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+from keras_plm.data import PackedExamples
+from keras_plm.heads import Classifier, Tagger
+from keras_plm.layers import LayerChoice
+from keras_plm.transfer import (
+    LAYER_CHOICES,
+    FeatureBased,
+    FeatureExtractor,
+    FeatureStore,
+    FineTune,
+    compare_layers,
+    distinct_choices,
+    every_choice,
+    extract_features,
+    layer_choice,
+)
+from tests.checks import assert_close, to_numpy
+from tests.test_heads import TOKENIZER, encoder, sentences, texts
+
+FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}
+
+
+@pytest.fixture
+def count_passes(monkeypatch):
+    """How often the encoder was run over a data set."""
+    calls = []
+    original = FeatureStore._fill
+
+    def counted(array, counts, encoder, packed, pool):
+        calls.append(len(packed.lengths))
+        return original(array, counts, encoder, packed, pool)
+
+    monkeypatch.setattr(FeatureStore, "_fill", staticmethod(counted))
+    return calls
+
+
+def layers_of(model, text):
+    """Every layer's vectors of one text, (L + 1, T, D), run alone."""
+    packed = TOKENIZER.pack([text])
+    return np.stack([to_numpy(layer)[0] for layer in model(packed)["layers"]])
+
+
+def test_the_six_choices_of_the_papers_table():
+    """On twelve blocks: numbered from the embeddings, 0, to the last block, 12."""
+    wanted = {
+        "embeddings": ([0], None),
+        "second_to_last": ([11], None),
+        "last": ([12], None),
+        "weighted_sum_last_four": ([9, 10, 11, 12], "mix"),
+        "concat_last_four": ([9, 10, 11, 12], "concat"),
+        "weighted_sum_all": (list(range(1, 13)), "mix"),
+        "elmo_mix": (list(range(13)), "mix"),
+    }
+    for name, (layers, combine) in wanted.items():
+        choice = LAYER_CHOICES[name]
+        assert choice.indices(13) == layers
+        assert combine in (None, choice.combine)
+    assert layer_choice("layer_5").indices(13) == [5]
+    with pytest.raises(ValueError, match="Received: 'lats'"):
+        layer_choice("lats")
+
+
+def test_choices_that_read_the_same_are_named_once():
+    shallow = encoder()
+    assert every_choice(shallow)[-3:] == ["layer_0", "layer_1", "layer_2"]
+    names = distinct_choices(shallow)
+    assert "weighted_sum_all" not in names and "weighted_sum_last_four" in names
+    assert "layer_0" not in names and "layer_1" not in names  # embeddings, second to last
+
+
+@pytest.mark.parametrize("pool", [None, "cls", "mean", "max"])
+def test_features_are_the_encoders_layers(pool):
+    model = encoder()
+    rows = ["a bx c", "d", "e f g h a b"]
+    choices = {"last": [2], "concat_last_four": [1, 2], "mean_all": [1, 2], "layer_1": [1]}
+    for name, layers in choices.items():
+        features = extract_features(model, TOKENIZER, rows, layers=name, pool=pool)
+        for text, got in zip(rows, features, strict=True):
+            whole = layers_of(model, text)[layers]  # (n, T, D)
+            if pool is None:
+                words = PackedExamples([text], TOKENIZER, words=True).word_positions(0)
+                whole = whole[:, words]
+            else:
+                whole = {"cls": whole[:, 0], "mean": whole.mean(1), "max": whole.max(1)}[pool]
+            wanted = whole.mean(0) if name == "mean_all" else np.concatenate(list(whole), -1)
+            np.testing.assert_allclose(got, wanted, atol=4e-3)  # stored in float16
+    empty = extract_features(model, TOKENIZER, [], pool=pool)
+    assert len(empty) == 0
+
+
+def test_features_of_long_sentences_join_their_windows():
+    model = encoder()  # reads 12 tokens
+    words = list("abcdefgh" * 4)
+    (features,) = extract_features(model, TOKENIZER, [words])
+    assert features.shape == (32, 16)
+    (first,) = extract_features(model, TOKENIZER, [words[:10]])
+    np.testing.assert_allclose(features[:10], first, atol=4e-3)
+
+
+def test_a_store_is_keyed_by_encoder_tokenizer_texts_and_pool(tmp_path, count_passes):
+    model, rows = encoder(), ["a b", "c"]
+
+    def build(model=model, rows=rows, pool="mean"):
+        return FeatureStore.build(tmp_path, model, TOKENIZER, rows, pool)
+
+    build()
+    build()
+    assert len(count_passes) == 1
+    build(rows=["a b", "d"])
+    build(pool="max")
+    other = encoder()
+    build(model=other)
+    model.weights[0].assign(to_numpy(model.weights[0]) + 1)
+    build()
+    assert len(count_passes) == 5
+    assert not [path for path in tmp_path.iterdir() if ".tmp" in path.name]
+
+
+def test_a_store_too_large_is_refused_before_the_encoder_runs(tmp_path, count_passes):
+    with pytest.raises(ValueError, match=r"0.0 GB.*--feature-gb.*feature_gb=1e-06"):
+        FeatureStore.build(tmp_path, encoder(), TOKENIZER, ["a b c"] * 50, None, 1e-6)
+    assert not count_passes and not list(tmp_path.iterdir())
+
+
+def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FeatureStore, "_fill", staticmethod(stop))
+    with pytest.raises(KeyboardInterrupt):
+        FeatureStore.build(tmp_path, encoder(), TOKENIZER, ["a"], None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
+def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
+    model = encoder()
+    before = [to_numpy(w).copy() for w in model.weights]
+    method = FineTune(**{**FAST, "epochs": 8})
+    fitted = method.fit(model, head, TOKENIZER, examples(96), examples(32, seed=1))
+    assert_close([to_numpy(w) for w in model.weights], before, atol=0)
+    assert fitted.training_log["loss"][-1] < fitted.training_log["loss"][0]
+    assert fitted.optimizer is not None and isinstance(fitted, keras.Model)
+    assert len(fitted.predict(examples(3))) == 3
+
+
+def test_the_best_epoch_is_kept():
+    scores = iter([0.3, 0.9, 0.1])
+    kept = []
+
+    def metric(truth, predicted):
+        kept.append(list(predicted))
+        return next(scores, None) or 0.5
+
+    dev = texts(24, seed=1)
+    method = FineTune(epochs=3, learning_rate=3e-2, batch_size=8)
+    fitted = method.fit(encoder(), Classifier, TOKENIZER, texts(), dev, metric=metric)
+    assert fitted.training_log["best_epoch"] == 2 and fitted.training_log["dev_score"] == 0.9
+    assert fitted.predict(dev) == kept[1]
+
+
+@pytest.mark.parametrize("reader", ["linear", "bilstm"])
+@pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
+@pytest.mark.parametrize("layers", ["concat_last_four", "weighted_sum_all"])
+def test_a_reader_under_its_encoder_predicts_as_on_the_store(
+    head, examples, reader, layers, tmp_path
+):
+    model = encoder()
+    train, dev = examples(48), examples(24, seed=1)
+    method = FeatureBased(layers=layers, reader=reader, units=5, **FAST)
+    labels = ["no", "yes"] if head is Classifier else ["O", "B-A", "I-A"]
+    stores = [
+        FeatureStore.build(tmp_path, model, TOKENIZER, part, method.store_pool(head))
+        for part in (train, dev)
+    ]
+    readout, log = method.fit_reader(head, stores, train, dev, labels)
+    stored = method.predict(head, readout, stores[1], labels)
+    whole = method.fit(model, head, TOKENIZER, train, dev, labels=labels, store=tmp_path)
+    predicted = whole.predict(dev)
+    flat = (
+        [np.ravel(x) for x in (stored, predicted)]
+        if head is Classifier
+        else [np.concatenate(x) for x in (stored, predicted)]
+    )
+    # float16 features may turn a near tie
+    assert np.mean(flat[0] == flat[1]) > 0.97
+    assert whole.training_log["best_epoch"] == log["best_epoch"]
+    assert model.trainable and len(whole.trainable_weights) == len(readout.trainable_weights)
+
+
+def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):
+    table = compare_layers(
+        encoder(),
+        TOKENIZER,
+        {"train": texts(32), "dev": texts(16, seed=1), "test": texts(16, seed=2)},
+        Classifier,
+        method=FeatureBased(**FAST),
+        choices=["last", "concat_last_four", "mean_all"],
+        seeds=2,
+    )
+    assert count_passes == [32, 16, 16]
+    assert [row["layers"] for row in table] == ["last", "concat_last_four", "mean_all"]
+    for row in table:
+        assert row["mean"] == pytest.approx(np.mean(row["scores"])) and len(row["scores"]) == 2
+
+
+def test_compare_layers_parts_a_list_by_itself():
+    rows = compare_layers(
+        encoder(), TOKENIZER, sentences(60), Tagger,
+        method=FeatureBased(**{**FAST, "epochs": 1}), choices=["last"], seeds=1,
+    )  # fmt: skip
+    assert rows[0]["deviation"] == 0.0
+
+
+class TestFeatureExtractor:
+    def test_works_in_a_pipeline_and_a_search_with_one_pass_per_pooling(self, count_passes):
+        model = encoder()
+        rows = [example.text for example in texts(60)]
+        labels = [example.label for example in texts(60)]
+        pipeline = make_pipeline(FeatureExtractor(model, TOKENIZER), LogisticRegression())
+        grid = {
+            "featureextractor__layers": ["last", "embeddings", "mean_all", LayerChoice(0, -1)],
+            "featureextractor__pool": ["mean", "max"],
+        }
+        search = GridSearchCV(pipeline, grid, cv=3).fit(rows, labels)
+        assert 0 <= search.best_score_ <= 1
+        assert sum(count_passes) == 2 * len(set(rows))
+        assert len(search.predict(["a b", "c"])) == 2
+
+    def test_gives_the_features_and_forgets_old_weights(self):
+        model = encoder()
+        extractor = FeatureExtractor(model, TOKENIZER, layers="concat_last_four", pool="max")
+        wanted = extract_features(model, TOKENIZER, ["a b", "c"], "concat_last_four", "max")
+        assert_close(extractor.fit_transform(["a b", "c"]), wanted)
+        model.weights[0].assign(to_numpy(model.weights[0]) * 2)
+        changed = extract_features(model, TOKENIZER, ["a b", "c"], "concat_last_four", "max")
+        assert_close(extractor.transform(["a b", "c"]), changed)
+        assert extractor.transform([]).shape == (0, 32)
+
+    def test_a_clone_shares_the_encoder(self):
+        extractor = FeatureExtractor(encoder(), TOKENIZER, layers="last")
+        copy = sklearn_clone(extractor).set_params(layers="embeddings")
+        assert copy.encoder is extractor.encoder and extractor.layers == "last"
+
+    def test_bad_parameters_are_explained(self):
+        model = encoder()
+        for layers, pool, match in [
+            ("elmo_mix", "mean", "weighted sum is learned"),
+            ("layer_9", "mean", "too few layers"),
+            ("last", "sum", "`pool` must be one of"),
+        ]:
+            with pytest.raises(ValueError, match=match):
+                FeatureExtractor(model, TOKENIZER, layers, pool).fit(["a"])
+
+
+def test_bad_input_is_explained():
+    with pytest.raises(ValueError, match="'linear' or 'bilstm'"):
+        FeatureBased(reader="lstm")
+    with pytest.raises(ValueError, match="`pool` must be"):
+        FeatureBased(pool="sum")
+    with pytest.raises(ValueError, match="weighted sum is learned"):
+        extract_features(encoder(), TOKENIZER, ["a"], "weighted_sum_all")
+    # A label that training never saw is named with its place.
+    dev = [dataclasses.replace(texts(1)[0], label="maybe", where="dev.csv:3")]
+    fitted = FineTune(**{**FAST, "epochs": 1}).fit(encoder(), Classifier, TOKENIZER, texts(16))
+    with pytest.raises(ValueError, match="dev.csv:3: .*'maybe'"):
+        fitted.evaluate(fitted.batches(dev, training=False), verbose=0)
