@@ -16,7 +16,7 @@ def main(arguments=None):
         description="Pre-trains encoders, fine-tunes them, reads their features, keeps the numbers.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report):
+    for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report, add_speed):
         add(commands)
     flags = parser.parse_args(arguments)
     try:
@@ -245,6 +245,30 @@ def run_report(flags):
             path = Path(flags.pictures) / f"{task}.png"
             layer_figure(results, task).savefig(path, dpi=150)
             print(path)
+
+
+def add_speed(commands):
+    from benchmarks.settings import add_flags
+    from benchmarks.speed import Speed
+
+    text = "our throughput beside transformers' and KerasHub's, in one run"
+    parser = commands.add_parser("speed", help=text, description=text)
+    parser.add_argument("--data", metavar="DIR", help="for real sentences: its sst/trees")
+    parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
+    add_flags(parser, Speed)
+    parser.set_defaults(run=run_speed)
+
+
+def run_speed(flags):
+    from benchmarks.settings import from_flags
+    from benchmarks.speed import Speed, speed
+
+    sentences = None
+    if flags.data is not None:
+        from benchmarks.tasks import TASKS
+
+        sentences = [example.text for example in TASKS["sst5"].read(flags.data, "train")]
+    speed(from_flags(Speed, flags), sentences, flags.out)
 
 
 if __name__ == "__main__":

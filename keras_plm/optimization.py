@@ -93,6 +93,7 @@ class AdamW(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
+        self._gradient_scale = None
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
 
     def build(self, variables):
@@ -132,9 +133,10 @@ class AdamW(keras.optimizers.Optimizer):
             return super()._clip_gradients(gradients)
         import torch
 
+        # The kernel divides by it, which saves a pass over the gradients.
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        factor = self.global_clipnorm / norm.clamp(min=self.global_clipnorm)
-        return torch._foreach_mul(gradients, factor)
+        self._gradient_scale = (norm / self.global_clipnorm).clamp(min=1.0).float()
+        return gradients
 
     def _backend_update_step(self, gradients, variables, learning_rate):
         if keras.backend.backend() != "torch":
@@ -144,6 +146,8 @@ class AdamW(keras.optimizers.Optimizer):
 
         # Far from zero steps, both bias corrections are exactly 1.
         step = int(self.iterations) + 1 if self.bias_correction else 1e9
+        scale, self._gradient_scale = self._gradient_scale, None
+        finite = None if scale is None else torch.zeros((), device=scale.device)
         for decays in (True, False):
             rows = [
                 (v.value, g, self._means[i].value, self._squares[i].value)
@@ -170,8 +174,8 @@ class AdamW(keras.optimizers.Optimizer):
                     eps=self.epsilon,
                     amsgrad=False,
                     maximize=False,
-                    grad_scale=None,
-                    found_inf=None,
+                    grad_scale=scale,
+                    found_inf=finite,
                 )
 
     def get_config(self):

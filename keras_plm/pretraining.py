@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data import Batches, FitsBatches
+from keras_plm.layers import Dense, LayerNormalization
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -57,13 +58,13 @@ class MaskedTokenScores(keras.layers.Layer):
         super().__init__(**kwargs)
         self.token_embedding = token_embedding
         width = token_embedding.hidden_dim
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             width,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             dtype=self.dtype_policy,
             name="dense",
         )
-        self.norm = keras.layers.LayerNormalization(
+        self.norm = LayerNormalization(
             epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
         self.approximate = activation == "gelu_tanh"

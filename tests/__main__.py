@@ -20,9 +20,13 @@ def run(backend, arguments):
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+        # Small tests in two processes of one thread each, not one after another in two threads.
+        command += ["-n", "2", "--dist", "worksteal", "-W", "ignore"]
         environment = {
             **os.environ,
             "KERAS_BACKEND": backend,
+            "OMP_NUM_THREADS": "1",
+            "TF_NUM_INTRAOP_THREADS": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TOKENIZERS_PARALLELISM": "false",
         }

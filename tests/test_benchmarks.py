@@ -162,7 +162,7 @@ def test_data_says_what_is_there(tmp_path, capsys):
 
 
 def test_own_files_become_tasks(tmp_path, table):
-    (tmp_path / "tags.conll").write_text("".join(f"a x B-P\nb x O\n\n" for _ in range(20)))
+    (tmp_path / "tags.conll").write_text("".join("a x B-P\nb x O\n\n" for _ in range(20)))
     task = task_from_file(tmp_path / "tags.conll", None, "2")
     assert task.head is Tagger and list(task.read(None, "dev")[0].label) == ["B-P", "O"]
     task = task_from_file(table[1], "sentence", "answer")

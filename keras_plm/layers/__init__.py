@@ -8,18 +8,20 @@ from keras_plm.layers.attention import (
     combine_masks,
     masked_softmax,
 )
-from keras_plm.layers.dropout import Dropout
 from keras_plm.layers.embedding import PositionEmbedding, TokenEmbedding
+from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
 from keras_plm.layers.mixing import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.transformer import FeedForward, TransformerBlock, TransformerStack
 
 __all__ = [
     "POOLINGS",
     "Attention",
+    "Dense",
     "DotProductAttention",
     "Dropout",
     "FeedForward",
     "LayerChoice",
+    "LayerNormalization",
     "MultiHeadAttention",
     "Pooling",
     "PositionEmbedding",

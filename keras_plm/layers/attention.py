@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N hea
 import keras
 from keras import ops
 
-from keras_plm.layers.dropout import Dropout
+from keras_plm.layers.fast import Dense, Dropout, fused_attention, fused_gradient_is_slow
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
@@ -158,17 +158,12 @@ class ScaledDotProductAttention(DotProductAttention):
         return super().score(query, key) / query.shape[-1] ** 0.5
 
 
-def _fused_gradient_is_slow(query):
-    # torch's CPU kernel is fast forward, but its gradient takes 3 times that of plain products.
-    return keras.backend.backend() == "torch" and query.device.type == "cpu"
-
-
 @keras.saving.register_keras_serializable("keras_plm")
 class MultiHeadAttention(keras.layers.Layer):
     """Several scaled dot-product attentions side by side, each on its own projections.
 
     Two paths compute the same numbers. The fused path hands everything to
-    `ops.dot_product_attention`; the explicit path writes out the softmax and is taken when the
+    the backend's kernel; the explicit path writes out the softmax and is taken when the
     weights are asked for or must be dropped. Self-attention projects query, key and value
     with one matrix product; a layer whose first call names a `value` has three.
 
@@ -223,7 +218,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _dense(self, units, name):
         # A clone, because Keras warns when one initializer object makes several weights.
         initializer = self.kernel_initializer.clone()
-        return keras.layers.Dense(
+        return Dense(
             units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name
         )
 
@@ -298,10 +293,10 @@ class MultiHeadAttention(keras.layers.Layer):
         mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
 
         explicit = return_weights or (training and self.dropout > 0)
-        if explicit or (training and _fused_gradient_is_slow(query)):
+        if explicit or (training and fused_gradient_is_slow(query)):
             output, weights = self._explicit(query, key, value, mask, training)
         else:
-            output, weights = self._fused(query, key, value, mask), None
+            output, weights = fused_attention(query, key, value, mask), None
         output = ops.reshape(output, (-1, ops.shape(output)[1], self.hidden_dim))
         output = self.output_projection(output)  # (B, T, D)
 
@@ -313,15 +308,9 @@ class MultiHeadAttention(keras.layers.Layer):
         query = ops.transpose(query * ops.cast(scale, query.dtype), (0, 2, 1, 3))  # (B, N, T, H)
         scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, N, T, S)
         weights = masked_softmax(scores, mask)
-        dropped = self.weights_dropout(weights, training=training)
+        dropped = self.weights_dropout(weights, training=True) if training else weights
         context = ops.matmul(dropped, ops.transpose(value, (0, 2, 1, 3)))  # (B, N, T, H)
         return ops.transpose(context, (0, 2, 1, 3)), weights  # (B, T, N, H)
-
-    def _fused(self, query, key, value, mask):
-        if mask is not None:
-            shape = (ops.shape(query)[0], 1, ops.shape(query)[1], ops.shape(key)[1])
-            mask = ops.broadcast_to(mask, shape)
-        return ops.dot_product_attention(query, key, value, mask=mask)
 
     def get_config(self):
         return {

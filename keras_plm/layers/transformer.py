@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_plm.layers.attention import MultiHeadAttention
-from keras_plm.layers.dropout import Dropout
+from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
 
 ACTIVATIONS = {
     # Google's first BERT release and Hugging Face's "gelu"; up to 4.7e-4 from the other.
@@ -62,7 +62,7 @@ class FeedForward(keras.layers.Layer):
     def build(self, input_shape):
         def dense(units, name):
             initializer = self.kernel_initializer.clone()
-            return keras.layers.Dense(
+            return Dense(
                 units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name
             )
 
@@ -160,8 +160,8 @@ class TransformerBlock(keras.layers.Layer):
             **options,
         )
         norm = {"epsilon": norm_epsilon, **options}
-        self.attention_norm = keras.layers.LayerNormalization(name="attention_norm", **norm)
-        self.feed_forward_norm = keras.layers.LayerNormalization(name="feed_forward_norm", **norm)
+        self.attention_norm = LayerNormalization(name="attention_norm", **norm)
+        self.feed_forward_norm = LayerNormalization(name="feed_forward_norm", **norm)
         self.attention_drop = Dropout(dropout, name="attention_drop", **options)
         self.feed_forward_drop = Dropout(dropout, name="feed_forward_drop", **options)
 
@@ -199,11 +199,15 @@ class TransformerBlock(keras.layers.Layer):
             training=training,
         )
         attended, *extras = attended if isinstance(attended, tuple) else (attended,)
-        x = x + self.attention_drop(attended, training=training)
+        if training:
+            attended = self.attention_drop(attended, training=True)
+        x = x + attended
         if not self.pre_norm:
             x = self.attention_norm(x)
         changed = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)
-        x = x + self.feed_forward_drop(changed, training=training)
+        if training:
+            changed = self.feed_forward_drop(changed, training=True)
+        x = x + changed
         if not self.pre_norm:
             x = self.feed_forward_norm(x)
         return (x, *extras) if extras else x
@@ -286,7 +290,7 @@ class TransformerStack(keras.layers.Layer):
         ]
         self.final_norm = None
         if pre_norm:
-            self.final_norm = keras.layers.LayerNormalization(
+            self.final_norm = LayerNormalization(
                 epsilon=norm_epsilon, dtype=self.dtype_policy, name="final_norm"
             )
 

@@ -2,7 +2,14 @@
 
 import keras
 
-from keras_plm.layers import Dropout, PositionEmbedding, TokenEmbedding, TransformerStack
+from keras_plm.layers import (
+    Dense,
+    Dropout,
+    LayerNormalization,
+    PositionEmbedding,
+    TokenEmbedding,
+    TransformerStack,
+)
 
 # Base and large: Devlin et al. 2018, section 3; the smaller ones: Turc et al. 2019,
 # arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) pieces.
@@ -104,7 +111,7 @@ class BERT(keras.Model):
         segment_embedding = TokenEmbedding(
             num_segments, hidden_dim, initializer(), dtype=dtype, name="segment_embedding"
         )
-        embedding_norm = keras.layers.LayerNormalization(
+        embedding_norm = LayerNormalization(
             epsilon=norm_epsilon, dtype=dtype, name="embedding_norm"
         )
         stack = TransformerStack(
@@ -120,7 +127,7 @@ class BERT(keras.Model):
             dtype=dtype,
             name="transformer",
         )
-        pooler = keras.layers.Dense(
+        pooler = Dense(
             hidden_dim,
             activation="tanh",
             kernel_initializer=initializer(),

@@ -1,0 +1,38 @@
+# Two commands: `make bench` and `make test`. Everything else is in README.md.
+PYTHON ?= python3
+BACKEND ?= tensorflow
+VENV = .venv
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: bench test lint clean
+
+bench: $(VENV)/installed-$(BACKEND)
+	KERAS_BACKEND=$(BACKEND) $(BIN)/python -W ignore -m benchmarks demo
+
+test: $(VENV)/installed-tests
+	$(BIN)/python -m tests
+
+lint: $(VENV)/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" || \
+	  (echo "keras_plm needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 ..." >&2; exit 1)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@case "$*" in tensorflow|jax|torch) ;; \
+	  *) echo "BACKEND must be tensorflow, jax or torch. Received: $*" >&2; exit 1;; esac
+	$(INSTALL) --editable ".[$*]"
+	@touch $@
+
+# torch first and alone, so that nothing else chooses its version.
+$(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) torch
+	$(INSTALL) --editable ".[tensorflow,jax,torch,dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .demo .features build dist *.egg-info
