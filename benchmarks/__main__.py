@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Pre-trains encoders, fine-tunes them, reads their features, keeps the numbers.",
+        description="Pre-trains encoders, fine-tunes them, reads their features, keeps results.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report, add_speed):

@@ -276,7 +276,11 @@ class World:
             worker = _one(rng, NOUNS["profession"])
             facts = [
                 (f"the {worker} {first} lives in {place} .", f"where does {first} live ?", place),
-                (f"{firm} {_one(rng, VERBS['hire'])} {second} .", f"who worked for {firm} ?", second),
+                (
+                    f"{firm} {_one(rng, VERBS['hire'])} {second} .",
+                    f"who worked for {firm} ?",
+                    second,
+                ),
                 (f"the {thing} belongs to the brother of {first} .",
                  f"what belongs to the brother of {first} ?", thing),
             ]  # fmt: skip

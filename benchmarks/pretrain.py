@@ -79,8 +79,8 @@ class Pretraining:
 def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300):
     """Learns a vocabulary, then an encoder, from text files.
 
-    `out` becomes an encoder folder for `keras_plm.load`, with `pretraining.json`, which tells how it
-    was made; what is needed to go on is in `out/training`.
+    `out` becomes an encoder folder for `keras_plm.load`, with `pretraining.json`, which tells how
+    it was made; what is needed to go on is in `out/training`.
 
     Args:
         settings: A `Pretraining`.

@@ -58,7 +58,7 @@ def describe(result):
 
 
 def markdown(results):
-    """One table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
+    """A table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
     tasks = sorted({result["task"] for result in results})
     metric = {result["task"]: next(iter(result["metrics"])) for result in results}
     about = {(result["encoder"], result["run"]): describe(result) for result in results}

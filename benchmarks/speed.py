@@ -65,9 +65,7 @@ def our_fit(model, x, y, steps):
     def collate(indices, length, rng, epoch):
         return x, y, weights
 
-    source = Batches(
-        np.full(rows * steps, length), collate, batch_size=rows, buckets=[length]
-    )
+    source = Batches(np.full(rows * steps, length), collate, batch_size=rows, buckets=[length])
     return lambda: model.fit(source, epochs=1, verbose=0)
 
 

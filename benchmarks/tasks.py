@@ -125,8 +125,8 @@ TASKS = {
 def task_from_file(path, text, label, pair=None, group=None):
     """A task of the user's own: one file, parted 70/15/15 by `group`.
 
-    A CoNLL file (ending in .conll, .iob or .bio) is a tagging task, `text` and `label` the numbers of
-    its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where `text` is a
+    A CoNLL file (ending in .conll, .iob or .bio) is a tagging task, `text` and `label` the numbers
+    of its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where `text` is a
     list of words.
 
     Raises:

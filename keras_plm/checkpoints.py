@@ -30,7 +30,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         dtype: Type of the stored weights, `"float32"` or `"float16"`.
 
     Raises:
-        ValueError: If `folder` holds a model of others, or the encoder and the tokenizer do not fit.
+        ValueError: If `folder` holds a model of others, or encoder and tokenizer do not fit.
     """
     from safetensors.numpy import save_file
 
@@ -129,8 +129,8 @@ def load_bert(path, head=None):
         A `BERT`, or a `MaskedLM` around it.
 
     Raises:
-        ValueError: If a file is missing, a setting is one that `BERT` has not, or the weights do not fit
-            the configuration.
+        ValueError: If a file is missing, a setting is one that `BERT` has not, or the weights do
+            not fit the configuration.
     """
     path = Path(path)
     config = _read_config(path, "of a Hugging Face BERT")

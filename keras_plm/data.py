@@ -350,13 +350,13 @@ def batches(
     """Examples, texts or arrays as `Batches`, ready for `fit`, `evaluate` and `predict`.
 
     Args:
-        examples: A list of `Example`, of texts or of lists of words; or a dict of arrays, each with N
-            rows (lists of unequal arrays are padded with zeros).
+        examples: A list of `Example`, of texts or of lists of words; or a dict of arrays, each with
+            N rows (lists of unequal arrays are padded with zeros).
         tokenizer: Packs the texts; not needed for arrays.
         labels: The label names in the order of their ids; required where examples have labels.
         targets: With arrays only: (N, ...) targets.
-        words: If True, `x` also holds `word_positions` (B, T), where each word begins, 0 at padding;
-            by default where examples are lists of words.
+        words: If True, `x` also holds `word_positions` (B, T), where each word begins, 0 at
+            padding; by default where examples are lists of words.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.
         training: If True, shuffle.

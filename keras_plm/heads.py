@@ -251,8 +251,8 @@ class _Text:
 class Classifier(Head):
     """One label for a text or a pair of texts.
 
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict` also
-    takes texts and gives label names.
+    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
+    also takes texts and gives label names.
 
     Reference: Devlin et al. 2018, section 4.1 (dropout and one dense layer over the pooled
     vector); with `layers` and a `reader`, section 5.3.
@@ -342,8 +342,8 @@ class Classifier(Head):
 class Tagger(Head):
     """One tag for each word, read at the word's first token.
 
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict` also
-    takes lists of words and gives lists of tags. Sentences longer than the encoder reads go in
+    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
+    also takes lists of words and gives lists of tags. Sentences longer than the encoder reads go in
     windows; no word is lost.
 
     Reference: Devlin et al. 2018, section 5.3.

@@ -64,9 +64,7 @@ class MaskedTokenScores(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="dense",
         )
-        self.norm = LayerNormalization(
-            epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm"
-        )
+        self.norm = LayerNormalization(epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.approximate = activation == "gelu_tanh"
 
     def build(self, sequence_shape, positions_shape):
@@ -206,8 +204,8 @@ def masked_lm_batches(
         batch_size, tokens_per_batch, **options: As in `keras_plm.data.Batches`.
 
     Returns:
-        `Batches` of x: `token_ids`, `segment_ids`, `padding_mask` (B, T), `masked_positions` (B, P);
-        y and weights: `masked_lm` (B, P) and `next_sentence` (B,).
+        `Batches` of x: `token_ids`, `segment_ids`, `padding_mask` (B, T), `masked_positions`
+        (B, P); y and weights: `masked_lm` (B, P) and `next_sentence` (B,).
 
     Raises:
         ValueError: If the shares are no shares, the rows are too short, or pairs are asked for of a

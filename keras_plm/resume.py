@@ -35,8 +35,8 @@ class TrainingState(StepCounter):
     """Saves all state of a `fit` on `Batches` as it goes, and restores it.
 
     Weights, optimizer slots, the state of every seed generator (and torch's own), and the
-    position in the batches, as the number of finished steps. `keras.callbacks.BackupAndRestore` keeps
-    neither random states nor the position within an epoch.
+    position in the batches, as the number of finished steps. `keras.callbacks.BackupAndRestore`
+    keeps neither random states nor the position within an epoch.
 
     One file is written under a temporary name and renamed, so that a stop at any moment leaves a
     whole one.

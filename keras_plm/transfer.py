@@ -215,8 +215,8 @@ class FineTune(_Method):
             verbose: As in `fit`.
 
         Returns:
-            The trained head, a compiled Keras model whose `predict` takes texts. Its `training` tells
-            the losses, the best epoch and its score.
+            The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`
+            tells the losses, the best epoch and its score.
         """
         set_seed(self.seed)
         labels = labels or label_names(train)
@@ -290,8 +290,8 @@ class FeatureBased(_Method):
             store: Folder for features, kept for later calls; by default a temporary one.
 
         Returns:
-            The head around the frozen encoder, a compiled Keras model whose `predict` takes texts. Its
-            `training_log` tells the losses, the best epoch and its score.
+            The head around the frozen encoder, a compiled Keras model whose `predict` takes texts.
+            Its `training_log` tells the losses, the best epoch and its score.
         """
         labels = labels or label_names(train)
         pool = self.store_pool(head)
@@ -532,8 +532,8 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
         feature_gb: Largest store of features while they are computed, in gigabytes.
 
     Returns:
-        (N, D) with a `pool`; otherwise a list of N arrays (words, D). D is the encoder's width, times
-        the number of layers for a concatenation.
+        (N, D) with a `pool`; otherwise a list of N arrays (words, D). D is the encoder's width,
+        times the number of layers for a concatenation.
 
     Raises:
         ValueError: If the choice of layers has weights to learn.
@@ -644,8 +644,8 @@ def compare_layers(
 
     Args:
         encoder, tokenizer: The encoder and its tokenizer.
-        examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or a
-            list, parted 70/15/15 by group.
+        examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
+            a list, parted 70/15/15 by group.
         head: `Classifier` or `Tagger`, the class.
         method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
         choices: Names of choices; by default all that differ, see `distinct_choices`.

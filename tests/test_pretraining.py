@@ -152,7 +152,7 @@ def test_loss_is_the_sum_of_the_two_means(stream):
     model = MaskedLM(BERT(25, **SIZE, dropout=0.0))
     model.compile("sgd")
     totals = {"masked_lm": [], "next_sentence": []}
-    for i, (x, y, weights) in enumerate(every(source)):
+    for x, y, weights in every(source):
         for name, logits in model.predict_on_batch(x).items():
             logits = logits - logits.max(-1, keepdims=True)
             scores = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -10,7 +10,8 @@ from keras_plm.task import Example, read_conll, read_table, split_groups
 def test_conll_with_documents_and_tabs(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(
-        "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n-DOCSTART- O\n\nBonn\tI-LOC\n\t\n"
+        "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n"
+        "-DOCSTART- O\n\nBonn\tI-LOC\n\t\n"
         "He\tO\n"
     )
     examples = read_conll(path)

@@ -73,7 +73,7 @@ class Attention(keras.layers.Layer):
         attention_mask: (B, T, S), True where query t may look at key s.
 
     Returns:
-        `(context, weights)`: (B, T, D_value) and (B, T, S). A fully masked row gives the plain mean.
+        `(context, weights)`: (B, T, D_value) and (B, T, S). A fully masked row gives the mean.
     """
 
     def __init__(self, dropout=0.0, **kwargs):
@@ -218,9 +218,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _dense(self, units, name):
         # A clone, because Keras warns when one initializer object makes several weights.
         initializer = self.kernel_initializer.clone()
-        return Dense(
-            units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name
-        )
+        return Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         self.fused_projection = value_shape is None

@@ -136,9 +136,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         gamma, beta = (
             None if w is None else ops.convert_to_tensor(w) for w in (self.gamma, self.beta)
         )
-        return torch.nn.functional.layer_norm(
-            inputs, inputs.shape[-1:], gamma, beta, self.epsilon
-        )
+        return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, self.epsilon)
 
 
 def fused_attention(query, key, value, mask=None):
@@ -176,4 +174,3 @@ def fused_gradient_is_slow(query):
     The gradient of torch's CPU kernel takes three times that of plain products.
     """
     return _is_torch() and query.device.type == "cpu"
-

@@ -62,9 +62,7 @@ class FeedForward(keras.layers.Layer):
     def build(self, input_shape):
         def dense(units, name):
             initializer = self.kernel_initializer.clone()
-            return Dense(
-                units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name
-            )
+            return Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
         self.intermediate = dense(self.intermediate_dim, "intermediate")
         self.intermediate.build(input_shape)

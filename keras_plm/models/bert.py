@@ -72,7 +72,7 @@ class BERT(keras.Model):
             `hidden_dim`.
 
     >>> import numpy as np
-    >>> encoder = BERT(vocabulary_size=13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> encoder = BERT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16)
     >>> ids = np.array([[2, 5, 6, 3]])
     >>> outputs = encoder(
     ...     {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids > 0}
