@@ -247,7 +247,8 @@ class WordPiece:
         Returns:
             A dict of arrays: `token_ids` and `segment_ids` (N, T) int32, `padding_mask` (N, T)
             bool; on request `offsets` (N, T, 2), the characters of a token in its text (in its
-            word, where words were given), and `word_ids` (N, T), -1 at special and padded positions.
+            word, where words were given), and `word_ids` (N, T), -1 at special positions and
+            padding.
         """
         rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
         token_ids = rows.padded("token_ids", pad=self.pad_id)
