@@ -224,21 +224,31 @@ def add_report(commands):
     parser.add_argument(
         "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
     )
-    parser.add_argument("--readme", action="store_true", help="put the table in README.md")
+    parser.add_argument("--readme", action="store_true", help="put the tables in README.md")
     parser.add_argument("--pictures", metavar="DIR", help="draw scores by layers, a PNG per task")
     parser.set_defaults(run=run_report)
 
 
 def run_report(flags):
-    from benchmarks.report import into_readme, layer_figure, markdown, read_results
+    from benchmarks.report import (
+        into_readme,
+        layer_figure,
+        markdown,
+        read_results,
+        speed_markdown,
+    )
 
     results = read_results(Path(flags.results) / flags.suite)
-    table = markdown(results)
-    if flags.readme:
-        changed = into_readme(table, HERE.parent / "README.md")
-        print("README.md is up to date" if not changed else "README.md has the new table")
-    else:
-        print(table)
+    tables = {"results": markdown(results)}
+    speed = Path(flags.results) / "speed.json"
+    if speed.is_file():
+        tables["speed"] = speed_markdown(speed)
+    for mark, table in tables.items():
+        if flags.readme:
+            changed = into_readme(mark, table, HERE.parent / "README.md")
+            print(f"README.md, {mark}: {'a new table' if changed else 'up to date'}")
+        else:
+            print(table)
     if flags.pictures:
         Path(flags.pictures).mkdir(parents=True, exist_ok=True)
         for task in sorted({r["task"] for r in results if r["method"] == "features"}):

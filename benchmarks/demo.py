@@ -58,7 +58,8 @@ def demo(out, small=False):
 
     common = {"learning_rates": "1e-3" if small else "1e-3,3e-3", "epochs": 1 if small else 10}
     runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
-    runs += [Run("features", layers=layers, **common) for layers in LAYERS]
+    chosen_layers = ("last", "elmo_mix") if small else LAYERS
+    runs += [Run("features", layers=layers, **common) for layers in chosen_layers]
     runs += [Run("fine_tune", **common)]
     results = []
     chosen = [tasks(world)[name] for name in ("micro_ner", "micro_sst")]

@@ -10,7 +10,7 @@ import keras
 
 import keras_plm
 from benchmarks.records import environment, write_json, write_text
-from benchmarks.settings import setting
+from benchmarks.settings import policy, setting
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
@@ -53,10 +53,7 @@ class Pretraining:
                 f"Known models: bert in {', '.join(BERT_SIZES)}. "
                 f"Received: model={self.model!r}, size={self.size!r}"
             )
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(
-                f"`precision` must be 'float32' or 'bfloat16'. Received: {self.precision!r}"
-            )
+        policy(self.precision)
         if self.tokens < self.tokens_per_batch:
             raise ValueError(
                 "`tokens` must be at least one batch. "
@@ -117,7 +114,6 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
                 + ", ".join(f"{k}={described[k]!r} instead of {before.get(k)!r}" for k in changed)
             )
 
-    policy = "mixed_bfloat16" if settings.precision == "bfloat16" else "float32"
     tokenizer, stream = _read(settings, corpus, work)
     write_json(known, described)
     set_seed(settings.seed)
@@ -127,7 +123,7 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         dropout=settings.dropout,
         pre_norm=settings.pre_norm,
         initializer_range=settings.initializer_range,
-        dtype=policy,
+        dtype=policy(settings.precision),
     )
     model = MaskedLM(encoder, next_sentence=settings.next_sentence)
     schedule = WarmupLinearDecay(

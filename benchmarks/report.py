@@ -54,6 +54,8 @@ def describe(result):
         text += f"; {fields['layers'].replace('_', ' ')}; {fields['reader']} reader"
     if fields["train_limit"]:
         text += f"; {fields['train_limit']:,} training examples"
+    if fields["precision"] != "float32":
+        text += f"; {fields['precision']}"
     return text
 
 
@@ -112,8 +114,39 @@ def layer_figure(results, task):
     return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
 
 
-def into_readme(text, readme):
-    """Puts a table between README's markers.
+SPEED_COLUMNS = ("keras_plm", "keras_plm, bfloat16")
+
+
+def speed_markdown(path):
+    """The table of a file that the command `speed` wrote: our rates beside the peers'."""
+    report = json.loads(Path(path).read_text())
+    peers = [
+        name
+        for name in ("transformers", "transformers, tuned", "KerasHub", "KerasHub at 128")
+        if any(name in work["contestants"] for work in report["results"].values())
+    ]
+    shown = [*SPEED_COLUMNS, *peers]
+    lines = [
+        f"| work, in ... per second | {' | '.join(shown)} | share of the matrix rate |",
+        "|---|" + "---:|" * (len(shown) + 1),
+    ]
+    for name, work in report["results"].items():
+        rows = work["contestants"]
+        plain = rows["transformers"]["per_second"]
+        numbers = [
+            f"{rows[c]['per_second']:,.0f} ({rows[c]['per_second'] / plain:.2f}x)"
+            if c in rows
+            else ""
+            for c in shown
+        ]
+        best = rows.get(SPEED_COLUMNS[1], {}).get("share_of_matrix_rate")
+        share = f"{best:.0%}" if best is not None else ""
+        lines.append(f"| {name}: {work['unit']} | {' | '.join(numbers)} | {share} |")
+    return "\n".join(lines) + "\n"
+
+
+def into_readme(mark, text, readme):
+    """Puts a table between README's markers, `<!-- mark -->` and `<!-- end of mark -->`.
 
     Returns:
         True if that changed the file.
@@ -123,10 +156,10 @@ def into_readme(text, readme):
     """
     readme = Path(readme)
     old = readme.read_text()
-    pattern = r"(<!-- results -->\n).*?(<!-- end of results -->)"
+    pattern = rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)"
     if not re.search(pattern, old, flags=re.DOTALL):
         raise ValueError(
-            f"{readme} needs the lines '<!-- results -->' and '<!-- end of results -->'. "
+            f"{readme} needs the lines '<!-- {mark} -->' and '<!-- end of {mark} -->'. "
             "Received: a file without them"
         )
     new = re.sub(pattern, lambda m: m[1] + text + m[2], old, flags=re.DOTALL)

@@ -15,7 +15,7 @@ import numpy as np
 
 import keras_plm
 from benchmarks.records import environment, write_json
-from benchmarks.settings import setting
+from benchmarks.settings import policy, setting
 from keras_plm.data import fingerprint, label_names
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
@@ -43,6 +43,7 @@ class Run:
     batch_size: int = setting(32, "examples per step")
     dropout: float = setting(0.1, "before the output layer and in the reader")
     train_limit: int = setting(0, "at most so many training examples; 0 takes all")
+    precision: str = setting("float32", "of an encoder that is trained: 'float32' or 'bfloat16'")
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -58,6 +59,7 @@ class Run:
                 "Only the methods features and untrained choose layers. "
                 f"Received: method={self.method!r}, layers={self.layers!r}"
             )
+        policy(self.precision)
         try:
             self.grid  # noqa: B018
         except ValueError as error:
@@ -81,6 +83,8 @@ class Run:
             parts += [self.reader, self.layers]
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
+        if self.precision != "float32":
+            parts.append(self.precision)
         return "-".join(parts)
 
     def build(self, learning_rate, seed):
@@ -121,7 +125,7 @@ class Bench:
 
     def __post_init__(self):
         self.name = Path(self.encoder).resolve().name
-        self.pretrained, self.tokenizer = keras_plm.load(self.encoder)
+        self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
@@ -225,10 +229,17 @@ class Bench:
         return result if result.get("hash") == self.key(run, seed) else None
 
     def _encoder(self, run, seed):
-        if run.method in ("fine_tune", "features"):
+        """The encoder of a run: as it was loaded, with fresh weights, in its precision."""
+        fresh = run.method in ("scratch", "untrained")
+        dtype = "float32" if run.reads_features else policy(run.precision)
+        if not fresh and dtype == self.pretrained.dtype_policy.name:
             return self.pretrained
         set_seed(seed)
-        return type(self.pretrained).from_config(self.pretrained.get_config())
+        config = {**self.pretrained.get_config(), "dtype": dtype}
+        encoder = type(self.pretrained).from_config(config)
+        if not fresh:
+            encoder.set_weights(self.pretrained.get_weights())
+        return encoder
 
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)

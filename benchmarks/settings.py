@@ -11,6 +11,18 @@ def setting(default, help):  # noqa: A002
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+def policy(precision):
+    """The Keras policy of a `--precision`; weights stay in float32.
+
+    Raises:
+        ValueError: If the precision is unknown.
+    """
+    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+    if precision not in policies:
+        raise ValueError(f"`precision` must be 'float32' or 'bfloat16'. Received: {precision!r}")
+    return policies[precision]
+
+
 def add_flags(parser, cls, names=None):
     """Adds a flag for each field of a settings class (or for those named).
 

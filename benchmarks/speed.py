@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from benchmarks.records import environment, write_json
-from benchmarks.settings import setting
+from benchmarks.settings import policy, setting
 from keras_plm.data import Batches, run_on
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
@@ -53,8 +53,7 @@ def rows_of(size):
 
 
 def ours(size, precision):
-    policy = "mixed_bfloat16" if precision == "bfloat16" else "float32"
-    return BERT(VOCABULARY, **BERT_SIZES[size], dtype=policy)
+    return BERT(VOCABULARY, **BERT_SIZES[size], dtype=policy(precision))
 
 
 def our_fit(model, x, y, steps):

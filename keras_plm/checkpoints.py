@@ -66,11 +66,12 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     temporary.rmdir()
 
 
-def load(folder):
+def load(folder, dtype=None):
     """Reads what `save` wrote.
 
     Args:
         folder: The folder.
+        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
 
     Returns:
         `(encoder, tokenizer)`.
@@ -87,7 +88,7 @@ def load(folder):
             f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
         )
     try:
-        encoder = MODELS[kind](**description["config"])
+        encoder = MODELS[kind](**description["config"], dtype=dtype)
     except (TypeError, KeyError) as error:
         raise ValueError(
             f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"

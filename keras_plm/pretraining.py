@@ -379,29 +379,20 @@ class _MaskedRows:
         order = rng.random(token_ids.shape)
         if self.whole_word:
             inner = self.inner[token_ids] & text
-            starts = np.maximum.accumulate(np.where(inner, 0, np.arange(length)), axis=1)
-            order = np.take_along_axis(order, starts, axis=1)  # pieces of a word stay together
+            word = np.maximum.accumulate(np.where(inner, 0, np.arange(length)), axis=1)
+            order = np.take_along_axis(order, word, axis=1)  # pieces of a word stay together
         order = np.where(text, order, 2.0)
         by_order = np.argsort(order, axis=1, kind="stable")
+        if self.whole_word:
+            # Back to where a word begins, or to the end of a first word that is too long.
+            begins = np.diff(np.take_along_axis(word, by_order, axis=1), axis=1, prepend=-1) != 0
+            steps = np.arange(length)
+            cut = np.where(begins & (steps <= wanted[:, None]), steps, 0).max(axis=1)
+            second = begins[:, 1:].argmax(axis=1) + 1
+            wanted = np.minimum(np.where(cut > 0, cut, second), most)
         rank = np.empty_like(by_order)
         np.put_along_axis(rank, by_order, np.arange(length)[None], axis=1)
         hidden = (rank < wanted[:, None]) & text
-        if self.whole_word:
-            # A word is hidden whole or not at all; the first is hidden even when too long.
-            last = np.flip(
-                np.minimum.accumulate(
-                    np.flip(
-                        np.where(np.pad(inner[:, 1:], ((0, 0), (0, 1))), length, np.arange(length)),
-                        1,
-                    ),
-                    axis=1,
-                ),
-                1,
-            )
-            hidden &= np.take_along_axis(rank, last, axis=1) < wanted[:, None]
-            empty = ~hidden.any(axis=1)
-            hidden[empty] = (order == order.min(axis=1, keepdims=True))[empty] & text[empty]
-            hidden &= np.cumsum(hidden, axis=1) <= most
         count = hidden.sum(axis=1)
         positions = np.argsort(~hidden, axis=1, kind="stable")[:, :most].astype(np.int32)
         weights = (np.arange(most) < count[:, None]).astype("float32")

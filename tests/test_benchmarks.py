@@ -10,7 +10,7 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.report import cells, into_readme, markdown, read_results
+from benchmarks.report import cells, into_readme, markdown, read_results, speed_markdown
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
@@ -18,6 +18,7 @@ from keras_plm.tokenizers import WordPiece
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+REFRESH = "run `python -m benchmarks report --readme`"
 FAST = ["--learning-rates", "1e-2", "--epochs", "1"]
 
 
@@ -91,34 +92,44 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("method", ["fine_tune", "scratch", "features", "untrained"])
-def test_run_writes_one_file_per_seed_and_skips_what_is_done(
-    method, encoder, table, tmp_path, capsys
-):
-    flags = ["run", *table, *common(encoder, tmp_path), "--method", method, "--seeds", "2", *FAST]
+@pytest.mark.parametrize(
+    "flags, name",
+    [
+        (["--method", "fine_tune"], "fine_tune"),
+        (["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
+        (["--method", "features"], "features-linear-last"),
+        (["--method", "untrained", "--layers", "elmo_mix"], "untrained-linear-elmo_mix"),
+    ],
+)
+def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys):
+    seeds = 2 if flags[1] in ("features", "untrained") else 1
+    flags = ["run", *table, *common(encoder, tmp_path), *flags, "--seeds", str(seeds), *FAST]
     assert main(flags) == 0
-    name = {"features": "features-linear-last", "untrained": "untrained-linear-last"}
-    name = name.get(method, method)
     files = result_files(tmp_path)
-    assert [f.name for f in files] == [f"tiny.{name}.seed{i}.json" for i in range(2)]
-    result = json.loads(files[1].read_text())
+    assert [f.name for f in files] == [f"tiny.{name}.seed{i}.json" for i in range(seeds)]
+    result = json.loads(files[-1].read_text())
     keys = "task encoder method seed score metrics seconds backend device versions commit"
     assert set(keys.split()) <= set(result)
     assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
-    assert re.search(r"\| .* \| .*\(2\)", capsys.readouterr().out)
+    assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
 
+
+def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", *FAST]
+    assert main(flags) == 0
+    files = result_files(tmp_path)
     times = [f.stat().st_mtime_ns for f in files]
     assert main(flags) == 0
     assert [f.stat().st_mtime_ns for f in files] == times
-    # Another configuration, other weights: run again.
-    assert main([*flags[:-1], "2"]) == 0
+    assert main([*flags[:-1], "2"]) == 0  # another number of epochs
     assert [f.stat().st_mtime_ns for f in files] != times
 
 
 def test_other_weights_are_run_again(encoder, table, tmp_path):
-    flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
+    flags += FAST
     assert main(flags) == 0
     (file,) = result_files(tmp_path)
     first = json.loads(file.read_text())["hash"]
@@ -130,7 +141,8 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
 
 
 def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
-    flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "2", "--epochs", "1"]
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
+    flags += ["--epochs", "1"]
     assert main([*flags, "--learning-rates", "1e-5,3e-2"]) == 0
     first, second = (json.loads(f.read_text()) for f in result_files(tmp_path))
     assert first["trials"] == second["trials"] and len(first["trials"]) == 2
@@ -220,12 +232,12 @@ def test_tables_show_mean_deviation_and_number():
 def test_readme_is_changed_between_its_marks(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
-    assert into_readme("new\n", readme)
+    assert into_readme("results", "new\n", readme)
     assert readme.read_text() == "a\n<!-- results -->\nnew\n<!-- end of results -->\nb\n"
-    assert not into_readme("new\n", readme)
+    assert not into_readme("results", "new\n", readme)
     readme.write_text("nothing")
     with pytest.raises(ValueError, match="needs the lines"):
-        into_readme("new", readme)
+        into_readme("results", "new", readme)
 
 
 @pytest.mark.parametrize(
@@ -288,11 +300,10 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
 def test_committed_results_and_readme_agree():
     """`python -m benchmarks report --readme` has nothing to change."""
     root = Path(__file__).parent.parent
-    folder = root / "benchmarks" / "results" / "first"
-    if not folder.is_dir():
-        pytest.skip("no committed results yet")
+    folder = root / "benchmarks" / "results"
     text = (root / "README.md").read_text()
-    assert markdown(read_results(folder)) in text, "run `python -m benchmarks report --readme`"
+    assert markdown(read_results(folder / "first")) in text, REFRESH
+    assert speed_markdown(folder / "speed.json") in text, REFRESH
 
 
 def test_committed_encoder_loads_and_is_small():

@@ -16,7 +16,7 @@ GROUPS = [
     ["tokenizers", "metrics", "optimization", "plots"],
     ["task"],
     ["data", "streams"],
-    ["readers", "heads", "resume"],
+    ["readers", "heads", "features", "resume"],
     ["models"],
     ["pretraining"],
     ["checkpoints"],

@@ -170,9 +170,10 @@ def test_the_best_epoch_is_kept():
     assert fitted.predict(dev) == kept[1]
 
 
-@pytest.mark.parametrize("reader", ["linear", "bilstm"])
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
-@pytest.mark.parametrize("layers", ["concat_last_four", "weighted_sum_all"])
+@pytest.mark.parametrize(
+    "layers, reader", [("concat_last_four", "bilstm"), ("weighted_sum_all", "linear")]
+)
 def test_a_reader_under_its_encoder_predicts_as_on_the_store(
     head, examples, reader, layers, tmp_path
 ):

@@ -1,0 +1,336 @@
+"""Features of a frozen encoder: which layers are read, and the store that holds them."""
+
+import dataclasses
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+import keras
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from keras_plm.data import Batches, PackedExamples, fingerprint, stack_padded
+from keras_plm.layers import POOLINGS, LayerChoice
+
+LAYER_CHOICES = {
+    # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
+    # here they are, with the reader, as ELMo's are.
+    "embeddings": LayerChoice(0, 0),
+    "second_to_last": LayerChoice(-2, -2),
+    "last": LayerChoice(-1, -1),
+    "weighted_sum_last_four": LayerChoice(-4, -1, "mix"),
+    "concat_last_four": LayerChoice(-4, -1, "concat"),
+    "weighted_sum_all": LayerChoice(1, -1, "mix"),
+    # Plain averages, with nothing to learn.
+    "mean_last_four": LayerChoice(-4, -1, "mean"),
+    "mean_all": LayerChoice(1, -1, "mean"),
+    # Peters et al. 2018, equation 1: the embeddings too.
+    "elmo_mix": LayerChoice(0, -1, "mix"),
+}
+
+
+def layer_choice(choice):
+    """A `LayerChoice` by its name: a row of `LAYER_CHOICES`, or `"layer_3"` for a single layer.
+
+    Raises:
+        ValueError: If the name is unknown.
+
+    >>> layer_choice("layer_3")
+    LayerChoice(first=3, last=3, combine='concat')
+    """
+    if isinstance(choice, LayerChoice):
+        return choice
+    if isinstance(choice, str) and choice in LAYER_CHOICES:
+        return LAYER_CHOICES[choice]
+    single = re.fullmatch(r"layer_(\d+)", str(choice))
+    if not single:
+        raise ValueError(
+            "A choice of layers is one of "
+            f"{', '.join(LAYER_CHOICES)} or layer_0, layer_1, ... Received: {choice!r}"
+        )
+    return LayerChoice(int(single[1]), int(single[1]))
+
+
+def every_choice(encoder):
+    """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
+    return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
+
+
+def distinct_choices(encoder):
+    """`every_choice` without those that read the same as one before them.
+
+    In a four-block encoder "the last four" are "all": only the first name is kept.
+    """
+    count, seen, names = len(encoder.output["layers"]), set(), []
+    for name in every_choice(encoder):
+        choice = layer_choice(name)
+        try:
+            layers = tuple(choice.indices(count))
+        except ValueError:  # a one-block encoder has no second-to-last
+            continue
+        read = (layers, choice.combine if len(layers) > 1 else None)
+        if read not in seen:
+            seen.add(read)
+            names.append(name)
+    return names
+
+
+class FeatureStore:
+    """All layers of a frozen encoder for a list of examples, memory-mapped in float16.
+
+    One vector per word (its first token), or one pooled vector per text, for every layer; choices
+    of layers are computed on reading. The folder's name is a hash of encoder, tokenizer and
+    texts, so that a stale store is never read.
+
+    Attributes:
+        counts: (N,) vectors of each example.
+        array: (sum of counts, L + 1, D) float16.
+    """
+
+    def __init__(self, folder):
+        folder = Path(folder)
+        self.array = np.load(folder / "features.npy", mmap_mode="r")
+        self.counts = np.load(folder / "counts.npy")
+        self.starts = np.cumsum(self.counts) - self.counts
+
+    def __len__(self):
+        return len(self.counts)
+
+    @classmethod
+    def build(cls, folder, encoder, tokenizer, examples, pool=None, feature_gb=8.0):
+        """Runs the encoder over the examples, unless `folder` holds their features already.
+
+        Args:
+            folder: Where stores are kept, one folder each.
+            encoder: The frozen encoder.
+            tokenizer: The encoder's.
+            examples: A list of `Example`, of texts or of lists of words.
+            pool: `"cls"`, `"mean"` or `"max"` for one vector per text; `None` for one per word.
+            feature_gb: Largest size, in gigabytes.
+
+        Raises:
+            ValueError: If the store would be larger, with its size and what to do.
+        """
+        texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
+        key = fingerprint(encoder, tokenizer, texts, pool)[:24]
+        final = Path(folder) / key
+        if (final / "features.npy").is_file():
+            return cls(final)
+
+        limit = getattr(encoder, "max_sequence_length", None)
+        packed = PackedExamples(
+            [_Unlabelled(*text) for text in texts], tokenizer, max_length=limit, words=pool is None
+        )
+        count = len(encoder.output["layers"])
+        counts = np.ones(len(examples), dtype=np.int64)
+        if pool is None:
+            counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
+        shape = (int(counts.sum()), count, encoder.hidden_dim)
+        size = np.prod(shape, dtype=float) * 2 / 1e9
+        if size > feature_gb:
+            raise ValueError(
+                f"The features of {len(examples)} examples would take {size:.1f} GB. Pool them "
+                "over texts, take fewer examples, or allow more with `feature_gb` "
+                f"(--feature-gb). Received: feature_gb={feature_gb:g}"
+            )
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f"{key}.tmp", dir=folder))
+        try:
+            array = np.lib.format.open_memmap(
+                temporary / "features.npy", mode="w+", dtype=np.float16, shape=shape
+            )
+            cls._fill(array, counts, encoder, packed, pool)
+            array.flush()
+            del array
+            np.save(temporary / "counts.npy", counts)
+            if final.exists():  # another process was first
+                shutil.rmtree(temporary)
+            else:
+                os.replace(temporary, final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return cls(final)
+
+    @staticmethod
+    def _fill(array, counts, encoder, packed, pool):
+        source = Batches(
+            packed.lengths,
+            packed.collate,
+            training=False,
+            tokens_per_batch=8192,
+            longest=getattr(encoder, "max_sequence_length", None),
+        )
+        model = _every_layer(encoder)
+        # Windows of one example follow one another.
+        sizes = np.ones(len(packed.lengths), dtype=np.int64) if pool else packed.words
+        begins = np.cumsum(sizes) - sizes
+        for i in range(len(source)):
+            rows, x = source.rows(i), source[i][0]
+            positions = x.pop("word_positions", None)
+            layers = np.asarray(model.predict_on_batch({k: x[k] for k in encoder.input}))
+            for b, row in enumerate(rows):
+                if row < 0:
+                    continue
+                if pool is None:
+                    vectors = layers[b][positions[b, : sizes[row]]]  # (W, L + 1, D)
+                else:
+                    vectors = _pool(layers[b, x["padding_mask"][b]], pool)[None]
+                array[begins[row] : begins[row] + sizes[row]] = vectors
+
+    def vectors(self, example, choice):
+        """(W, n, D) features of one example under a choice of layers."""
+        indices = choice.indices(self.array.shape[1])
+        start = self.starts[example]
+        rows = self.array[start : start + self.counts[example], indices[0] : indices[-1] + 1]
+        rows = rows.astype("float32")
+        return rows.mean(axis=1, keepdims=True) if choice.combine == "mean" else rows
+
+    def batches(self, choice, targets=None, training=True, **options):
+        """`Batches` of features for a head's readout."""
+        choice = layer_choice(choice)
+
+        def collate(rows, length, rng, epoch):
+            features = stack_padded([self.vectors(row, choice) for row in rows], length)
+            real = np.arange(length) < self.counts[rows][:, None]
+            x = {"features": features, "padding_mask": real}
+            if targets is None:
+                return x, None, None
+            if np.ndim(targets[0]) == 0:
+                return x, np.array([targets[row] for row in rows]), None
+            y = stack_padded([targets[row] for row in rows], length)
+            return x, y, real.astype("float32")
+
+        if self.counts.max() == 1:
+            options = {"buckets": [1], **options}
+        return Batches(self.counts, collate, training=training, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unlabelled:
+    text: str | list
+    pair: str | None = None
+    label: None = None
+
+
+def _every_layer(encoder):
+    """A model that gives all layers as one tensor (B, T, L + 1, D)."""
+    stacked = keras.ops.stack(encoder.output["layers"], axis=2)
+    return keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
+
+
+def _pool(vectors, pool):
+    """(L + 1, D) from the real positions (T, L + 1, D) of a text."""
+    if pool == "cls":
+        return vectors[0]
+    return vectors.mean(axis=0) if pool == "mean" else vectors.max(axis=0)
+
+
+def extract_features(encoder, tokenizer, texts, layers="last", pool=None, feature_gb=8.0):
+    """Vectors of texts from chosen layers of an encoder.
+
+    Args:
+        encoder: The encoder; it runs once, without dropout.
+        tokenizer: The encoder's.
+        texts: A list of texts or of lists of words.
+        layers: A name of `LAYER_CHOICES`, `"layer_<i>"`, or a `LayerChoice`; not one whose
+            weights are learned.
+        pool: `"cls"`, `"mean"` or `"max"` for one vector per text; `None` for one per word.
+        feature_gb: Largest store of features while they are computed, in gigabytes.
+
+    Returns:
+        (N, D) with a `pool`; otherwise a list of N arrays (words, D). D is the encoder's width,
+        times the number of layers for a concatenation.
+
+    Raises:
+        ValueError: If the choice of layers has weights to learn.
+    """
+    choice = layer_choice(layers)
+    _refuse_learned(choice, layers)
+    if not len(texts):
+        width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
+        return np.zeros((0, width), "float32") if pool else []
+    with tempfile.TemporaryDirectory() as folder:
+        store = FeatureStore.build(folder, encoder, tokenizer, list(texts), pool, feature_gb)
+        rows = [store.vectors(i, choice) for i in range(len(store))]
+        rows = [row.reshape(len(row), -1) for row in rows]
+        del store
+    return np.concatenate(rows) if pool else rows
+
+
+def _refuse_learned(choice, name):
+    if choice.combine == "mix":
+        raise ValueError(
+            "A weighted sum is learned with a reader: use `FeatureBased` or `compare_layers`, or "
+            f"read a plain mean ('mean_all'). Received: layers={name!r}"
+        )
+
+
+# What `FeatureExtractor` has read so far, kept as long as the encoder is.
+_EXTRACTED = weakref.WeakKeyDictionary()
+
+
+class FeatureExtractor(TransformerMixin, BaseEstimator):
+    """Features of texts as a scikit-learn transformer, for "a classifier of your choosing".
+
+    It learns nothing, works in a `Pipeline`, and in `GridSearchCV` over `layers` and `pool` the
+    encoder runs once per text: what was read is kept, all layers of it, for as long as the
+    encoder lives and its weights stay the same.
+
+    Args:
+        encoder: The encoder.
+        tokenizer: The encoder's.
+        layers: A name of `LAYER_CHOICES`, `"layer_<i>"`, or a `LayerChoice`; not one whose
+            weights are learned.
+        pool: `"cls"`, `"mean"` or `"max"`.
+
+    Raises:
+        ValueError: On `transform`, if `layers` has weights to learn or `pool` is unknown.
+    """
+
+    def __init__(self, encoder, tokenizer, layers="last", pool="mean"):
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.layers = layers
+        self.pool = pool
+
+    def __sklearn_clone__(self):
+        # scikit-learn would copy the encoder for every candidate of a search.
+        return type(self)(**self.get_params(deep=False))
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def fit(self, X, y=None):  # noqa: N803
+        """Does nothing but check the parameters."""
+        choice = layer_choice(self.layers)
+        _refuse_learned(choice, self.layers)
+        choice.indices(len(self.encoder.output["layers"]))
+        if self.pool not in POOLINGS:
+            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        return self
+
+    def transform(self, X):  # noqa: N803
+        """(N, D) vectors of N texts."""
+        self.fit(X)
+        choice = layer_choice(self.layers)
+        count = len(self.encoder.output["layers"])
+        if not len(X):
+            return np.zeros((0, choice.width(count, self.encoder.hidden_dim)), "float32")
+        state = fingerprint(self.encoder, self.tokenizer)
+        if _EXTRACTED.get(self.encoder, (None,))[0] != state:
+            _EXTRACTED[self.encoder] = (state, {})  # forgets what earlier weights gave
+        known = _EXTRACTED[self.encoder][1].setdefault(self.pool, {})
+        texts = [x if isinstance(x, str) else tuple(x) for x in X]
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            every = LayerChoice(0, -1, "concat")
+            lists = [text if isinstance(text, str) else list(text) for text in new]
+            rows = extract_features(self.encoder, self.tokenizer, lists, every, self.pool)
+            known.update(zip(new, rows.reshape(len(new), count, -1), strict=True))
+        indices = choice.indices(count)
+        rows = np.stack([known[text][indices] for text in texts])  # (N, n, D)
+        return rows.mean(axis=1) if choice.combine == "mean" else rows.reshape(len(rows), -1)
