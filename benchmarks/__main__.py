@@ -203,14 +203,15 @@ def add_data(commands):
 
 def run_data(flags):
     from benchmarks.progress import console
-    from benchmarks.tasks import TASKS, checksum, find
+    from benchmarks.tasks import TASKS, checksum
+    from keras_plm.task import find_file
 
     for task in TASKS.values():
         console.print(f"[bold]{task.name}[/bold]  {task.source}  ({task.licence})")
         for split_files in dict.fromkeys(task.files.values()):
             splits = ", ".join(s for s, file in task.files.items() if file == split_files)
             try:
-                path = find(flags.data, split_files)
+                path = find_file(flags.data, split_files)
                 state = f"found    {path}  sha256 {checksum(path)[:16]}"
             except ValueError:
                 state = f"missing  {Path(flags.data) / split_files}"

@@ -8,26 +8,10 @@ from pathlib import Path
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.task import Example, Task, read_conll, read_table, split_groups
+from keras_plm.task import Example, Task, find_file, read_conll, read_table, split_groups
 from keras_plm.tokenizers import open_text
 
 SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
-
-
-def find(folder, name):
-    """A data file, plain or .gz.
-
-    Raises:
-        ValueError: If neither is there.
-    """
-    path = Path(folder) / name
-    for candidate in (path, path.with_name(path.name + ".gz")):
-        if candidate.is_file():
-            return candidate
-    raise ValueError(
-        f"No file {path} (nor {path.name}.gz). Name the folder that holds it with --data. "
-        f"Received: data={str(folder)!r}"
-    )
 
 
 def read_trees(path):
@@ -60,14 +44,14 @@ def read_trees(path):
 
 
 def _files(task_files, reader):
-    return lambda folder, split: reader(find(folder, task_files[split]))
+    return lambda folder, split: reader(find_file(folder, task_files[split]))
 
 
 def _by_document(task_file):
     """One file parted 70/15/15 by document, the same for everyone."""
 
     def read(folder, split):
-        parts = split_groups(read_conll(find(folder, task_file)), (0.70, 0.15, 0.15), seed=0)
+        parts = split_groups(read_conll(find_file(folder, task_file)), (0.70, 0.15, 0.15), seed=0)
         return dict(zip(("train", "dev", "test"), parts, strict=True))[split]
 
     return read

@@ -3,11 +3,9 @@
 Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the official files.
 """
 
-from pathlib import Path
-
 from keras_plm import metrics
 from keras_plm.heads import Classifier
-from keras_plm.task import Task, read_table, split_groups
+from keras_plm.task import Task, find_file, read_table, split_groups
 
 # Share of train that the choosing set takes: the official dev set is only reported.
 CHOOSING = 0.1
@@ -22,12 +20,7 @@ def _read(folder_name, columns, group=None):
 
     def read(folder, split):
         file = "dev.tsv" if split == "test" else "train.tsv"
-        path = Path(folder) / "glue" / folder_name / file
-        if not path.is_file():
-            raise ValueError(
-                f"No file {path}. Unpack the GLUE archive so that glue/{folder_name}/{file} lies "
-                f"under the folder of --data. Received: data={str(folder)!r}"
-            )
+        path = find_file(folder, f"glue/{folder_name}/{file}")
         examples = read_table(path, **columns, separator="\t")
         if split == "test":
             return examples

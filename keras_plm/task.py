@@ -51,8 +51,6 @@ class Task:
         files: The files under the data folder, by split; one file may serve several.
         source: Where the data come from.
         licence: Their licence.
-        score_split: The split whose score is reported. The choosing set is `"dev"` unless
-            that is the reported one; then it is a slice of `"train"`.
     """
 
     name: str
@@ -62,7 +60,22 @@ class Task:
     files: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     licence: str = ""
-    score_split: str = "test"
+
+
+def find_file(folder, name):
+    """A data file, plain or .gz.
+
+    Raises:
+        ValueError: If neither is there.
+    """
+    path = Path(folder) / name
+    for candidate in (path, path.with_name(path.name + ".gz")):
+        if candidate.is_file():
+            return candidate
+    raise ValueError(
+        f"No file {path} (nor {path.name}.gz). Name the folder that holds it with --data. "
+        f"Received: data={str(folder)!r}"
+    )
 
 
 def split_groups(examples, shares, seed=0):

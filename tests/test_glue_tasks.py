@@ -30,5 +30,5 @@ def test_phrases_go_with_the_longest_that_holds_them():
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match="No file .*glue/SST-2/train.tsv. Unpack the GLUE"):
+    with pytest.raises(ValueError, match="No file .*glue/SST-2/train.tsv .*--data"):
         GLUE["sst2"].read(tmp_path, "train")

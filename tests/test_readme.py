@@ -1,0 +1,64 @@
+"""README is run: its Python, its commands' flags, its map, its make targets."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language=""):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    return [text for of_block, text in found if of_block == language]
+
+
+def test_python_runs(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert "['good', 'bad']" in out  # what the classifier says of its two texts
+    assert "featureextractor__layers" in out and "weighted_sum_all" in out
+
+
+def commands():
+    found = []
+    for block in blocks():
+        found += re.findall(r"^python -m benchmarks (.+)$", block, flags=re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_know_their_flags(line, monkeypatch, capsys):
+    """Each command line is parsed whole; what it would run is left out."""
+    import benchmarks.__main__ as cli
+
+    words = shlex.split(line)
+    reached = []
+    monkeypatch.setattr(cli, f"run_{words[0]}", reached.append)
+    assert main(words) == 0, capsys.readouterr().err
+    assert len(reached) == 1
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z]+)", "\n".join(blocks()), re.MULTILINE):
+        assert f"\n{target}:" in makefile, target
+
+
+def test_map_names_every_file():
+    for folder in ("keras_plm", "benchmarks", "glue_tasks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = str(path.relative_to(ROOT / folder))
+            assert "__init__" in name or f"`{name}`" in README, f"{folder}/{name}"
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
