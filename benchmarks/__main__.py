@@ -5,9 +5,12 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 HERE = Path(__file__).parent
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Fits of a search compile the same steps: on JAX once, not once a fit.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(HERE.parent / ".compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def main(arguments=None):

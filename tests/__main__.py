@@ -29,6 +29,9 @@ def run(backend, arguments):
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TOKENIZERS_PARALLELISM": "false",
+            # Many tests compile the same small models.
+            "JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         status = subprocess.run(command, env=environment, check=False).returncode
         counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
