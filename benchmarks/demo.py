@@ -62,7 +62,8 @@ def demo(out, small=False):
     runs += [Run("features", layers=layers, **common) for layers in chosen_layers]
     runs += [Run("fine_tune", **common)]
     results = []
-    chosen = [tasks(world)[name] for name in ("micro_ner", "micro_sst")]
+    names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
+    chosen = [tasks(world)[name] for name in names]
     fits = len(chosen) * sum(len(run.grid) for run in runs)
     with progress_bar("2. putting it to work", fits, unit=True) as advance:
         for task in chosen:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.records import write_text
@@ -9,6 +10,7 @@ from benchmarks.run import summary
 from keras_plm.plots import score_by_layer
 
 ORDER = ("scratch", "untrained", "features", "fine_tune")
+TRAINED = ("scratch", "fine_tune")  # the encoder learns
 
 
 def read_results(folder):
@@ -28,20 +30,8 @@ def read_results(folder):
     return results
 
 
-def cells(results):
-    """`{(encoder, run): {task: (mean, deviation, n)}}`, the rows in the order of a table."""
-    groups = {}
-    for result in results:
-        key = (result["encoder"], result["method"], result["run"])
-        groups.setdefault(key, {}).setdefault(result["task"], []).append(result)
-    rows = {}
-    for key in sorted(groups, key=lambda k: (k[0], ORDER.index(k[1]), k[2])):
-        rows[key[0], key[2]] = {task: summary(found) for task, found in groups[key].items()}
-    return rows
-
-
-def describe(result):
-    """What a run did, for a table's first column."""
+def describe(result, common=("train_limit", "precision")):
+    """What a run did, for a table's first column, but for the fields that its column shares."""
     fields, method = result["fields"], result["method"]
     names = {
         "scratch": "random weights, all trained",
@@ -49,27 +39,61 @@ def describe(result):
         "untrained": "random weights, frozen",
         "features": "pre-trained, frozen",
     }
-    text = names[method]
+    words = [names[method]]
     if method in ("features", "untrained"):
-        text += f"; {fields['layers'].replace('_', ' ')}; {fields['reader']} reader"
-    if fields["train_limit"]:
-        text += f"; {fields['train_limit']:,} training examples"
-    if fields["precision"] != "float32":
-        text += f"; {fields['precision']}"
-    return text
+        words += [fields["layers"].replace("_", " "), f"{fields['reader']} reader"]
+    if "train_limit" not in common:
+        words.append(f"{result['counts']['train']:,} training examples")
+    if "precision" not in common:
+        words.append(fields["precision"])
+    return "; ".join(words)
+
+
+def rows_of(results):
+    """`{(encoder, row): {task: [result]}}` in the order of a table.
+
+    A run that differs from most of its task in training examples or precision says so.
+    """
+    usual = {}
+    for task in {result["task"] for result in results}:
+        of_task = [r["fields"] for r in results if r["task"] == task]
+        trained = [
+            r["fields"] for r in results if r["task"] == task and r["method"] in TRAINED
+        ] or of_task
+        usual[task] = {
+            "train_limit": _most(f["train_limit"] for f in of_task),
+            "precision": _most(f["precision"] for f in trained),
+        }
+    rows = {}
+    for result in sorted(
+        results, key=lambda r: (r["encoder"], ORDER.index(r["method"]), r["run"], r["seed"])
+    ):
+        of_task, fields = usual[result["task"]], result["fields"]
+        common = [name for name in of_task if fields[name] == of_task[name]]
+        if result["method"] not in TRAINED:
+            common.append("precision")  # theirs is float32
+        row = rows.setdefault((result["encoder"], describe(result, common)), {})
+        row.setdefault(result["task"], []).append(result)
+    return rows
+
+
+def _most(values):
+    return Counter(values).most_common(1)[0][0]
 
 
 def markdown(results):
     """A table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
     tasks = sorted({result["task"] for result in results})
     metric = {result["task"]: next(iter(result["metrics"])) for result in results}
-    about = {(result["encoder"], result["run"]): describe(result) for result in results}
-    rows = cells(results)
+    rows = {
+        key: {task: summary(found) for task, found in row.items()}
+        for key, row in rows_of(results).items()
+    }
     best = {task: max(row[task][0] for row in rows.values() if task in row) for task in tasks}
     many = len({encoder for encoder, _ in rows}) > 1
     head = " | ".join(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)
     lines = [f"| {'encoder: ' if many else ''}run | {head} |", "|---|" + "---:|" * len(tasks)]
-    for key, row in rows.items():
+    for (encoder, name), row in rows.items():
         shown = []
         for task in tasks:
             if task not in row:
@@ -79,20 +103,19 @@ def markdown(results):
             spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
             number = f"{100 * mean:.1f}{spread} ({n})"
             shown.append(f"**{number}**" if mean == best[task] else number)
-        name = f"{key[0]}: {about[key]}" if many else about[key]
-        lines.append(f"| {name} | {' | '.join(shown)} |")
+        lines.append(f"| {encoder + ': ' if many else ''}{name} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
 def layer_figure(results, task):
     """The picture of scores by choice of layers of one task."""
     found = [result for result in results if result["task"] == task]
+    limit = _most([result["fields"]["train_limit"] for result in found])
+    found = [result for result in found if result["fields"]["train_limit"] == limit]
     metric = next(iter(found[0]["metrics"])).replace("_", " ")
     rows, baselines = {}, {}
     names = {"fine_tune": "fine-tuned", "scratch": "random weights, all trained"}
     for result in found:
-        if result["fields"]["train_limit"]:
-            continue
         group = rows if result["method"] == "features" else baselines
         if group is rows:
             key = (result["fields"]["layers"], result["fields"]["reader"])
