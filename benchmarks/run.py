@@ -16,7 +16,7 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, write_json
 from benchmarks.settings import policy, setting
-from keras_plm.data import fingerprint, label_names
+from keras_plm.data import fingerprint, label_ids, label_names
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
 from keras_plm.task import split_groups
@@ -160,6 +160,8 @@ class Bench:
         set_seed(seed)
         train = self.train_examples(run)
         labels = label_names(train)
+        for example in self.examples["test"]:
+            label_ids(example, labels)  # before anything is trained
         first = self.result(run, 0) if seed else None
         if first is not None:
             trials = first["trials"]

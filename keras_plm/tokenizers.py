@@ -1,9 +1,11 @@
 """Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
 
 import gzip
+import io
 import itertools
 import json
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,17 +17,33 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def open_text(path):
-    """Opens a plain or `.gz` UTF-8 text file for reading.
+    """Opens a plain or `.gz` UTF-8 text file for reading line by line.
 
     Raises:
-        ValueError: If the file does not exist or is a folder.
+        ValueError: If the file does not exist or is a folder; on reading, if it is damaged, cut
+            short or no UTF-8 text.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return open(path, encoding="utf-8")
+    return _TextFile(path)
+
+
+class _TextFile(io.TextIOWrapper):
+    """A text file whose errors name it, and the line."""
+
+    def __init__(self, path):
+        super().__init__(gzip.open(path) if path.suffix == ".gz" else open(path, "rb"), "utf-8")
+        self._path, self._line = path, 0
+
+    def __next__(self):
+        self._line += 1
+        try:
+            return super().__next__()
+        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{self._path}:{self._line}: This is not a whole UTF-8 text file. Received: {error}"
+            ) from error
 
 
 @dataclass

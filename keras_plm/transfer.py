@@ -102,10 +102,12 @@ class _Method:
         return {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
 
 
-def _scorer(head, examples, metric, predict):
+def _scorer(head, examples, labels, metric, predict):
     """A function that scores the labels `predict()` gives for the examples; or `None`."""
     if not examples:
         return None
+    for example in examples:
+        label_ids(example, labels)  # an unknown label is a mistake, not a miss
     metric = metric or DEFAULT_METRICS[head]
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
@@ -171,7 +173,7 @@ class FineTune(_Method):
         labels = labels or label_names(train)
         model = head(clone(encoder), labels, tokenizer=tokenizer, dropout=self.dropout)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
-        score = _scorer(head, dev, metric, lambda: model.predict(dev))
+        score = _scorer(head, dev, labels, metric, lambda: model.predict(dev))
         model.training_log = self._train(model, source, score, callbacks, verbose)
         return model
 
@@ -296,7 +298,9 @@ class FeatureBased(_Method):
         readout.reader = reader
         targets = [label_ids(example, labels) for example in train]
         source = stores[0].batches(choice, targets, batch_size=self.batch_size, seed=self.seed)
-        score = _scorer(head, dev, metric, lambda: self.predict(head, readout, stores[1], labels))
+        score = _scorer(
+            head, dev, labels, metric, lambda: self.predict(head, readout, stores[1], labels)
+        )
         return readout, self._train(readout, source, score, callbacks, verbose)
 
     def predict(self, head, readout, store, labels):

@@ -273,6 +273,18 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
     assert "Traceback" not in error and len(error.strip().splitlines()) == 1
 
 
+def test_a_label_never_seen_in_training_is_named(encoder, table, tmp_path, capsys):
+    path = tmp_path / "mine.csv"
+    test = task_from_file(path, "sentence", "answer").read(None, "test")
+    lines = path.read_text().splitlines()
+    number = int(test[0].where.rpartition(":")[2])
+    lines[number - 1] = lines[number - 1].rpartition(",")[0] + ",maybe"
+    path.write_text("\n".join(lines))
+    assert main(["run", *table, *common(encoder, tmp_path), *FAST]) == 2
+    assert re.search(rf"mine.csv:{number}: This label .*'maybe'", capsys.readouterr().err)
+    assert not result_files(tmp_path)
+
+
 def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsys):
     def error(flags):
         assert main(flags) == 2

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import WordPiece, open_text
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
@@ -190,3 +190,18 @@ def test_bad_input_is_explained(tokenizer, tmp_path):
 def test_empty_batch(tokenizer):
     assert tokenizer.pack([])["token_ids"].shape == (0, 0)
     assert tokenizer.count([]).tolist() == [] and tokenizer.count(["unwanted"]).tolist() == [3]
+
+
+@pytest.mark.parametrize("damage", ["cut", "latin-1"])
+def test_damaged_text_is_named(damage, tmp_path):
+    path = tmp_path / "text.txt.gz"
+    text = "Käse\n" * 1000
+    if damage == "cut":
+        whole = gzip.compress(text.encode())
+        path.write_bytes(whole[: len(whole) // 2])
+    else:
+        path.write_bytes(gzip.compress(text.encode("latin-1")))
+    with pytest.raises(ValueError, match=r"text.txt.gz:\d+: This is not a whole UTF-8 text file"):
+        list(open_text(path))
+    with pytest.raises(ValueError, match="text.txt.gz:.* not a whole"):
+        WordPiece.train(path, 100)
