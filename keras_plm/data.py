@@ -478,9 +478,9 @@ class PackedExamples:
         self.tokenizer = tokenizer
         self.examples_of = np.arange(len(examples))
         listed = not isinstance(texts[0], str) and pairs is None
-        if listed:
-            texts, self.examples_of, first_words = self._windows(texts, max_length)
         words = listed if words is None else words
+        if listed and words:
+            texts, self.examples_of, first_words = self._windows(texts, max_length)
         self.encoded = tokenizer.encode(texts, pairs, max_length, return_offsets=words)
         self.lengths = self.encoded.lengths
         self.cut = int(self.encoded.cut.sum())
@@ -494,7 +494,7 @@ class PackedExamples:
             ids = [label_ids(e, labels) for e in examples]
             self.tags = np.ndim(ids[0]) > 0
             if not self.tags:
-                self.targets = np.array(ids)
+                self.targets = np.array(ids)[self.examples_of]
             else:
                 self.targets = [
                     ids[e][f : f + n]

@@ -328,8 +328,10 @@ class Classifier(Head):
 
     @staticmethod
     def decode(labels, logits, source, probabilities=False):
-        """Label names of the logits (K,) of each row."""
-        logits = np.stack(logits)
+        """Label names of the logits (K,) of each row, the mean where an example has windows."""
+        rows, windows = np.stack(logits), np.bincount(source.examples_of)
+        logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)
+        np.add.at(logits, source.examples_of, rows / windows[source.examples_of, None])
         if probabilities:
             return _softmax(logits)
         return [labels[i] for i in logits.argmax(axis=-1)]

@@ -29,12 +29,16 @@ class Example:
     where: str = ""
 
     def __post_init__(self):
-        tags = self.label
-        if isinstance(self.text, str) or tags is None or isinstance(tags, (str, int, float)):
+        tags, where = self.label, f"{self.where}: " if self.where else ""
+        if tags is None or isinstance(tags, (str, int, float)):
             return
+        if isinstance(self.text, str):
+            raise ValueError(
+                f"{where}Tags belong to a list of words: split the text. Received: {self.text!r}"
+            )
         if len(self.text) != len(tags):
             raise ValueError(
-                f"{self.where + ': ' if self.where else ''}Every word needs one tag. "
+                f"{where}Every word needs one tag. "
                 f"Received: {len(self.text)} words and {len(tags)} tags"
             )
 

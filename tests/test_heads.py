@@ -47,7 +47,14 @@ def sentences(count=64, seed=0):
 
 
 def classifier(**options):
-    return Classifier(encoder(), LABELS, tokenizer=TOKENIZER, **options)
+    return Classifier(encoder(), LABELS, tokenizer=TOKENIZER, **with_reader(options))
+
+
+def with_reader(options):
+    """`units` as a reader of that width: built in the test, so that its seed is the test's."""
+    units = options.get("units")
+    others = {name: value for name, value in options.items() if name != "units"}
+    return others if units is None else {**others, "reader": BiLSTM(units)}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def classifier(**options):
         {"pool": "mean"},
         {"layers": LayerChoice(-2, -1, "concat"), "pool": "max"},
         {"layers": LayerChoice(0, -1, "mix")},
-        {"layers": LayerChoice(1, -1, "mean"), "reader": BiLSTM(5)},
+        {"layers": LayerChoice(1, -1, "mean"), "units": 5},
         {"frozen": True},
     ],
     ids=str,
@@ -83,9 +90,9 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"reader": BiLSTM(5)}, {"frozen": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"units": 5}, {"frozen": True}], ids=str)
 def test_tagger_learns_predicts_and_reloads(options, tmp_path):
-    model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **options)
+    model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **with_reader(options))
     model.compile(AdamW(1e-2))
     train = sentences()
     source = model.batches(train, batch_size=16, buckets=1)
@@ -237,3 +244,16 @@ def test_bad_input_is_explained():
         classifier().predict("a")
     with pytest.raises(ValueError, match="lists of words"):
         Tagger(encoder(), TAGS, tokenizer=TOKENIZER).predict(["a b"])
+
+
+def test_long_word_lists_are_classified_once(tmp_path):
+    words = [example.text.split() for example in texts()[:4]]
+    words[2] = words[2] * 40  # longer than the encoder reads
+    examples = [Example(w, LABELS[i % 2]) for i, w in enumerate(words)]
+    for options in ({}, {"units": 3}):
+        model = classifier(**options)
+        model.compile(AdamW(1e-3))
+        model.fit(model.batches(examples), verbose=0)
+        assert len(model.predict(words)) == 4
+        alone = model.predict([words[1]], probabilities=True)
+        assert_close(alone[0], model.predict(words, probabilities=True)[1], atol=1e-5)
