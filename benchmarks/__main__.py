@@ -37,7 +37,7 @@ def main(arguments=None):
 def add_demo(commands):
     text = "pre-train a tiny BERT on a made-up language and put it to work, in a few minutes"
     parser = commands.add_parser("demo", help=text, description=text)
-    parser.add_argument("--out", default=".demo", metavar="DIR", help="(default .demo)")
+    parser.add_argument("--out", metavar="DIR", help="(default .demo/BACKEND)")
     parser.add_argument("--small", action="store_true", help="the same in seconds, to no result")
     parser.set_defaults(run=run_demo)
 
@@ -156,7 +156,7 @@ def run_all(flags, runs):
 
     bench = open_bench(flags)
     todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
-    fits = sum(len(run.grid) if seed == 0 else 1 for run, seed in todo)
+    fits = sum(run.lines(seed) for run, seed in todo)
     results = []
     with progress_bar(bench.task.name, fits, unit=True) as advance:
         bench.progress = advance
@@ -189,6 +189,11 @@ def run_layers(flags):
     from keras_plm import load
     from keras_plm.transfer import distinct_choices
 
+    if flags.picture and flags.method != "features":
+        raise ValueError(
+            "`--picture` draws the method features, with the others of its suite as lines. "
+            f"Received: method={flags.method!r}"
+        )
     names = distinct_choices(load(flags.encoder)[0])
     runs = [from_flags(Run, flags, layers=name) for name in names]
     results = run_all(flags, runs)

@@ -20,15 +20,16 @@ def demo(out, small=False):
     """Pre-trains a tiny BERT on the microworld and compares the ways to use it.
 
     Args:
-        out: Folder for corpus, encoder, results and pictures; what is done there is not done again.
+        out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
+            by default one of the backend's own.
         small: If True, so little of everything that it takes seconds and shows nothing.
 
     Returns:
         The results, as their files hold them.
     """
     started = time.monotonic()
-    out, world = Path(out), World()
     backend = keras.backend.backend()
+    out, world = Path(out or f".demo/{backend}{'-small' if small else ''}"), World()
     console.print(f"[bold]keras_plm demo[/bold] on {backend}: a tiny BERT and a made-up language\n")
 
     corpus = out / "corpus.txt"
@@ -65,7 +66,7 @@ def demo(out, small=False):
     results = []
     names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
     chosen = [tasks(world)[name] for name in names]
-    fits = len(chosen) * sum(len(run.grid) for run in runs)
+    fits = len(chosen) * sum(run.lines(seed=0) for run in runs)
     with progress_bar("2. putting it to work", fits, unit=True) as advance:
         for task in chosen:
             bench = Bench(task, None, encoder, out / "results", out / "features", progress=advance)

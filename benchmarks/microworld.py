@@ -1,10 +1,9 @@
 """The embedded default: a generated English-like language whose truth is known.
 
 Five things of real language are in it, so that what helps on real text can help here: names that
-only the context types, and that are new at test time; many words for one meaning, of which few
-are seen with labels; words with two senses; feelings, with negation and intensity; and things
-that are kinds of other things. Documents keep to their people, places and things, so that the next
-sentence can be guessed.
+only the context types, and that are new at test time; many words for one meaning; words with two
+senses; feelings, with negation and intensity; and things that are kinds of other things. Documents
+keep to their people, places and things, so that the next sentence can be guessed.
 
 It serves the demo and the tests. Its verdicts are no evidence for a claim about real text: the
 language was made by the hands that made the models. Nothing in it was tuned to a result.
@@ -21,7 +20,7 @@ from keras_plm.task import Example, Task
 # Labels a task may spend: few, because that is where pre-training matters.
 TRAIN, DEV, TEST = 300, 300, 600
 
-# Words that can stand for each other. Labelled examples show a few of each set, the corpus all.
+# Words that can stand for each other.
 VERBS = {
     "speak": "said added replied explained insisted whispered shouted claimed",
     "go": "walked travelled moved returned hurried sailed drove flew",

@@ -11,12 +11,13 @@ import keras
 import keras_plm
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
+from benchmarks.tasks import checksum
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.resume import TrainingState, set_seed
 from keras_plm.streams import TokenStream
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import WordPiece, open_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +96,12 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         ValueError: If `out` holds another run, or a file is missing or empty.
     """
     out, work = Path(out), Path(out) / "training"
+    for path in [*corpus, *([] if valid is None else [valid])]:
+        open_text(path).close()  # says what is missing
     described = {
         **dataclasses.asdict(settings),
         "corpus": [Path(path).name for path in corpus],
+        "corpus_sha256": [checksum(path) for path in corpus],
     }
     known = work / "settings.json"
     if known.is_file():
@@ -110,12 +114,14 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         changed = [k for k in described if before.get(k) != described[k]]
         if changed:
             raise ValueError(
-                "A run is resumed with the settings it began with. Received: "
+                "A run is resumed with the settings and text it began with; for others name "
+                "another folder. Received: "
                 + ", ".join(f"{k}={described[k]!r} instead of {before.get(k)!r}" for k in changed)
             )
 
-    tokenizer, stream = _read(settings, corpus, work)
     write_json(known, described)
+    tokenizer, stream = _read(settings, corpus, work)
+    held_out = None if valid is None else _held_out(settings, valid, tokenizer, work)
     set_seed(settings.seed)
     encoder = BERT(
         len(tokenizer),
@@ -149,21 +155,21 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         if state.steps < end:
             meter.end = end  # where it stops `fit`
             model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
-    if valid is not None:
-        losses = evaluate(model, settings, valid, tokenizer, work)
+    if held_out is not None:
+        losses = model.evaluate(held_out, verbose=0, return_dict=True)
+        losses = {name: float(value) for name, value in losses.items()}
         note = json.loads((out / "pretraining.json").read_text())
         write_json(out / "pretraining.json", note | {"valid": losses})
         meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
     return encoder, tokenizer
 
 
-def evaluate(model, settings, valid, tokenizer, work):
-    """Losses and accuracies on one drawing of pairs and masks from a held-out file."""
+def _held_out(settings, valid, tokenizer, work):
+    """One drawing of pairs and masks from a held-out file."""
     stream = TokenStream.build([valid], tokenizer, work / "valid", settings.sentences)
     # One bucket, so that not only the losses but the accuracies too are means over all masks.
     settings = dataclasses.replace(settings, buckets=1)
-    held_out = _batches(settings, stream, tokenizer, settings.max_length, training=False)
-    return {k: float(v) for k, v in model.evaluate(held_out, verbose=0, return_dict=True).items()}
+    return _batches(settings, stream, tokenizer, settings.max_length, training=False)
 
 
 def _batches(settings, stream, tokenizer, length, training=True):
@@ -212,7 +218,10 @@ class Meter(keras.callbacks.Callback):
         kept = []
         if self.path.is_file():
             for line in self.path.read_text().splitlines():
-                entry = json.loads(line)
+                try:
+                    entry = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # half a line, where the run was stopped
                 if entry["step"] <= steps:
                     kept.append(line)
                     self._before = entry.get("seconds", self._before)
@@ -221,6 +230,10 @@ class Meter(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._begun = self._at = time.monotonic()
+
+    def on_train_end(self, logs=None):
+        self._before = self.seconds()
+        self._begun = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
         done = self.state.steps

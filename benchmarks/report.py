@@ -40,8 +40,9 @@ def describe(result, common=("train_limit", "precision")):
         "features": "pre-trained, frozen",
     }
     words = [names[method]]
-    if method in ("features", "untrained"):
+    if method not in TRAINED:
         words += [fields["layers"].replace("_", " "), f"{fields['reader']} reader"]
+        words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
     if "train_limit" not in common:
         words.append(f"{result['counts']['train']:,} training examples")
     if "precision" not in common:
@@ -73,8 +74,20 @@ def rows_of(results):
         if result["method"] not in TRAINED:
             common.append("precision")  # theirs is float32
         row = rows.setdefault((result["encoder"], describe(result, common)), {})
-        row.setdefault(result["task"], []).append(result)
+        of_cell = row.setdefault(result["task"], [])
+        if of_cell and settings_of(of_cell[0]) != settings_of(result):
+            raise ValueError(
+                "Seeds of one run share settings, data and encoder: remove the older files. "
+                f"Received: {result['run']} on {result['task']} with seeds "
+                f"{of_cell[0]['seed']} and {result['seed']} of different runs"
+            )
+        of_cell.append(result)
     return rows
+
+
+def settings_of(result):
+    """What all seeds of a run share."""
+    return result["fields"], result["trials"], result["inputs"]
 
 
 def _most(values):

@@ -60,6 +60,7 @@ class Run:
                 f"Received: method={self.method!r}, layers={self.layers!r}"
             )
         policy(self.precision)
+        self.build(1e-3, 0)  # says which other field is wrong
         try:
             self.grid  # noqa: B018
         except ValueError as error:
@@ -75,12 +76,16 @@ class Run:
     def grid(self):
         return [float(rate) for rate in self.learning_rates.split(",")]
 
+    def lines(self, seed):
+        """How many lines of progress it shows: one a trial, one at the end."""
+        return 1 + (len(self.grid) if seed == 0 else 0)
+
     @property
     def name(self):
         """As in file names: the method, and what tells its variants apart."""
         parts = [self.method]
         if self.reads_features:
-            parts += [self.reader, self.layers]
+            parts += [self.reader, self.layers] + ([self.pool] if self.pool != "mean" else [])
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
         if self.precision != "float32":
@@ -170,6 +175,8 @@ class Bench:
             for rate in run.grid:
                 begun = time.monotonic()
                 model, log = self._fit(run, rate, 0, train, labels)
+                if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
+                    best = model  # of equals the first, as below
                 trials.append(
                     {
                         "learning_rate": rate,
@@ -179,8 +186,6 @@ class Bench:
                     }
                 )
                 self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
-                if log["dev_score"] == max(t["dev_score"] for t in trials):
-                    best = model  # the first of equals is kept, see below
         rate = max(trials, key=lambda t: t["dev_score"])["learning_rate"]
         if first is not None or seed:
             best, log = self._fit(run, rate, seed, train, labels)
@@ -212,6 +217,7 @@ class Bench:
             "seconds": round(time.monotonic() - started, 1),
             **environment(),
             "hash": self.key(run, seed),
+            "inputs": self._data_and_weights,
         }
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f}")

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import types
 import typing
 
 
@@ -33,8 +32,6 @@ def add_flags(parser, cls, names=None):
         if names is not None and field.name not in names:
             continue
         kind = hints[field.name]
-        if isinstance(kind, types.UnionType):  # "int | None"
-            kind = next(k for k in typing.get_args(kind) if k is not type(None))
         text = field.metadata.get("help", "").replace("%", "%%")
         if field.default not in (None, "", dataclasses.MISSING):
             text = f"{text} (default {field.default})"

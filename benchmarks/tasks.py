@@ -3,13 +3,16 @@
 import gzip
 import hashlib
 import re
+import zlib
 from pathlib import Path
 
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
+from keras_plm.data import label_names
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.task import Example, Task, find_file, read_conll, read_table, split_groups
 from keras_plm.tokenizers import open_text
+from keras_plm.transfer import default_metric
 
 SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 
@@ -35,7 +38,9 @@ def read_trees(path):
                     f"{path}:{number}: Each line is one labelled tree, as (3 (2 Good) (2 film)). "
                     f"Received: {line.strip()[:60]!r}"
                 )
-            text = " ".join(words).replace("-LRB-", "(").replace("-RRB-", ")")
+            text = " ".join(words)
+            for escaped, plain in (("-LRB-", "("), ("-RRB-", ")"), (r"\/", "/"), (r"\*", "*")):
+                text = text.replace(escaped, plain)
             where = f"{path}:{number}"
             examples.append(Example(text, SST_LABELS[int(label[1])], where=where))
     if not examples:
@@ -125,12 +130,10 @@ def task_from_file(path, text, label, pair=None, group=None):
     parts = dict(
         zip(("train", "dev", "test"), split_groups(examples, (0.7, 0.15, 0.15)), strict=True)
     )
-    tagging = not isinstance(examples[0].text, str)
-    head, metric = (Tagger, "span_f1") if tagging else (Classifier, "accuracy")
+    head = Classifier if isinstance(examples[0].text, str) else Tagger
+    metric = default_metric(head, label_names(examples))
     files = dict.fromkeys(parts, str(path.resolve()))
-    return Task(
-        name, lambda folder, split: parts[split], head, {metric: getattr(metrics, metric)}, files
-    )
+    return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
 
 
 def _column(number, default):
@@ -147,7 +150,10 @@ def checksum(path):
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
     digest = hashlib.sha256()
-    with opener(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with opener(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or cut short. Received: {error}") from error
     return digest.hexdigest()

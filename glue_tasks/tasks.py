@@ -36,7 +36,8 @@ def group_phrases(examples):
     """SST-2's train phrases grouped by sentence: a phrase belongs to the next one that holds it.
 
     The file lists phrases of all sentences mixed and without ids. A phrase is put with the longest
-    phrase that contains it word for word, so that no part of a chosen sentence is trained on.
+    phrase that contains it word for word; one that stands in several sentences goes with the
+    longest of them.
     """
     import dataclasses
 

@@ -149,6 +149,11 @@ def load_bert(path, head=None):
             f"{path / 'config.json'}: `hidden_act` must be one of {sorted(activations)}. "
             f"Received: {config.get('hidden_act')!r}"
         )
+    sizes = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size")
+    sizes += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+    missing = [name for name in sizes if name not in config]
+    if missing:
+        raise ValueError(f"{path / 'config.json'} is not whole. Received: no {missing[0]!r}")
     encoder = BERT(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],

@@ -122,6 +122,8 @@ class Batches(keras.utils.PyDataset):
             raise ValueError("There is nothing to batch. Received: no rows")
         if isinstance(buckets, int):
             buckets = bucket_lengths(first, buckets, longest=longest)
+            if callable(lengths) and longest is not None:
+                buckets[-1] = longest  # rows of a later epoch may be longer than those of the first
         self.buckets = sorted(buckets)
         for length in self.buckets:
             if self.rows_per_batch(length) % shard[1]:
@@ -172,13 +174,12 @@ class Batches(keras.utils.PyDataset):
         if len(left):
             # The shortest bucket that holds what is left over, no longer one than needed.
             length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
-            size = self.rows_per_batch(length)
-            for part in np.split(left, range(size, len(left), size)):
-                plan.append((length, np.pad(part, (0, size - len(part)), constant_values=-1)))
+            filled = self.rows_per_batch(length) - len(left)
+            plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
         if self.training:
             plan = [plan[i] for i in rng.permutation(len(plan))]
         # Keras' TensorFlow path takes the signature from the first two batches: of different
-        # buckets, they tell it which dimensions vary.
+        # buckets, they tell it which dimensions vary. (`fit` gives it `tf_dataset` instead.)
         other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
         if other is not None:
             plan[1], plan[other] = plan[other], plan[1]
@@ -207,7 +208,10 @@ class Batches(keras.utils.PyDataset):
         return self.plan(epoch)[number][1].reshape(count, -1)[part]
 
     def __getitem__(self, index):
-        x, y, weights = self._collate(*self._place(index))
+        return self._finish(*self._collate(*self._place(index)))
+
+    def _finish(self, x, y, weights):
+        """A batch as Keras takes it: weights scaled, this shard's rows."""
         if y is not None:
             scales = itertools.repeat(None) if self.training else self._evaluation_scales()
             leaves = [
@@ -256,6 +260,29 @@ class Batches(keras.utils.PyDataset):
                 lambda leaf, factor=factor: factor * leaf.size / len(leaf) for factor in factors
             ]
         return self._scales
+
+    def tf_dataset(self):
+        """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
+
+        Keras would take the signature from the next two batches, which after a resume may be of
+        one bucket. An axis is left open unless it is the same in every bucket.
+        """
+        import tensorflow as tf
+
+        numbers = {length: number for number, (length, _) in enumerate(self.plan(0))}
+        parts = [self._finish(*self._collate(0, number)) for number in numbers.values()]
+
+        def spec(*leaves):
+            axes = [set(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
+            shape = [sizes.pop() if len(sizes) == 1 else None for sizes in axes[1:]]
+            return tf.TensorSpec([None, *shape], leaves[0].dtype)
+
+        signature = keras.tree.map_structure(spec, *parts)
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.with_options(options).prefetch(2)
 
     def on_epoch_begin(self):
         self._begun = True
@@ -314,23 +341,24 @@ class FitsBatches:
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
-        if isinstance(x, Batches):
-            shuffle = False
-            callbacks = [StepCounter(x), *(callbacks or ())]
+        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        source, before = x, None
+        if isinstance(source, Batches):
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
+            before = source.class_weight
             if class_weight is not None:
-                x.class_weight = class_weights(class_weight, getattr(self, "labels", None))
-                class_weight = None
-        with warnings.catch_warnings():
-            # An encoder's pooler has no part in tagging, which is no mistake.
-            warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
-            return super().fit(
-                x,
-                *args,
-                class_weight=class_weight,
-                shuffle=shuffle,
-                callbacks=callbacks,
-                **kwargs,
-            )
+                weights = class_weights(class_weight, getattr(self, "labels", None))
+                source.class_weight, options["class_weight"] = weights, None
+            if keras.backend.backend() == "tensorflow":
+                x = source.tf_dataset()
+        try:
+            with warnings.catch_warnings():
+                # An encoder's pooler has no part in tagging, which is no mistake.
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+                return super().fit(x, *args, **options, **kwargs)
+        finally:
+            if isinstance(source, Batches):
+                source.class_weight = before
 
 
 def batches(
@@ -462,6 +490,8 @@ class PackedExamples:
     """
 
     def __init__(self, examples, tokenizer, labels=None, max_length=None, words=None):
+        if isinstance(examples, str):
+            raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
         examples = list(examples)
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
@@ -493,6 +523,11 @@ class PackedExamples:
         if any(label is not None for label in found):
             ids = [label_ids(e, labels) for e in examples]
             self.tags = np.ndim(ids[0]) > 0
+            if self.tags and not (listed and words):
+                raise ValueError(
+                    "A tag per word is learned by a `Tagger`; here a text has one label. "
+                    f"Received: {len(ids[0])} tags for {examples[0].text!r}"
+                )
             if not self.tags:
                 self.targets = np.array(ids)[self.examples_of]
             else:
@@ -583,7 +618,7 @@ def label_names(examples):
     for example in examples:
         label = example.label
         found.update(label if isinstance(label, (list, tuple)) else [label])
-    return sorted(found, key=lambda name: (name != "O", name))
+    return sorted(found, key=lambda name: (name != "O", str(name)))
 
 
 def run_on(model, batches):

@@ -112,8 +112,11 @@ class FeatureStore:
             feature_gb: Largest size, in gigabytes.
 
         Raises:
-            ValueError: If the store would be larger, with its size and what to do.
+            ValueError: If `pool` is unknown, or the store would be larger, with its size and what
+                to do.
         """
+        if pool is not None and pool not in POOLINGS:
+            raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
         key = fingerprint(encoder, tokenizer, texts, pool)[:24]
         final = Path(folder) / key
@@ -250,6 +253,7 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
     """
     choice = layer_choice(layers)
     _refuse_learned(choice, layers)
+    _refuse_string(texts)
     if not len(texts):
         width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
         return np.zeros((0, width), "float32") if pool else []
@@ -259,6 +263,11 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
         rows = [row.reshape(len(row), -1) for row in rows]
         del store
     return np.concatenate(rows) if pool else rows
+
+
+def _refuse_string(texts):
+    if isinstance(texts, str):
+        raise ValueError(f"Give a list of texts, also of one. Received: {texts!r}")
 
 
 def _refuse_learned(choice, name):
@@ -316,6 +325,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):
     def transform(self, X):  # noqa: N803
         """(N, D) vectors of N texts."""
         self.fit(X)
+        _refuse_string(X)
         choice = layer_choice(self.layers)
         count = len(self.encoder.output["layers"])
         if not len(X):

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data import FitsBatches, batches, run_on
+from keras_plm.data import Batches, FitsBatches, batches, run_on
 from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling, ScalarMix
+from keras_plm.metrics import are_spans
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -173,8 +174,13 @@ class Head(FitsBatches, keras.Model):
             arrays (words, K)).
 
         Raises:
-            ValueError: If the head has no tokenizer.
+            ValueError: If the head has no tokenizer, or `x` is `Batches`.
         """
+        if isinstance(x, Batches):
+            raise ValueError(
+                "`Batches` are ordered by length: give the examples themselves to `predict`, or "
+                "read rows with `keras_plm.data.run_on`. Received: Batches"
+            )
         if not isinstance(x, (str, list, tuple)):
             return super().predict(x, *args, **kwargs)
         if self.tokenizer is None:
@@ -401,7 +407,9 @@ class Tagger(Head):
         return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
 
     def default_metrics(self):
-        return [SpanF1(self.labels)]
+        if are_spans(self.labels):
+            return [SpanF1(self.labels)]
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def _as_examples(self, x, pairs):
         examples = super()._as_examples(x, pairs)

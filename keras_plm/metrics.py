@@ -1,8 +1,11 @@
 """Scores of predictions: plain functions `(y_true, y_pred) -> float`."""
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
+
+SPAN_PREFIXES = ("B-", "I-", "E-", "S-")
 
 
 def accuracy(y_true, y_pred):
@@ -65,6 +68,27 @@ def spearman_correlation(y_true, y_pred):
 
     _check_lengths(y_true, y_pred)
     return float(spearmanr(y_true, y_pred).statistic)
+
+
+def word_accuracy(y_true, y_pred):
+    """Share of words whose tag equals the true one, in [0, 1].
+
+    >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])
+    0.75
+    """
+    _check_lengths(y_true, y_pred)
+    for true, pred in zip(y_true, y_pred, strict=True):
+        _check_lengths(true, pred)
+    return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))
+
+
+def are_spans(tags):
+    """True where tags mark chunks, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
+
+    >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])
+    (True, False)
+    """
+    return all(tag == "O" or (tag[:2] in SPAN_PREFIXES and len(tag) > 2) for tag in tags)
 
 
 def spans(tags):

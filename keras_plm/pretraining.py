@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_plm.data import Batches, FitsBatches
 from keras_plm.layers import Dense, LayerNormalization
+from keras_plm.layers.transformer import ACTIVATIONS
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -65,7 +66,7 @@ class MaskedTokenScores(keras.layers.Layer):
             name="dense",
         )
         self.norm = LayerNormalization(epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm")
-        self.approximate = activation == "gelu_tanh"
+        self.activation = ACTIVATIONS[activation]
 
     def build(self, sequence_shape, positions_shape):
         self.dense.build(sequence_shape)
@@ -76,7 +77,7 @@ class MaskedTokenScores(keras.layers.Layer):
 
     def call(self, sequence, positions):
         masked = ops.take_along_axis(sequence, positions[..., None], axis=1)  # (B, P, D)
-        masked = self.norm(ops.gelu(self.dense(masked), approximate=self.approximate))
+        masked = self.norm(self.activation(self.dense(masked)))
         scores = self.token_embedding(masked, reverse=True)  # (B, P, V)
         return scores + ops.cast(self.bias, scores.dtype)
 
@@ -122,6 +123,7 @@ class MaskedLM(FitsBatches, keras.Model):
         scores = MaskedTokenScores(
             encoder.token_embedding,
             activation=getattr(encoder, "activation", "gelu_erf"),
+            norm_epsilon=getattr(encoder, "norm_epsilon", 1e-12),
             initializer_range=deviation,
             dtype=encoder.dtype_policy,
             name="masked_lm",
@@ -187,8 +189,8 @@ def masked_lm_batches(
     create_pretraining_data.py.
 
     Differs from the paper: pairs and masks are drawn in every epoch instead of once for ten
-    copies of the data; with `whole_word` a row stops at the first word that does not fit its
-    number of masks instead of trying others.
+    copies of the data; short rows are drawn by row, not by document; with `whole_word` a row stops
+    at the first word that does not fit its number of masks instead of trying others.
 
     Args:
         stream: A `keras_plm.streams.TokenStream`.

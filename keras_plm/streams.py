@@ -81,6 +81,11 @@ class TokenStream:
             known = json.loads((folder / "stream.json").read_text())
             if known["key"] == description["key"]:
                 return cls(folder)
+        elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+            raise ValueError(
+                "A stream needs a folder of its own, a new one or that of an older stream. "
+                f"Received: {str(folder)!r}"
+            )
 
         temporary = folder.with_name(folder.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,6 +1,7 @@
 """What a labelled problem is: examples, and how a task's files become examples."""
 
 import csv
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,8 +131,8 @@ def _lines(path):
 def read_conll(path, word_column=0, tag_column=-1):
     """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
 
-    Columns are parted by blanks or tabs; `-DOCSTART-` begins a document, which becomes the
-    examples' group (without any, each sentence is its own group).
+    Columns are parted by blanks or tabs; `-DOCSTART-` parts documents, which become the examples'
+    groups (without any, each sentence is its own group).
 
     Args:
         path: The file, plain or .gz.
@@ -143,12 +144,12 @@ def read_conll(path, word_column=0, tag_column=-1):
     Raises:
         ValueError: Naming file and line, if a line has too few columns, or if there is no sentence.
     """
-    examples, words, tags, document, start = [], [], [], None, 1
+    examples, words, tags, document, start = [], [], [], 0, 1
     needed = max(word_column + 1, tag_column + 1, 2)
 
     def finish():
         if words:
-            group = None if document is None else f"{path}#{document}"
+            group = f"{path}#{document}"
             examples.append(Example(words, tags, group=group, where=f"{path}:{start}"))
 
     for number, line in _lines(path):
@@ -156,10 +157,12 @@ def read_conll(path, word_column=0, tag_column=-1):
             finish()
             words, tags = [], []
             if line.startswith("-DOCSTART-"):
-                document = 0 if document is None else document + 1
+                document += 1
             continue
         columns = line.split("\t") if "\t" in line else line.split()
-        if len(columns) < needed or not columns[word_column].strip():
+        if len(columns) < needed or not (
+            columns[word_column].strip() and columns[tag_column].strip()
+        ):
             raise ValueError(
                 f"{path}:{number}: A line of a CoNLL file holds a word and its tag, parted by a "
                 f"blank or tab. Received: {line!r}"
@@ -169,6 +172,8 @@ def read_conll(path, word_column=0, tag_column=-1):
         words.append(columns[word_column])
         tags.append(columns[tag_column])
     finish()
+    if not document:
+        examples = [dataclasses.replace(example, group=None) for example in examples]
     if not examples:
         raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
     return examples
@@ -207,12 +212,26 @@ def read_table(path, text, label=None, pair=None, group=None, separator=None, qu
             raise ValueError(
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
             )
-        examples.append(
-            Example(**{field: row[name] for field, name in columns.items()}, where=where)
-        )
+        values = {part: row[name] for part, name in columns.items()}
+        for part, value in values.items():
+            if not _is_a(part, value):
+                raise ValueError(
+                    f"{where}: A {part} is a string, or a list of strings where every word has "
+                    f"a tag. Received: {columns[part]}={value!r}"
+                )
+        examples.append(Example(**values, where=where))
     if not examples:
         raise ValueError(f"{path}: No example in this file. Received: an empty table")
     return examples
+
+
+def _is_a(field, value):
+    """True where a table's value is what a field of `Example` may be."""
+    if isinstance(value, list):
+        return field in ("text", "label") and all(isinstance(item, str) for item in value)
+    return isinstance(value, str) or (
+        field in ("label", "group") and isinstance(value, int | float)
+    )
 
 
 def _json_rows(path):

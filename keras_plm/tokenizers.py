@@ -246,12 +246,6 @@ class WordPiece:
         """The text of token ids: pieces joined, special tokens left out."""
         return self._tokenizer.decode([int(i) for i in token_ids])
 
-    def count(self, texts):
-        """(N,) tokens of each text or list of words, without special tokens."""
-        if not len(texts):
-            return np.zeros(0, dtype=np.int64)
-        return np.array([len(row.ids) for row in self._encode(texts, offsets=False)])
-
     def pack(self, texts, pairs=None, max_length=None, return_offsets=False):
         """`[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]` as padded arrays.
 

@@ -25,7 +25,6 @@ from keras_plm.resume import set_seed
 from keras_plm.task import split_groups
 
 __all__ = [
-    "DEFAULT_METRICS",
     "LAYER_CHOICES",
     "FeatureBased",
     "FeatureExtractor",
@@ -34,6 +33,7 @@ __all__ = [
     "KeepBest",
     "clone",
     "compare_layers",
+    "default_metric",
     "distinct_choices",
     "every_choice",
     "extract_features",
@@ -41,9 +41,10 @@ __all__ = [
 ]
 
 
-def clone(encoder):
-    """A copy of an encoder with the same weights."""
-    copy = type(encoder).from_config(encoder.get_config())
+def clone(encoder, **changes):
+    """A copy of an encoder with the same weights; `changes` are arguments that differ."""
+    config = encoder.get_config()
+    copy = type(encoder).from_config({**config, **{k: changes[k] for k in changes if k in config}})
     copy.set_weights(encoder.get_weights())
     copy.trainable = True
     return copy
@@ -87,6 +88,13 @@ class _Method:
     dropout: float
     seed: int
 
+    def __post_init__(self):
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must lie in [0, 1). Received: {self.dropout}")
+
     def _train(self, model, source, score, callbacks, verbose):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
         total = len(source) * self.epochs
@@ -108,12 +116,16 @@ def _scorer(head, examples, labels, metric, predict):
         return None
     for example in examples:
         label_ids(example, labels)  # an unknown label is a mistake, not a miss
-    metric = metric or DEFAULT_METRICS[head]
+    metric = metric or default_metric(head, labels)
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
 
 
-DEFAULT_METRICS = {Classifier: metrics.accuracy, Tagger: metrics.span_f1}
+def default_metric(head, labels):
+    """How a head's labels are scored: accuracy, or F1 of spans where tags mark spans."""
+    if head is not Tagger:
+        return metrics.accuracy
+    return metrics.span_f1 if metrics.are_spans(labels) else metrics.word_accuracy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +140,8 @@ class FineTune(_Method):
         batch_size: Examples per step; the paper uses 16 or 32.
         warmup: Share of the steps in which the rate rises.
         weight_decay: Of AdamW.
-        dropout: Share of features dropped before the output layer.
+        dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
+            output layer.
         seed: Of the order of examples, of initial weights and of dropout.
     """
 
@@ -171,7 +184,8 @@ class FineTune(_Method):
         """
         set_seed(self.seed)
         labels = labels or label_names(train)
-        model = head(clone(encoder), labels, tokenizer=tokenizer, dropout=self.dropout)
+        copy = clone(encoder, dropout=self.dropout)
+        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = _scorer(head, dev, labels, metric, lambda: model.predict(dev))
         model.training_log = self._train(model, source, score, callbacks, verbose)
@@ -210,6 +224,7 @@ class FeatureBased(_Method):
     feature_gb: float = 8.0
 
     def __post_init__(self):
+        super().__post_init__()
         layer_choice(self.layers)
         if self.reader not in ("linear", "bilstm"):
             raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {self.reader!r}")
@@ -356,10 +371,12 @@ def compare_layers(
         parts = split_groups(examples, (0.7, 0.15, 0.15))
         examples = dict(zip(("train", "dev", "test"), parts, strict=True))
     method = method or FeatureBased()
-    metric = metric or DEFAULT_METRICS[head]
     train, dev, test = (examples[split] for split in ("train", "dev", "test"))
-    truth = [example.label for example in test]
     labels = label_names(train)
+    metric = metric or default_metric(head, labels)
+    for example in test:
+        label_ids(example, labels)
+    truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:
         stores = [

@@ -11,6 +11,7 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.report import into_readme, markdown, read_results, speed_markdown
+from benchmarks.run import Bench
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
@@ -152,6 +153,29 @@ def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, t
     assert first["dev_score"] == best["dev_score"]
 
 
+def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch):
+    flags = ["run", *table, *common(encoder, tmp_path), "--learning-rates", "1e-5,3e-2"]
+    scored = []
+
+    def fit(self, run, rate, seed, train, labels):
+        return rate, {"dev_score": 0.5, "best_epoch": 1}
+
+    def predict(self, run, model, seed, labels, examples):
+        scored.append(model)
+        return [example.label for example in examples]
+
+    monkeypatch.setattr(Bench, "_fit", fit)
+    monkeypatch.setattr(Bench, "_predict", predict)
+    assert main([*flags, "--seeds", "1"]) == 0
+    assert scored == [1e-5]
+
+
+def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
+    words = "".join(f"{'abc'[i % 3]} {'DET NOUN VERB'.split()[i % 3]}\n\n" for i in range(40))
+    (tmp_path / "pos.conll").write_text(words)
+    assert list(task_from_file(tmp_path / "pos.conll", None, None).metrics) == ["word_accuracy"]
+
+
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
@@ -209,11 +233,12 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
 def result(method, task, score, seed, **fields):
     run = method + "".join(f"-{v}" for v in fields.values())
     common = {"train_limit": 0, "layers": "last", "reader": "linear", "precision": "float32"}
+    common["pool"] = "mean"
     fields = common | fields
     return {
         "task": task, "encoder": "e", "method": method, "run": run, "fields": fields,
         "seed": seed, "score": score, "metrics": {"accuracy": score},
-        "counts": {"train": fields["train_limit"] or 60_000},
+        "counts": {"train": fields["train_limit"] or 60_000}, "trials": [], "inputs": "abc",
     }  # fmt: skip
 
 
@@ -228,6 +253,13 @@ def test_tables_show_mean_deviation_and_number():
     assert lines[0] == "| run | t (accuracy) | u (accuracy) |"
     assert lines[2] == "| random weights, all trained | 50.0 (1) | **40.0 (1)** |"
     assert lines[3] == "| pre-trained, fine-tuned | **72.0 ± 2.8 (2)** |  |"
+
+
+def test_seeds_of_different_runs_are_not_averaged():
+    results = [result("scratch", "t", 0.5, 0), result("scratch", "t", 0.6, 1)]
+    results[1]["inputs"] = "other weights"
+    with pytest.raises(ValueError, match="Seeds of one run share settings"):
+        markdown(results)
 
 
 def test_a_row_says_what_is_unlike_its_task():

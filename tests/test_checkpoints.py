@@ -132,8 +132,8 @@ def test_every_backend_reads_the_folder_alike(backend, tmp_path):
             np.testing.assert_allclose(found[name], to_numpy(array), atol=1e-5)
 
 
-@pytest.fixture
-def peer(tmp_path):
+@pytest.fixture(params=[{}, {"layer_norm_eps": 1e-2, "hidden_act": "relu"}], ids=str)
+def peer(request, tmp_path):
     """A random BERT of `transformers`, saved as it saves one."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -146,6 +146,7 @@ def peer(tmp_path):
         intermediate_size=12,
         max_position_embeddings=9,
         initializer_range=0.5,  # so that every weight matters
+        **request.param,
     )
     model = transformers.BertForPreTraining(config).eval()
     for parameter in model.parameters():
@@ -232,6 +233,9 @@ class TestHuggingFace:
             load_bert(changed(hidden_act="swish"))
         with pytest.raises(ValueError, match="not that of a BERT.*'roberta'"):
             load_bert(changed(model_type="roberta"))
+        with pytest.raises(ValueError, match="config.json is not whole.*'vocab_size'"):
+            (folder / "config.json").write_text('{"model_type": "bert", "hidden_act": "gelu"}')
+            load_bert(folder)
         with pytest.raises(ValueError, match="no 'encoder.layer.2"):
             load_bert(changed(num_hidden_layers=3))
         with pytest.raises(ValueError, match="No config.json of a Hugging Face BERT"):

@@ -141,6 +141,28 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
     assert source.step == 3 * count + 2
 
 
+def test_fit_goes_on_from_any_step():
+    """On TensorFlow, also where the next two batches tell nothing about the lengths behind them."""
+
+    def rows_of_ones(rows, length, rng, epoch):
+        x = {"row": np.ones((len(rows), length), "float32")}
+        return x, np.ones(len(rows)), None
+
+    model = summing_model()
+    source = Batches(LENGTHS, rows_of_ones, tokens_per_batch=256, seed=3)
+    lengths = [length for length, _ in source.plan(0)]
+    alike = [i for i in range(len(lengths) - 2) if lengths[i] == lengths[i + 1] != lengths[i + 2]]
+    source.step = alike[0]
+    model.fit(source, verbose=0)
+    assert source.step == alike[0] + len(source)
+
+
+def test_rows_of_a_later_epoch_may_be_longer():
+    lengths = [np.array([9, 20]), np.array([12, 40])]
+    source = Batches(lambda epoch: lengths[epoch % 2], collate, batch_size=1, longest=48)
+    assert {length for length, _ in source.plan(1)} <= {16, 48}
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_shards_part_the_same_batches(count):
     whole = make(batch_size=8, tokens_per_batch=None)
@@ -200,6 +222,8 @@ def test_classes_can_be_weighted():
     plain = model.fit(source, verbose=0).history["loss"][0]
     weighted = model.fit(source, class_weight={1: 5.0}, verbose=0).history["loss"][0]
     np.testing.assert_allclose(weighted / plain, (3 + 5) / 4, rtol=1e-5)
+    again = model.fit(source, verbose=0).history["loss"][0]
+    np.testing.assert_allclose(again, plain, rtol=1e-5)
     assert class_weights({"no": 3}, ["yes", "no"]).tolist() == [1, 3]
     with pytest.raises(ValueError, match="Received: 'maybe'"):
         class_weights({"maybe": 3}, ["yes", "no"])
@@ -291,6 +315,10 @@ def test_bad_input_is_explained():
         Batches([], collate, batch_size=1)
     with pytest.raises(ValueError, match="longer than the last bucket"):
         len(Batches([1, 9], collate, batch_size=1, buckets=[8]))
+    with pytest.raises(ValueError, match="Give a list of texts"):
+        batches("a b", TOKENIZER)
+    with pytest.raises(ValueError, match="learned by a `Tagger`"):
+        batches([Example(["a", "b"], ["x", "y"])], TOKENIZER, ["x", "y"], words=False)
     with pytest.raises(ValueError, match="no examples"):
         batches([], TOKENIZER)
     with pytest.raises(ValueError, match="need a `tokenizer`"):

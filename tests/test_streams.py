@@ -66,6 +66,9 @@ def test_bad_input_is_explained(files, tmp_path):
         TokenStream.build(files, TOKENIZER, tmp_path / "s", sentences="words")
     with pytest.raises(ValueError, match="No file .*none.txt"):
         TokenStream.build([tmp_path / "none.txt"], TOKENIZER, tmp_path / "s")
+    with pytest.raises(ValueError, match="a folder of its own"):
+        TokenStream.build(files, TOKENIZER, files[0].parent)
+    assert files[0].is_file()
     files[0].write_text("\n \n")
     with pytest.raises(ValueError, match="no text in these files"):
         TokenStream.build(files[:1], TOKENIZER, tmp_path / "s", sentences="lines")

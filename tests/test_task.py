@@ -17,12 +17,18 @@ def test_conll_with_documents_and_tabs(tmp_path):
     examples = read_conll(path)
     assert [list(e.text) for e in examples] == [["EU", "rejects"], ["Bonn"], ["He"]]
     assert [list(e.label) for e in examples] == [["I-ORG", "O"], ["I-LOC"], ["O"]]
-    assert [e.group for e in examples] == [f"{path}#0", f"{path}#1", f"{path}#1"]
+    assert [e.group for e in examples] == [f"{path}#1", f"{path}#2", f"{path}#2"]
     assert [e.where for e in examples] == [f"{path}:3", f"{path}:8", f"{path}:10"]
-    assert list(read_conll(path, 0, 1)[0].label) == ["NNP", "VBZ"] if False else True
+    assert list(read_conll(path, 0, 1)[0].label) == ["NNP", "VBZ"]
     with gzip.open(tmp_path / "b.conll.gz", "wt") as file:
         file.write("a O\n")
     assert read_conll(tmp_path / "b.conll.gz")[0].group is None
+
+
+def test_sentences_before_the_first_mark_are_a_document_too(tmp_path):
+    (tmp_path / "a.conll").write_text("a O\n\nb O\n-DOCSTART- O\n\nc O\n-DOCSTART- O\n")
+    groups = [example.group for example in read_conll(tmp_path / "a.conll")]
+    assert groups[0] == groups[1] != groups[2]
 
 
 def test_real_conll_files_have_their_published_counts(data):
@@ -63,6 +69,8 @@ def test_tables_of_every_format(tmp_path):
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "a.jsonl:2: .*one JSON object"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: .*one JSON object"),
         ("a.jsonl", '{"text": ["a", "b"], "label": ["O"]}\n', "a.jsonl:1: .*2 words and 1 tags"),
+        ("a.jsonl", '{"text": 5, "label": "x"}\n', "a.jsonl:1: A text is a string.*text=5"),
+        ("a.conll", "London\t\n", "a.conll:1: .*a word and its tag"),
     ],
 )
 def test_malformed_files_are_named_with_their_line(name, content, match, tmp_path):

@@ -152,6 +152,7 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     assert_close([to_numpy(w) for w in model.weights], before, atol=0)
     assert fitted.training_log["loss"][-1] < fitted.training_log["loss"][0]
     assert fitted.optimizer is not None and isinstance(fitted, keras.Model)
+    assert fitted.encoder.dropout == method.dropout
     assert len(fitted.predict(examples(3))) == 3
 
 
@@ -270,6 +271,12 @@ def test_bad_input_is_explained():
         FeatureBased(reader="lstm")
     with pytest.raises(ValueError, match="`pool` must be"):
         FeatureBased(pool="sum")
+    with pytest.raises(ValueError, match="`epochs` must be 1 or more"):
+        FineTune(epochs=0)
+    with pytest.raises(ValueError, match="`pool` must be None or one of"):
+        extract_features(encoder(), TOKENIZER, ["a"], pool="average")
+    with pytest.raises(ValueError, match="Give a list of texts"):
+        extract_features(encoder(), TOKENIZER, "a b")
     with pytest.raises(ValueError, match="weighted sum is learned"):
         extract_features(encoder(), TOKENIZER, ["a"], "weighted_sum_all")
     # A label that training never saw is named with its place.
