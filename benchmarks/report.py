@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.records import write_text
 from benchmarks.run import summary
 from keras_plm.plots import score_by_layer
+from keras_plm.transfer import LAYER_CHOICES
 
 ORDER = ("scratch", "untrained", "features", "fine_tune")
 TRAINED = ("scratch", "fine_tune")  # the encoder learns
@@ -66,9 +67,7 @@ def rows_of(results):
             "precision": _most(f["precision"] for f in trained),
         }
     rows = {}
-    for result in sorted(
-        results, key=lambda r: (r["encoder"], ORDER.index(r["method"]), r["run"], r["seed"])
-    ):
+    for result in sorted(results, key=_place):
         of_task, fields = usual[result["task"]], result["fields"]
         common = [name for name in of_task if fields[name] == of_task[name]]
         if result["method"] not in TRAINED:
@@ -83,6 +82,15 @@ def rows_of(results):
             )
         of_cell.append(result)
     return rows
+
+
+def _place(result):
+    """Where a result stands in a table: choices of layers as the paper lists them."""
+    names, fields = list(LAYER_CHOICES), result["fields"]
+    layers = names.index(fields["layers"]) if fields["layers"] in names else len(names)
+    method = ORDER.index(result["method"])
+    reader = fields["reader"] if result["method"] not in TRAINED else ""
+    return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]
 
 
 def settings_of(result):
