@@ -19,7 +19,6 @@ from benchmarks.settings import policy, setting
 from keras_plm.data import fingerprint, label_ids, label_names
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
-from keras_plm.task import split_groups
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, layer_choice
 
 METHODS = {
@@ -143,8 +142,8 @@ class Bench:
         examples = self.examples["train"]
         if not run.train_limit or run.train_limit >= len(examples):
             return examples
-        share = run.train_limit / len(examples)
-        return split_groups(examples, (share, 1 - share), seed=0)[0][: run.train_limit]
+        rows = np.random.default_rng(0).permutation(len(examples))[: run.train_limit]
+        return [examples[row] for row in np.sort(rows)]
 
     def path(self, run, seed):
         """The result file of a run."""
