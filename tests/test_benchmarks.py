@@ -166,8 +166,10 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
 
     monkeypatch.setattr(Bench, "_fit", fit)
     monkeypatch.setattr(Bench, "_predict", predict)
-    assert main([*flags, "--seeds", "1"]) == 0
+    assert main([*flags, "--seeds", "1", "--train-limit", "20"]) == 0
     assert scored == [1e-5]
+    (file,) = result_files(tmp_path)
+    assert json.loads(file.read_text())["counts"]["train"] == 20 and "n20" in file.name
 
 
 def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
