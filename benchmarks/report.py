@@ -158,34 +158,25 @@ def layer_figure(results, task):
     return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
 
 
-SPEED_COLUMNS = ("keras_plm", "keras_plm, bfloat16")
+PEERS = ("transformers", "transformers, tuned", "KerasHub", "KerasHub at 128")
+OURS = ("keras_plm", "keras_plm, bfloat16")
 
 
 def speed_markdown(path):
-    """The table of a file that the command `speed` wrote: our rates beside the peers'."""
+    """The table of a file that the command `speed` wrote: rates, and ours as ratios to peers'."""
     report = json.loads(Path(path).read_text())
-    peers = [
-        name
-        for name in ("transformers", "transformers, tuned", "KerasHub", "KerasHub at 128")
-        if any(name in work["contestants"] for work in report["results"].values())
-    ]
-    shown = [*SPEED_COLUMNS, *peers]
-    lines = [
-        f"| work, in ... per second | {' | '.join(shown)} | share of the matrix rate |",
-        "|---|" + "---:|" * (len(shown) + 1),
-    ]
+    works = report["results"].values()
+    shown = [c for c in (*PEERS, *OURS) if any(c in work["contestants"] for work in works)]
+    head = [*shown, *(f"ours : {peer}" for peer in PEERS[:2]), "share of the matrix rate"]
+    lines = [f"| per second | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, work in report["results"].items():
         rows = work["contestants"]
-        plain = rows["transformers"]["per_second"]
-        numbers = [
-            f"{rows[c]['per_second']:,.0f} ({rows[c]['per_second'] / plain:.2f}x)"
-            if c in rows
-            else ""
-            for c in shown
-        ]
-        best = rows.get(SPEED_COLUMNS[1], {}).get("share_of_matrix_rate")
-        share = f"{best:.0%}" if best is not None else ""
-        lines.append(f"| {name}: {work['unit']} | {' | '.join(numbers)} | {share} |")
+        fastest = rows.get(OURS[1], rows[OURS[0]])
+        cells = [f"{rows[c]['per_second']:,.0f}" if c in rows else "" for c in shown]
+        cells += [f"{fastest['ratios'][p]:.2f}" if p in rows else "" for p in PEERS[:2]]
+        share = fastest.get("share_of_matrix_rate")
+        cells.append(f"{share:.0%}" if share is not None else "")
+        lines.append(f"| {name}: {work['unit']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
