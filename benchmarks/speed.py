@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.records import environment, write_json
 from benchmarks.settings import policy, setting
-from keras_plm.data import Batches, run_on
+from keras_plm.batching import Batches, run_on
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.optimization import AdamW

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from keras_plm.data import Batches, PackedExamples, fingerprint, stack_padded
+from keras_plm.batching import Batches
+from keras_plm.data import PackedExamples, fingerprint, stack_padded
 from keras_plm.layers import POOLINGS, LayerChoice
 
 LAYER_CHOICES = {

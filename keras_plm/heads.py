@@ -13,7 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data import Batches, FitsBatches, batches, run_on
+from keras_plm.batching import Batches, FitsBatches, run_on
+from keras_plm.data import batches
 from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling, ScalarMix
 from keras_plm.metrics import are_spans
 
@@ -179,7 +180,7 @@ class Head(FitsBatches, keras.Model):
         if isinstance(x, Batches):
             raise ValueError(
                 "`Batches` are ordered by length: give the examples themselves to `predict`, or "
-                "read rows with `keras_plm.data.run_on`. Received: Batches"
+                "read rows with `keras_plm.batching.run_on`. Received: Batches"
             )
         if not isinstance(x, (str, list, tuple)):
             return super().predict(x, *args, **kwargs)

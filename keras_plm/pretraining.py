@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data import Batches, FitsBatches
+from keras_plm.batching import Batches, FitsBatches
 from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers.transformer import ACTIVATIONS
 
@@ -203,7 +203,7 @@ def masked_lm_batches(
         whole_word: If True, all pieces of a word are guessed together.
         short_share: Share of rows with a random smaller length.
         training: If True, shuffle.
-        batch_size, tokens_per_batch, **options: As in `keras_plm.data.Batches`.
+        batch_size, tokens_per_batch, **options: As in `keras_plm.batching.Batches`.
 
     Returns:
         `Batches` of x: `token_ids`, `segment_ids`, `padding_mask` (B, T), `masked_positions`

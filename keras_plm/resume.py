@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.data import StepCounter
+from keras_plm.batching import StepCounter
 
 STATE = "state.safetensors"
 
@@ -43,7 +43,7 @@ class TrainingState(StepCounter):
 
     Args:
         folder: Where `state.safetensors` is kept.
-        batches: The `keras_plm.data.Batches` that `fit` is given.
+        batches: The `keras_plm.batching.Batches` that `fit` is given.
         every_seconds: How often to save; at the end of training in any case.
         on_save: Called with this callback after each save.
 

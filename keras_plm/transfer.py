@@ -7,7 +7,8 @@ import keras
 import numpy as np
 
 from keras_plm import metrics
-from keras_plm.data import label_ids, label_names, run_on
+from keras_plm.batching import run_on
+from keras_plm.data import label_ids, label_names
 from keras_plm.features import (
     LAYER_CHOICES,
     FeatureExtractor,

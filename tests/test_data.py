@@ -4,17 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import (
-    Batches,
-    FitsBatches,
-    PackedExamples,
-    batches,
-    bucket_lengths,
-    class_weights,
-    fingerprint,
-    label_names,
-    run_on,
-)
+from keras_plm.batching import Batches, FitsBatches, bucket_lengths, class_weights, run_on
+from keras_plm.data import PackedExamples, batches, fingerprint, label_names
 from keras_plm.task import Example
 from keras_plm.tokenizers import WordPiece
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
     ["layers"],
-    ["tokenizers", "metrics", "optimization", "plots"],
+    ["tokenizers", "batching", "metrics", "optimization", "plots"],
     ["task"],
     ["data", "streams"],
     ["readers", "heads", "features", "resume"],

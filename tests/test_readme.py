@@ -24,7 +24,7 @@ def test_python_runs(monkeypatch, capsys):
         exec(compile(block, "README.md", "exec"), names)
     out = capsys.readouterr().out
     assert "['good', 'bad']" in out  # what the classifier says of its two texts
-    assert "featureextractor__layers" in out and "weighted_sum_all" in out
+    assert "featureextractor__layers" in out and "weighted_sum_last_four" in out
 
 
 def commands():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import Batches
+from keras_plm.batching import Batches
 from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
 from keras_plm.pretraining import MaskedLM, masked_lm_batches

@@ -1,0 +1,393 @@
+"""Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
+
+import itertools
+import warnings
+
+import keras
+import numpy as np
+
+
+def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
+    """The few static lengths that pad rows of these lengths least.
+
+    Args:
+        lengths: (N,) row lengths.
+        buckets: How many lengths at most; every one costs a compilation on JAX.
+        multiple: Lengths are multiples of this.
+        longest: None is larger; a longest length that is no multiple is cut to it.
+
+    Returns:
+        Ascending lengths, the last at least the longest row (or `longest`).
+
+    >>> bucket_lengths([5, 6, 7, 8, 30, 31, 60], buckets=3)
+    [8, 32, 64]
+    """
+    units = np.maximum(-(-np.asarray(lengths) // multiple), 1)
+    rows = np.bincount(units)  # rows by length in units
+    candidates = np.flatnonzero(rows)
+    counts = np.cumsum(rows)[candidates]  # rows that fit each candidate
+    # cheapest[j]: padded size of all rows up to candidate j, the last bucket ending there.
+    cheapest = (counts * candidates).astype(float)
+    choices = []
+    for _ in range(min(buckets, len(candidates)) - 1):
+        added = (counts[:, None] - counts[None, :]) * candidates[:, None]  # from i + 1 to j
+        total = np.where(added > 0, cheapest[None, :] + added, np.inf)
+        choices.append(np.argmin(total, axis=1))
+        cheapest = np.minimum(cheapest, total.min(axis=1))
+        choices[-1][cheapest < total.min(axis=1)] = -1
+    chosen = [len(candidates) - 1]
+    for choice in reversed(choices):
+        if choice[chosen[-1]] >= 0:
+            chosen.append(int(choice[chosen[-1]]))
+    found = [int(candidates[j]) * multiple for j in reversed(chosen)]
+    return found if longest is None else sorted({min(length, longest) for length in found})
+
+
+class Batches(keras.utils.PyDataset):
+    """Rows of unequal lengths in batches of a few static shapes.
+
+    Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
+    and what is left over moves up to the next longer bucket, so that only one batch of an epoch
+    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
+    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
+    `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
+    one label, or all rows one length.
+
+    Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
+    epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
+    `fit` of a plain Keras model, or Keras shuffles batches once more (the heads and objectives of
+    keras_plm do that themselves).
+
+    Args:
+        lengths: (N,) row lengths, or a function of the epoch that gives them.
+        collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
+            rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
+        training: If True, shuffle rows and batches.
+        batch_size: Rows per batch. Or:
+        tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
+        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
+        longest: No chosen length is larger: what the model reads.
+        seed: Of all that is random.
+        shard: `(index, count)`: this process takes the index-th part of every batch.
+
+    Attributes:
+        step: How many batches have been trained on, over all epochs; training goes on behind them.
+            Set it to resume.
+
+    Raises:
+        ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
+            one of `batch_size` and `tokens_per_batch` is given.
+
+    >>> def collate(rows, length, rng, epoch):
+    ...     return {"row": rows}, None, None
+    >>> batches = Batches([3, 9, 4, 2, 5], collate, batch_size=2, buckets=[8, 16], seed=1)
+    >>> len(batches), [batch[0]["row"].shape for batch in batches]
+    (3, [(2,), (2,), (2,)])
+    """
+
+    def __init__(
+        self,
+        lengths,
+        collate,
+        training=True,
+        batch_size=None,
+        tokens_per_batch=None,
+        buckets=4,
+        longest=None,
+        seed=0,
+        shard=(0, 1),
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if (batch_size is None) == (tokens_per_batch is None):
+            raise ValueError(
+                "Give exactly one of `batch_size` and `tokens_per_batch`. "
+                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
+            )
+        self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
+        self.collate = collate
+        self.training = training
+        self.batch_size = batch_size
+        self.tokens_per_batch = tokens_per_batch
+        self.seed = seed
+        self.shard = shard
+        self.class_weight = None
+        self.step, self._begun = 0, False
+        self._plans, self._scales = {}, None
+
+        first = self._lengths(0)
+        if not len(first):
+            raise ValueError("There is nothing to batch. Received: no rows")
+        if isinstance(buckets, int):
+            buckets = bucket_lengths(first, buckets, longest=longest)
+            if callable(lengths) and longest is not None:
+                buckets[-1] = longest  # rows of a later epoch may be longer than those of the first
+        self.buckets = sorted(buckets)
+        for length in self.buckets:
+            if self.rows_per_batch(length) % shard[1]:
+                raise ValueError(
+                    "Every batch must part evenly among the shards. Received: "
+                    f"{self.rows_per_batch(length)} rows of length {length}, shard={shard}"
+                )
+        self._count = len(self._plan(0))
+
+    def rows_per_batch(self, length):
+        """Rows of every batch of a bucket, all shards together."""
+        if self.batch_size is not None:
+            return self.batch_size
+        count = self.shard[1]
+        return max(self.tokens_per_batch // length // count, 1) * count
+
+    def plan(self, epoch):
+        """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
+        if epoch not in self._plans:
+            plan = self._plan(epoch)
+            # Rows that are drawn anew give a few batches more or less.
+            plan = [plan[i % len(plan)] for i in range(self._count)]
+            # Two, because the batches that Keras takes for an epoch may lie in two after a resume.
+            recent = list(self._plans.items())[-1:]
+            self._plans = {**dict(recent), epoch: plan}
+        return self._plans[epoch]
+
+    def _plan(self, epoch):
+        lengths = np.asarray(self._lengths(epoch))
+        if lengths.max() > self.buckets[-1]:
+            raise ValueError(
+                "No row may be longer than the last bucket. "
+                f"Received: length {lengths.max()}, buckets={self.buckets}"
+            )
+        rng = np.random.default_rng([self.seed, epoch])
+        if self.training:
+            order = rng.permutation(len(lengths))
+        else:
+            order = np.argsort(lengths, kind="stable")
+        bucket = np.searchsorted(self.buckets, lengths[order])
+        plan, left = [], np.zeros(0, dtype=np.int64)
+        for i, length in enumerate(self.buckets):
+            rows = np.concatenate([left, order[bucket == i]])
+            size = self.rows_per_batch(length)
+            full = len(rows) // size * size
+            plan += [(length, part) for part in rows[:full].reshape(-1, size)]
+            left = rows[full:]
+        if len(left):
+            # The shortest bucket that holds what is left over, no longer one than needed.
+            length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
+            filled = self.rows_per_batch(length) - len(left)
+            plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
+        if self.training:
+            plan = [plan[i] for i in rng.permutation(len(plan))]
+        # Keras' TensorFlow path takes the signature from the first two batches: of different
+        # buckets, they tell it which dimensions vary. (`fit` gives it `tf_dataset` instead.)
+        other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
+        if other is not None:
+            plan[1], plan[other] = plan[other], plan[1]
+        return plan
+
+    @property
+    def num_batches(self):
+        return self._count
+
+    def __len__(self):
+        return self._count
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def _place(self, index):
+        """The epoch of batch `index` from where training stands, and its number there."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
+        return divmod(self.step + index, self._count) if self.training else (0, index)
+
+    def rows(self, index):
+        """The rows of batch `index` of this shard, -1 where it is filled up."""
+        epoch, number = self._place(index)
+        part, count = self.shard
+        return self.plan(epoch)[number][1].reshape(count, -1)[part]
+
+    def __getitem__(self, index):
+        return self._finish(*self._collate(*self._place(index)))
+
+    def _finish(self, x, y, weights):
+        """A batch as Keras takes it: weights scaled, this shard's rows."""
+        if y is not None:
+            scales = itertools.repeat(None) if self.training else self._evaluation_scales()
+            leaves = [
+                leaf * (leaf.size / max(leaf.sum(), 1e-9) if scale is None else scale(leaf))
+                for leaf, scale in zip(keras.tree.flatten(weights), scales, strict=False)
+            ]
+            leaves = [leaf.astype("float32") for leaf in leaves]
+            weights = keras.tree.pack_sequence_as(weights, leaves)
+            if self.class_weight is not None:
+                weights = weights * self.class_weight[y]
+        batch = (x,) if y is None else (x, y, weights)
+        part, count = self.shard
+        if count > 1:
+            batch = keras.tree.map_structure(
+                lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:])[part], batch
+            )
+        return batch
+
+    def _collate(self, epoch, number):
+        """A batch of an epoch, all shards, with weights of 0 where it is filled up."""
+        length, rows = self.plan(epoch)[number]
+        rng = np.random.default_rng([self.seed, epoch, number])
+        real = rows >= 0
+        x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, epoch)
+        if y is not None:
+            if weights is None:
+                weights = keras.tree.map_structure(lambda leaf: np.ones(len(leaf)), y)
+            weights = keras.tree.map_structure(
+                lambda leaf: leaf * real.reshape(-1, *[1] * (np.ndim(leaf) - 1)), weights
+            )
+        return x, y, weights
+
+    def _evaluation_scales(self):
+        """For each array of weights, what makes Keras' mean over batches the mean over weights.
+
+        Keras averages over the elements of a batch, then over batches by their rows.
+        """
+        if self._scales is None:
+            rows, sums = 0, 0.0
+            for number, (_, of_batch) in enumerate(self.plan(0)):
+                rows += len(of_batch)
+                leaves = keras.tree.flatten(self._collate(0, number)[2])
+                sums = sums + np.array([leaf.sum() for leaf in leaves])
+            factors = rows / np.maximum(sums, 1e-9)
+            self._scales = [
+                lambda leaf, factor=factor: factor * leaf.size / len(leaf) for factor in factors
+            ]
+        return self._scales
+
+    def tf_dataset(self):
+        """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
+
+        Keras would take the signature from the next two batches, which after a resume may be of
+        one bucket. An axis is left open unless it is the same in every bucket.
+        """
+        import tensorflow as tf
+
+        numbers = {length: number for number, (length, _) in enumerate(self.plan(0))}
+        parts = [self._finish(*self._collate(0, number)) for number in numbers.values()]
+
+        def spec(*leaves):
+            axes = [set(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
+            shape = [sizes.pop() if len(sizes) == 1 else None for sizes in axes[1:]]
+            return tf.TensorSpec([None, *shape], leaves[0].dtype)
+
+        signature = keras.tree.map_structure(spec, *parts)
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.with_options(options).prefetch(2)
+
+    def on_epoch_begin(self):
+        self._begun = True
+
+    def on_epoch_end(self):
+        # Keras also ends an epoch that it never began, before the first.
+        if self._begun and self.training:
+            self.step += self._count
+        self._begun = False
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Keeps `Batches` in step with `fit`: `batches.step` counts what was trained on.
+
+    Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
+
+    Args:
+        batches: The `Batches` that `fit` is given.
+        before: Steps that were trained on other batches before these.
+
+    Attributes:
+        steps: Finished steps, those before this `fit` included.
+    """
+
+    def __init__(self, batches, before=0):
+        super().__init__()
+        self.steps = batches.step + before
+        self.follow(batches, before)
+
+    def follow(self, batches, before=0):
+        """Goes on with other batches, of which none was trained on before step `before`."""
+        self.batches, self.before = batches, before
+        self._begun = self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun = self.steps
+        self.batches.step = self.steps - self.before
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = self._begun + batch + 1
+
+    def on_train_end(self, logs=None):
+        self.batches.step = self.steps - self.before
+
+
+class FitsBatches:
+    """Lets a Keras model's `fit` take `Batches` as they are.
+
+    They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
+    worked into the weights. A reloaded model is compiled as it was, its own defaults too.
+    """
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        source, before = x, None
+        if isinstance(source, Batches):
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
+            before = source.class_weight
+            if class_weight is not None:
+                weights = class_weights(class_weight, getattr(self, "labels", None))
+                source.class_weight, options["class_weight"] = weights, None
+            if keras.backend.backend() == "tensorflow":
+                x = source.tf_dataset()
+        try:
+            with warnings.catch_warnings():
+                # An encoder's pooler has no part in tagging, which is no mistake.
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+                return super().fit(x, *args, **options, **kwargs)
+        finally:
+            if isinstance(source, Batches):
+                source.class_weight = before
+
+
+def class_weights(class_weight, labels=None):
+    """A `class_weight` dict, by name or id, as an array over class ids."""
+    names = {name: i for i, name in enumerate(labels or ())}
+    known = set(names) | set(range(len(names)))
+    ids = {names.get(key, key): float(weight) for key, weight in class_weight.items()}
+    wrong = [key for key in class_weight if names and key not in known]
+    wrong += [key for key, i in zip(class_weight, ids, strict=True) if not isinstance(i, int)]
+    if wrong:
+        raise ValueError(
+            f"`class_weight` names classes by name or id. Received: {wrong[0]!r}, "
+            f"with labels {list(names)}"
+        )
+    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
+    for i, weight in ids.items():
+        array[i] = weight
+    return array
+
+
+def run_on(model, batches):
+    """Runs a model on every batch, in its own shape.
+
+    `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+
+    Yields:
+        `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
+        arrays in the model's output structure.
+    """
+    for i in range(len(batches)):
+        rows = batches.rows(i)
+        outputs = model.predict_on_batch(batches[i][0])
+        real = rows >= 0
+        yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
