@@ -142,6 +142,16 @@ def hub_classifier(size):
     return model
 
 
+def pairs(our_turn, peer_turn):
+    """The peer plain and tuned, ours in both precisions."""
+    return {
+        PLAIN: lambda: peer_turn(False),
+        TUNED: lambda: peer_turn(True),
+        OURS: lambda: our_turn("float32"),
+        OURS_HALF: lambda: our_turn("bfloat16"),
+    }
+
+
 # ---- kinds of work: each gives {contestant: function of one turn}, and how much a turn does ----
 
 
@@ -177,12 +187,7 @@ def fixed(settings, size, train):
             return lambda: model.fit(many, targets, batch_size=rows, shuffle=False, verbose=0)
         return lambda: [model.predict_on_batch(x) for _ in range(steps)]
 
-    makers = {
-        PLAIN: lambda: peer_turn(False),
-        TUNED: lambda: peer_turn(True),
-        OURS: lambda: our_turn("float32"),
-        OURS_HALF: lambda: our_turn("bfloat16"),
-    }
+    makers = pairs(our_turn, peer_turn)
     if settings.hub:
         makers[HUB_128] = hub_turn
     return makers, rows * length * steps, "tokens"
@@ -254,12 +259,7 @@ def real(settings, size, sentences, train):
         turn.share = few / count
         return turn
 
-    makers = {
-        PLAIN: lambda: peer_turn(False),
-        TUNED: lambda: peer_turn(True),
-        OURS: lambda: our_turn("float32"),
-        OURS_HALF: lambda: our_turn("bfloat16"),
-    }
+    makers = pairs(our_turn, peer_turn)
     if settings.hub:
         makers |= {HUB: lambda: hub_turn(512), HUB_128: lambda: hub_turn(128)}
     return makers, count, "sentences"
@@ -304,12 +304,7 @@ def pretraining(settings, size):
         step = peer_step(transformers.BertForPreTraining(peer_config(size)), tuned)
         return lambda: [step(batch) for _ in range(steps)]
 
-    makers = {
-        PLAIN: lambda: peer_turn(False),
-        TUNED: lambda: peer_turn(True),
-        OURS: lambda: our_turn("float32"),
-        OURS_HALF: lambda: our_turn("bfloat16"),
-    }
+    makers = pairs(our_turn, peer_turn)
     return makers, rows * length * steps, "tokens"
 
 

@@ -375,3 +375,14 @@ def test_committed_encoder_loads_and_is_small():
     assert json.loads((folder / "pretraining.json").read_text())["steps_done"] > 0
     packed = tokenizer.pack(["She walked to the window and looked out ."])
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
+
+
+def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    out = tmp_path / "speed.json"
+    flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--turns", "1", "--steps", "1"]
+    flags += ["--sentences", "32", "--length", "16", "--no-hub", "--out", str(out)]
+    assert main(["speed", *flags]) == 0
+    table = speed_markdown(out)
+    assert "| infer tiny: tokens |" in table and "| tokenize: sentences |" in table
