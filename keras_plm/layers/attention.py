@@ -6,7 +6,14 @@ Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N hea
 import keras
 from keras import ops
 
-from keras_plm.layers.fast import Dense, Dropout, fused_attention, fused_gradient_is_slow
+from keras_plm.layers.fast import (
+    Dense,
+    Dropout,
+    additive_mask,
+    fused_attention,
+    fused_is_slow,
+    scaled_scores,
+)
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
@@ -48,10 +55,8 @@ def masked_softmax(scores, mask=None):
         at gets equal weights, never NaN.
     """
     if mask is not None:
-        # A finite floor, because a row of -inf turns into NaN, forward and backward; added to a
-        # small mask that broadcasts, which is one pass over the scores where `where` takes two.
-        half = keras.backend.standardize_dtype(scores.dtype) == "float16"
-        scores = scores + ops.cast(ops.where(mask, 0.0, -3e4 if half else -1e30), scores.dtype)
+        # Added, because the small mask broadcasts: one pass over the scores where `where` takes two.
+        scores = scores + additive_mask(mask, scores.dtype)
     return ops.softmax(scores, axis=-1)
 
 
@@ -291,7 +296,7 @@ class MultiHeadAttention(keras.layers.Layer):
         mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
 
         explicit = return_weights or (training and self.dropout > 0)
-        if explicit or (training and fused_gradient_is_slow(query)):
+        if explicit or fused_is_slow(query, key, training):
             output, weights = self._explicit(query, key, value, mask, training)
         else:
             output, weights = fused_attention(query, key, value, mask), None
@@ -302,12 +307,11 @@ class MultiHeadAttention(keras.layers.Layer):
         return (output, *extras) if extras else output
 
     def _explicit(self, query, key, value, mask, training):
-        scale = query.shape[-1] ** -0.5
-        query = ops.transpose(query * ops.cast(scale, query.dtype), (0, 2, 1, 3))  # (B, N, T, H)
-        scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, N, T, S)
-        weights = masked_softmax(scores, mask)
+        # Heads before steps: (B, N, T, H), (B, N, S, H), (B, N, S, H)
+        query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+        weights = ops.softmax(scaled_scores(query, key, mask), axis=-1)  # (B, N, T, S)
         dropped = self.weights_dropout(weights, training=True) if training else weights
-        context = ops.matmul(dropped, ops.transpose(value, (0, 2, 1, 3)))  # (B, N, T, H)
+        context = ops.matmul(dropped, value)  # (B, N, T, H)
         return ops.transpose(context, (0, 2, 1, 3)), weights  # (B, T, N, H)
 
     def get_config(self):
