@@ -165,7 +165,7 @@ class FeatureStore:
             packed.lengths,
             packed.collate,
             training=False,
-            tokens_per_batch=8192,
+            tokens_per_batch=4096,
             longest=getattr(encoder, "max_sequence_length", None),
         )
         model = _every_layer(encoder)

@@ -55,7 +55,7 @@ def masked_softmax(scores, mask=None):
         at gets equal weights, never NaN.
     """
     if mask is not None:
-        # Added, because the small mask broadcasts: one pass over the scores where `where` takes two.
+        # Added, because the small mask broadcasts: one pass over the scores, `where` takes two.
         scores = scores + additive_mask(mask, scores.dtype)
     return ops.softmax(scores, axis=-1)
 
