@@ -167,30 +167,12 @@ class Bench:
         for example in self.examples["test"]:
             label_ids(example, labels)  # before anything is trained
         first = self.result(run, 0) if seed else None
-        if first is not None:
-            trials = first["trials"]
-        else:
-            trials = []
-            for rate in run.grid:
-                begun = time.monotonic()
-                model, log = self._fit(run, rate, 0, train, labels)
-                if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
-                    best = model  # of equals the first, as below
-                trials.append(
-                    {
-                        "learning_rate": rate,
-                        "dev_score": log["dev_score"],
-                        "best_epoch": log["best_epoch"],
-                        "seconds": round(time.monotonic() - begun, 1),
-                    }
-                )
-                self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
-        rate = max(trials, key=lambda t: t["dev_score"])["learning_rate"]
-        if first is not None or seed:
+        trials, best = (first["trials"], None) if first else self._search(run, train, labels)
+        chosen = max(trials, key=lambda trial: trial["dev_score"])
+        rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
+        if seed:
             best, log = self._fit(run, rate, seed, train, labels)
             dev_score = log["dev_score"]
-        else:
-            dev_score = max(t["dev_score"] for t in trials)
 
         test = self.examples["test"]
         truth = [example.label for example in test]
@@ -221,6 +203,25 @@ class Bench:
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f}")
         return result
+
+    def _search(self, run, train, labels):
+        """`(trials, model)`: what each rate gives with seed 0, and the best one's model."""
+        trials, best = [], None
+        for rate in run.grid:
+            begun = time.monotonic()
+            model, log = self._fit(run, rate, 0, train, labels)
+            if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
+                best = model  # of equals the first, as `max` takes
+            trials.append(
+                {
+                    "learning_rate": rate,
+                    "dev_score": log["dev_score"],
+                    "best_epoch": log["best_epoch"],
+                    "seconds": round(time.monotonic() - begun, 1),
+                }
+            )
+            self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
+        return trials, best
 
     def result(self, run, seed):
         """The stored result, if its configuration, data and weights are today's."""
