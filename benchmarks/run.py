@@ -19,7 +19,7 @@ from benchmarks.settings import policy, setting
 from keras_plm.data import fingerprint, label_ids, label_names
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
-from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, layer_choice
+from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, clone, layer_choice
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",
@@ -240,14 +240,13 @@ class Bench:
         """The encoder of a run: as it was loaded, with fresh weights, in its precision."""
         fresh = run.method in ("scratch", "untrained")
         dtype = "float32" if run.reads_features else policy(run.precision)
-        if not fresh and dtype == self.pretrained.dtype_policy.name:
+        if fresh:
+            set_seed(seed)
+            config = {**self.pretrained.get_config(), "dtype": dtype}
+            return type(self.pretrained).from_config(config)
+        if dtype == self.pretrained.dtype_policy.name:
             return self.pretrained
-        set_seed(seed)
-        config = {**self.pretrained.get_config(), "dtype": dtype}
-        encoder = type(self.pretrained).from_config(config)
-        if not fresh:
-            encoder.set_weights(self.pretrained.get_weights())
-        return encoder
+        return clone(self.pretrained, dtype=dtype)
 
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)

@@ -16,6 +16,7 @@ from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
+from keras_plm.transfer import FineTune
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
@@ -115,6 +116,21 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
     assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("method", ["fine_tune", "scratch"])
+def test_encoders_learn_in_the_precision_asked_for(method, encoder, table, tmp_path, monkeypatch):
+    trained, original = [], FineTune.fit
+
+    def fit(self, *args, **kwargs):
+        model = original(self, *args, **kwargs)
+        trained.append(model.encoder)
+        return model
+
+    monkeypatch.setattr(FineTune, "fit", fit)
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", method, *FAST]
+    assert main([*flags, "--seeds", "1", "--precision", "bfloat16"]) == 0
+    assert {e.output["sequence"].dtype for e in trained} == {"bfloat16"}
 
 
 def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):

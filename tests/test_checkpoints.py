@@ -56,7 +56,9 @@ class TestOurs:
     def test_precision_is_the_readers(self, tmp_path):
         encoder = BERT(13, **SIZE, dtype="mixed_bfloat16")
         keras_plm.save(tmp_path, encoder, TOKENIZER)
-        assert keras_plm.load(tmp_path)[0].compute_dtype == "float32"
+        for asked, computed in ((None, "float32"), ("mixed_bfloat16", "bfloat16")):
+            again, _ = keras_plm.load(tmp_path, dtype=asked)
+            assert again.compute_dtype == again.output["sequence"].dtype == computed
 
     def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
         keras_plm.save(tmp_path, encoder, TOKENIZER)

@@ -19,6 +19,7 @@ from keras_plm.transfer import (
     FeatureExtractor,
     FeatureStore,
     FineTune,
+    clone,
     compare_layers,
     distinct_choices,
     every_choice,
@@ -154,6 +155,16 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     assert fitted.optimizer is not None and isinstance(fitted, keras.Model)
     assert fitted.encoder.dropout == method.dropout
     assert len(fitted.predict(examples(3))) == 3
+
+
+def test_fine_tuning_keeps_the_precision():
+    full = encoder()
+    half = clone(full, dtype="mixed_bfloat16")
+    assert_close(half.get_weights(), full.get_weights(), atol=0)
+    fitted = FineTune(**FAST).fit(half, Classifier, TOKENIZER, texts(32))
+    for model in (half, fitted.encoder):
+        assert model.compute_dtype == model.output["sequence"].dtype == "bfloat16"
+        assert {w.dtype for w in model.weights} == {"float32"}
 
 
 def test_the_best_epoch_is_kept():

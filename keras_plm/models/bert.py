@@ -151,7 +151,8 @@ class BERT(keras.Model):
             "layers": layers,
             "pooled": pooler(layers[-1][:, 0]),
         }
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies ask for it
 
         self.token_embedding = token_embedding
         self.vocabulary_size = vocabulary_size
