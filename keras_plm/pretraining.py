@@ -106,7 +106,7 @@ class MaskedLM(FitsBatches, keras.Model):
             output.
     """
 
-    def __init__(self, encoder, next_sentence=True, **kwargs):
+    def __init__(self, encoder, next_sentence=True, name=None):
         if getattr(encoder, "token_embedding", None) is None:
             raise ValueError(
                 "`MaskedLM` needs an encoder with a `token_embedding` that scores tokens. "
@@ -135,7 +135,7 @@ class MaskedLM(FitsBatches, keras.Model):
                 kernel_initializer=keras.initializers.TruncatedNormal(stddev=deviation),
                 name="next_sentence",
             )(hidden["pooled"])
-        super().__init__({**encoder.input, "masked_positions": positions}, outputs, **kwargs)
+        super().__init__({**encoder.input, "masked_positions": positions}, outputs, name=name)
         self.encoder = encoder
         self.next_sentence = next_sentence
 

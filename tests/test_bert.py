@@ -77,6 +77,17 @@ def test_refuses_longer_inputs():
         )
 
 
+def test_refuses_arguments_it_has_not():
+    with pytest.raises(TypeError, match="num_layer"):
+        BERT(13, **TINY, num_layer=5)  # Keras' functional models pass over them
+
+
+def test_precision_survives_a_copy():
+    encoder = BERT(13, **TINY, dtype="mixed_bfloat16")
+    copy = BERT.from_config(encoder.get_config())
+    assert copy.compute_dtype == copy.output["sequence"].dtype == "bfloat16"
+
+
 def test_frozen_stays_frozen_when_reloaded(tmp_path):
     import keras
 

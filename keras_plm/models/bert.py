@@ -58,6 +58,9 @@ class BERT(keras.Model):
         pre_norm: If True, normalise before each part of a block.
         initializer_range: Standard deviation of the truncated normal of all kernels and tables.
         norm_epsilon: Added to the variance in the layer norms.
+        trainable: If False, the encoder is frozen.
+        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
+        name: Of the model.
 
     Call arguments:
         inputs: A dict of `token_ids`, `segment_ids` and `padding_mask` (True at real tokens), each
@@ -97,7 +100,7 @@ class BERT(keras.Model):
         norm_epsilon=1e-12,
         trainable=True,
         dtype=None,
-        **kwargs,
+        name=None,
     ):
         def initializer():
             return keras.initializers.TruncatedNormal(stddev=initializer_range)
@@ -151,7 +154,7 @@ class BERT(keras.Model):
             "layers": layers,
             "pooled": pooler(layers[-1][:, 0]),
         }
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies ask for it
 
         self.token_embedding = token_embedding
