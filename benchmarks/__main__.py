@@ -81,7 +81,8 @@ def add_bench_flags(parser):
     task.add_argument("--task", metavar="NAME", help="see the command data")
     task.add_argument("--task-file", metavar="FILE", help="your own CSV, TSV, JSONL or CoNLL file")
     for column in ("text", "label", "pair", "group"):
-        text = f"its {column} column: a name, in a CoNLL file a number"
+        text = f"its {column} column: a name"
+        text += ", in a CoNLL file a number" if column in ("text", "label") else ""
         parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
     parser.add_argument("--encoder", required=True, metavar="DIR", help="an encoder's folder")
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
@@ -109,6 +110,11 @@ def open_bench(flags, progress=None):
         task = task_from_file(flags.task_file, flags.text, flags.label, flags.pair, flags.group)
     else:
         task = named(TASKS, flags.task, "task")
+        columns = [c for c in ("text", "label", "pair", "group") if getattr(flags, c) is not None]
+        if columns:
+            raise ValueError(
+                f"Columns belong to a --task-file. Received: --task {flags.task}, --{columns[0]}"
+            )
     return Bench(
         task,
         flags.data,
@@ -183,7 +189,7 @@ def add_layers(commands):
 
 
 def run_layers(flags):
-    from benchmarks.report import layer_figure
+    from benchmarks.report import layer_figure, read_results
     from benchmarks.run import Run
     from benchmarks.settings import from_flags
     from keras_plm import load
@@ -198,7 +204,10 @@ def run_layers(flags):
     runs = [from_flags(Run, flags, layers=name) for name in names]
     results = run_all(flags, runs)
     if flags.picture:
-        figure = layer_figure(results, results[0]["task"])
+        task, encoder = results[0]["task"], results[0]["encoder"]
+        beside = read_results(Path(flags.results) / flags.suite / task)
+        results += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
+        figure = layer_figure(results, task)
         figure.savefig(flags.picture, dpi=150)
 
 

@@ -98,6 +98,10 @@ def settings_of(result):
     return result["fields"], result["trials"], result["inputs"]
 
 
+def _field(result, name):
+    return result["encoder"] if name == "encoder" else result["fields"][name]
+
+
 def _most(values):
     return Counter(values).most_common(1)[0][0]
 
@@ -134,27 +138,33 @@ def layer_figure(results, task):
     limit = _most([result["fields"]["train_limit"] for result in found])
     found = [result for result in found if result["fields"]["train_limit"] == limit]
     metric = next(iter(found[0]["metrics"])).replace("_", " ")
-    rows, baselines = {}, {}
-    names = {"fine_tune": "fine-tuned", "scratch": "random weights, all trained"}
-    for result in found:
-        group = rows if result["method"] == "features" else baselines
-        if group is rows:
-            key = (result["fields"]["layers"], result["fields"]["reader"])
+
+    def parts(results, *names):
+        """The names of fields in which results differ."""
+        return [name for name in names if len({_field(r, name) for r in results}) > 1]
+
+    rows, lines, untrained = {}, {}, {}
+    read = [result for result in found if result["method"] == "features"]
+    learned = [result for result in found if result["method"] in TRAINED]
+    of_row = parts(read, "encoder", "reader", "pool")
+    of_line = parts(learned, "encoder", "precision")
+    for result in sorted(found, key=_place):
+        if result["method"] == "features":
+            words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
+            rows.setdefault(", ".join(words), []).append(result)
+        elif result["method"] == "untrained":
+            untrained.setdefault((result["encoder"], result["run"]), []).append(result)
         else:
-            key = names.get(result["method"], f"untrained, {result['fields']['layers']}")
-        group.setdefault(key, []).append(result)
-    readers = {reader for _, reader in rows}
+            words = [describe(result), *(_field(result, name) for name in of_line)]
+            lines.setdefault(", ".join(words), []).append(result)
     table = []
-    for (layers, reader), of_cell in rows.items():
+    for name, of_cell in rows.items():
         mean, deviation, n = summary(of_cell)
-        name = layers if len(readers) == 1 else f"{layers}, {reader}"
         table.append({"layers": name, "mean": mean, "deviation": deviation if n > 1 else 0.0})
-    means = {name: summary(of_cell)[0] for name, of_cell in baselines.items()}
-    untrained = {k: v for k, v in means.items() if k.startswith("untrained")}
-    for name in untrained:
-        del means[name]
+    means = {name: summary(of_cell)[0] for name, of_cell in lines.items()}
     if untrained:
-        means["frozen random weights, its best layers"] = max(untrained.values())
+        best = max(summary(of_run)[0] for of_run in untrained.values())
+        means["random weights, frozen; its best layers"] = best
     return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
 
 

@@ -58,6 +58,16 @@ class Run:
                 "Only the methods features and untrained choose layers. "
                 f"Received: method={self.method!r}, layers={self.layers!r}"
             )
+        for name, given, allowed in (
+            ("reader", self.reader != "linear", self.reads_features),
+            ("pool", self.pool != "mean", self.reads_features and self.reader == "linear"),
+            ("precision", self.precision != "float32", not self.reads_features),
+        ):
+            if given and not allowed:
+                raise ValueError(
+                    f"`{name}` has no effect here. Received: method={self.method!r}, "
+                    f"reader={self.reader!r}, {name}={getattr(self, name)!r}"
+                )
         policy(self.precision)
         self.build(1e-3, 0)  # says which other field is wrong
         try:
@@ -160,6 +170,10 @@ class Bench:
         done = self.result(run, seed)
         if done is not None:
             return done
+        if run.pool != "mean" and self.task.head is not Classifier:
+            raise ValueError(
+                f"Only texts are pooled. Received: pool={run.pool!r} on {self.task.name}"
+            )
         started = time.monotonic()
         set_seed(seed)
         train = self.train_examples(run)

@@ -124,6 +124,11 @@ def task_from_file(path, text, label, pair=None, group=None):
     path = Path(path)
     name = re.sub(r"\W+", "_", path.name.removesuffix(".gz").rsplit(".", 1)[0]).lower()
     if re.search(r"\.(conll|iob2?|bio)(\.txt)?(\.gz)?$", path.name):
+        if pair is not None or group is not None:
+            raise ValueError(
+                "A CoNLL file has no column of pairs or groups; -DOCSTART- lines part its "
+                f"documents. Received: pair={pair!r}, group={group!r}"
+            )
         examples = read_conll(path, _column(text, 0), _column(label, -1))
     else:
         examples = read_table(path, text or "text", label or "label", pair, group)

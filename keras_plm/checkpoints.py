@@ -50,7 +50,8 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     config = encoder.get_config()
-    config.pop("dtype", None)  # the reader's policy, not the writer's
+    for name in ("dtype", "trainable"):  # the reader's choice, not the writer's
+        config.pop(name, None)
     description = {
         "model": type(encoder).__name__,
         "tokenizer": type(tokenizer).__name__,
@@ -88,8 +89,9 @@ def load(folder, dtype=None):
             f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
         )
     try:
-        encoder = MODELS[kind](**description["config"], dtype=dtype)
-    except (TypeError, KeyError) as error:
+        config = {k: v for k, v in description["config"].items() if k != "trainable"}
+        encoder = MODELS[kind](**config, dtype=dtype)
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
         ) from error
@@ -143,6 +145,14 @@ def load_bert(path, head=None):
             f"{path / 'config.json'} is not that of a BERT with absolute positions. "
             f"Received: model_type={config.get('model_type')!r}, "
             f"position_embedding_type={positions!r}"
+        )
+    foreign = [name for name in ("is_decoder", "add_cross_attention") if config.get(name)]
+    if head == "pretraining" and not config.get("tie_word_embeddings", True):
+        foreign.append("tie_word_embeddings")
+    if foreign:
+        raise ValueError(
+            f"{path / 'config.json'}: `BERT` looks both ways, at one text, and ties its output to "
+            f"its embeddings. Received: {foreign[0]}={config[foreign[0]]}"
         )
     if config.get("hidden_act") not in activations:
         raise ValueError(

@@ -119,7 +119,8 @@ class FeatureStore:
         if pool is not None and pool not in POOLINGS:
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
-        key = fingerprint(encoder, tokenizer, texts, pool)[:24]
+        precision = getattr(encoder, "compute_dtype", "float32")
+        key = fingerprint(encoder, tokenizer, texts, pool, precision)[:24]
         final = Path(folder) / key
         if (final / "features.npy").is_file():
             return cls(final)

@@ -121,6 +121,12 @@ class Head(FitsBatches, keras.Model):
     ):
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
+        if not frozen and not encoder.trainable:
+            raise ValueError(
+                "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "
+                "to fine-tune it set `encoder.trainable = True`. "
+                "Received: frozen=False, encoder.trainable=False"
+            )
         inputs = dict(encoder.input)
         outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(inputs)
         every = outputs["layers"]
@@ -148,6 +154,7 @@ class Head(FitsBatches, keras.Model):
         self.encoder = encoder
         self.labels = list(labels)
         self.tokenizer = tokenizer
+        self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
         self.layer_choice = layers
         self.reader = reader
         self.dropout = dropout
@@ -162,7 +169,7 @@ class Head(FitsBatches, keras.Model):
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
     def predict(self, x, *args, pairs=None, probabilities=False, **kwargs):
-        """Labels of texts; or, given arrays or batches, what `keras.Model.predict` gives.
+        """Labels of texts; or, given arrays, what `keras.Model.predict` gives.
 
         Args:
             x: A list of texts or of `Example`; for a `Tagger`, of lists of words.
@@ -175,7 +182,8 @@ class Head(FitsBatches, keras.Model):
             arrays (words, K)).
 
         Raises:
-            ValueError: If the head has no tokenizer, or `x` is `Batches`.
+            ValueError: If the head has no tokenizer, `x` is `Batches`, or an argument does not go
+                with what `x` is.
         """
         if isinstance(x, Batches):
             raise ValueError(
@@ -183,7 +191,17 @@ class Head(FitsBatches, keras.Model):
                 "read rows with `keras_plm.batching.run_on`. Received: Batches"
             )
         if not isinstance(x, (str, list, tuple)):
+            if pairs is not None or probabilities:
+                raise ValueError(
+                    "`pairs` and `probabilities` are for texts; arrays give logits. "
+                    f"Received: x of type {type(x).__name__}"
+                )
             return super().predict(x, *args, **kwargs)
+        if args or kwargs:
+            raise ValueError(
+                "Texts are predicted in batches of their own: leave out the options of "
+                f"`keras.Model.predict`. Received: {args or sorted(kwargs)}"
+            )
         if self.tokenizer is None:
             raise ValueError(
                 "To predict from texts a head needs its tokenizer: "
@@ -192,7 +210,8 @@ class Head(FitsBatches, keras.Model):
             )
         examples = self._as_examples(x, pairs)
         if not examples:
-            return []
+            as_array = probabilities and isinstance(self, Classifier)
+            return np.zeros((0, len(self.labels)), "float32") if as_array else []
         source = self.batches(examples, training=False, tokens_per_batch=4096)
         logits = [None] * len(source.source.lengths)
         for rows, outputs in run_on(self, source):
@@ -204,6 +223,10 @@ class Head(FitsBatches, keras.Model):
         if isinstance(x, str):
             raise ValueError(
                 f"`predict` takes a list of texts; put a single one in brackets. Received: {x!r}"
+            )
+        if pairs is not None and len(pairs) != len(x):
+            raise ValueError(
+                f"Every text needs its pair. Received: {len(x)} texts and {len(pairs)} pairs"
             )
         examples = []
         for i, item in enumerate(x):
@@ -270,11 +293,11 @@ class Classifier(Head):
         tokenizer: Needed to predict from texts.
         layers: A `LayerChoice`; without it the last layer is read.
         pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"` or `"max"`. By default the encoder's
-            own where there is one and no `layers` are chosen, else `"mean"`. Without meaning under
-            a reader, which sees words.
+            own if it has one, learns, and no `layers` are chosen, else `"mean"`. Without meaning
+            under a reader, which sees words.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
             max-pooled; without it the features go straight to the output layer.
-        dropout: Share of features dropped in training.
+        dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
 
@@ -323,10 +346,11 @@ class Classifier(Head):
         combine = Combine(layers.combine if layers else "concat", name="combine")
         x = combine(features, padding_mask=mask)
         if reader is None:
-            x = Dropout(dropout, name="dropout")(x[:, 0])
+            x = x[:, 0]
         else:
             x = reader(x, padding_mask=mask)
             x = Pooling("max", name="max")(x, padding_mask=mask)
+        x = Dropout(dropout, name="dropout")(x)
         logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
         return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
 
@@ -363,7 +387,7 @@ class Tagger(Head):
         tokenizer: Needed to predict from words.
         layers: A `LayerChoice`; without it the last layer is read.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
-        dropout: Share of features dropped in training.
+        dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
 
@@ -400,10 +424,9 @@ class Tagger(Head):
         mask = keras.Input((None,), dtype="bool", name="padding_mask")
         combine = Combine(layers.combine if layers else "concat", name="combine")
         x = combine(features, padding_mask=mask)
-        if reader is None:
-            x = Dropout(dropout, name="dropout")(x)
-        else:
+        if reader is not None:
             x = reader(x, padding_mask=mask)
+        x = Dropout(dropout, name="dropout")(x)
         logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
         return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
 

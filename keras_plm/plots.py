@@ -1,5 +1,7 @@
 """Pictures as matplotlib figures: returned, so that the caller shows or saves them."""
 
+import itertools
+
 
 def _figure(width, height):
     # Without pyplot, so that no window system is needed and nothing stays open.
@@ -44,7 +46,8 @@ def score_by_layer(table, title="", metric="score", baselines=None):
         zorder=3,
     )
     colours = ("#c1481c", "#5b8c2a", "#7a4ea3", "#777777")
-    for colour, (name, score) in zip(colours, (baselines or {}).items(), strict=False):
+    lines = zip(itertools.cycle(colours), (baselines or {}).items(), strict=False)
+    for colour, (name, score) in lines:
         axes.axvline(100 * score, color=colour, linestyle="--", linewidth=1.2, label=name)
     axes.set_yticks(list(places), names)
     axes.invert_yaxis()

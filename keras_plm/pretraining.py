@@ -133,11 +133,13 @@ class MaskedLM(FitsBatches, keras.Model):
             outputs["next_sentence"] = keras.layers.Dense(
                 2,
                 kernel_initializer=keras.initializers.TruncatedNormal(stddev=deviation),
+                dtype="float32",
                 name="next_sentence",
             )(hidden["pooled"])
         super().__init__({**encoder.input, "masked_positions": positions}, outputs, name=name)
         self.encoder = encoder
         self.next_sentence = next_sentence
+        self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the published losses and accuracies by default."""

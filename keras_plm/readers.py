@@ -19,7 +19,7 @@ class BiLSTM(keras.layers.Layer):
     Args:
         units: Width of each direction.
         num_layers: Number of bidirectional layers.
-        dropout: Share dropped before each layer and after the last.
+        dropout: Share dropped before each layer; the head drops behind the last.
 
     Call arguments:
         inputs: (B, T, D).
@@ -43,6 +43,7 @@ class BiLSTM(keras.layers.Layer):
         self.layers = [
             keras.layers.Bidirectional(
                 keras.layers.LSTM(units, return_sequences=True, dtype=self.dtype_policy),
+                dtype=self.dtype_policy,
                 name=f"bidirectional_{i}",
             )
             for i in range(num_layers)
@@ -63,7 +64,7 @@ class BiLSTM(keras.layers.Layer):
             # Also drops the mask that Keras hangs on an LSTM's output, which would weigh the loss
             # a second time.
             x = x * ops.cast(padding_mask, x.dtype)[..., None]
-        return self.drop(x, training=training)
+        return x
 
     def get_config(self):
         return {

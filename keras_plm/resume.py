@@ -46,24 +46,33 @@ class TrainingState(StepCounter):
         batches: The `keras_plm.batching.Batches` that `fit` is given.
         every_seconds: How often to save; at the end of training in any case.
         on_save: Called with this callback after each save.
+        total_steps: Where training ends, the steps before a stop included; by default where `fit`
+            ends.
 
     Attributes:
         steps: Finished steps, those of resumed runs included.
+        finished: Whether `total_steps` are done.
 
     Example:
 
-        state = TrainingState("run", batches)
+        state = TrainingState("run", batches, total_steps=3 * len(batches))
         state.restore(model)  # compiled; does nothing where there is nothing
-        model.fit(batches, epochs=3, callbacks=[state])
+        if not state.finished:
+            model.fit(batches, epochs=3, callbacks=[state])
     """
 
-    def __init__(self, folder, batches, every_seconds=300, on_save=None):
+    def __init__(self, folder, batches, every_seconds=300, on_save=None, total_steps=None):
         super().__init__(batches)
+        self.total_steps = total_steps
         self.folder = Path(folder)
         self.every_seconds = every_seconds
         self.on_save = on_save
         self._saved_at = time.monotonic()
         self._random = None
+
+    @property
+    def finished(self):
+        return self.total_steps is not None and self.steps >= self.total_steps
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 0:
@@ -74,6 +83,8 @@ class TrainingState(StepCounter):
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch)
         self._random = _torch_random()
+        if self.finished:
+            self.model.stop_training = True
         if time.monotonic() - self._saved_at > self.every_seconds:
             self.save()
 

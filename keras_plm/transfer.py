@@ -43,11 +43,22 @@ __all__ = [
 
 
 def clone(encoder, **changes):
-    """A copy of an encoder with the same weights; `changes` are arguments that differ."""
+    """A trainable copy of an encoder with the same weights.
+
+    Args:
+        encoder: The encoder.
+        **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
+
+    Raises:
+        ValueError: If the encoder has no such argument.
+    """
     config = encoder.get_config()
-    copy = type(encoder).from_config({**config, **{k: changes[k] for k in changes if k in config}})
+    unknown = sorted(set(changes) - set(config))
+    if unknown:
+        raise ValueError(f"{type(encoder).__name__} has no such argument. Received: {unknown}")
+    copy = type(encoder).from_config({**config, **changes})
     copy.set_weights(encoder.get_weights())
-    copy.trainable = True
+    copy.trainable = changes.get("trainable", True)
     return copy
 
 
@@ -75,6 +86,10 @@ class KeepBest(keras.callbacks.Callback):
             self._weights = [np.array(w) for w in self.model.get_weights()]
 
     def on_train_end(self, logs=None):
+        self.restore()
+
+    def restore(self):
+        """Puts the best epoch's weights into the model."""
         if self._weights is not None:
             self.model.set_weights(self._weights)
 
@@ -107,6 +122,8 @@ class _Method:
         keep = KeepBest(score) if score is not None else None
         callbacks = ([keep] if keep else []) + list(callbacks)
         history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
+        if keep:
+            keep.restore()  # again, if a callback restored weights of its own
         best = (keep.best, keep.best_epoch) if keep else (None, self.epochs)
         return {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
 
@@ -166,7 +183,7 @@ class FineTune(_Method):
         callbacks=(),
         verbose=0,
     ):
-        """Fine-tunes a copy of the encoder; the one given stays as it is.
+        """Fine-tunes all of a copy of the encoder; the one given stays as it is.
 
         Args:
             encoder: A pre-trained encoder.
@@ -185,7 +202,8 @@ class FineTune(_Method):
         """
         set_seed(self.seed)
         labels = labels or label_names(train)
-        copy = clone(encoder, dropout=self.dropout)
+        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
+        copy = clone(encoder, **dropout)
         model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = _scorer(head, dev, labels, metric, lambda: model.predict(dev))

@@ -10,7 +10,13 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.report import into_readme, markdown, read_results, speed_markdown
+from benchmarks.report import (
+    into_readme,
+    layer_figure,
+    markdown,
+    read_results,
+    speed_markdown,
+)
 from benchmarks.run import Bench
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
@@ -194,6 +200,11 @@ def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
     assert list(task_from_file(tmp_path / "pos.conll", None, None).metrics) == ["word_accuracy"]
 
 
+def test_columns_a_conll_file_has_not_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="-DOCSTART-.*group='2'"):
+        task_from_file(tmp_path / "mine.conll", None, None, group="2")
+
+
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
@@ -273,6 +284,29 @@ def test_tables_show_mean_deviation_and_number():
     assert lines[3] == "| pre-trained, fine-tuned | **72.0 ± 2.8 (2)** |  |"
 
 
+def test_pictures_tell_readers_and_encoders_apart():
+    results = [
+        result("features", "t", 0.4, 0),
+        result("features", "t", 0.5, 0, reader="bilstm"),
+        result("features", "t", 0.8, 0) | {"encoder": "f"},
+        result("fine_tune", "t", 0.9, 0),
+        result("scratch", "t", 0.3, 0),
+        result("untrained", "t", 0.2, 0),
+        result("untrained", "t", 0.1, 0, layers="embeddings"),
+    ]
+    axes = layer_figure(results, "t").axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["last, e, linear", "last, e, bilstm", "last, f, linear"]
+    lines = {
+        line.get_label(): line.get_xdata()[0] for line in axes.lines if line.get_label()[0] != "_"
+    }
+    assert lines == {
+        "random weights, all trained": 30.0,
+        "pre-trained, fine-tuned": 90.0,
+        "random weights, frozen; its best layers": 20.0,
+    }
+
+
 def test_seeds_of_different_runs_are_not_averaged():
     results = [result("scratch", "t", 0.5, 0), result("scratch", "t", 0.6, 1)]
     results[1]["inputs"] = "other weights"
@@ -310,6 +344,8 @@ def test_readme_is_changed_between_its_marks(tmp_path):
         (["run", "--task", "sst5", "--data", "nowhere"], r"No file nowhere/sst/trees/train.txt"),
         (["run", "--task", "wikigold", "--method", "tune"], r"Known methods: .*'tune'"),
         (["run", "--task", "wikigold", "--layers", "last"], r"Only the methods features"),
+        (["run", "--task", "wikigold", "--reader", "bilstm"], r"`reader` has no effect here"),
+        (["run", "--task", "wikigold", "--text", "words"], r"Columns belong to a --task-file"),
         (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
         (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers parted by commas"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),

@@ -60,6 +60,12 @@ class TestOurs:
             again, _ = keras_plm.load(tmp_path, dtype=asked)
             assert again.compute_dtype == again.output["sequence"].dtype == computed
 
+    def test_freezing_is_not_saved(self, tmp_path):
+        encoder = BERT(13, **SIZE)
+        encoder.trainable = False
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        assert keras_plm.load(tmp_path)[0].trainable_weights
+
     def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         (tmp_path / "notes.txt").write_text("mine")
@@ -201,10 +207,18 @@ class TestHuggingFace:
     def test_a_bare_encoder_without_pooler_loads_too(self, peer, tmp_path):
         import transformers
 
-        model, _ = peer
+        model, whole = peer
         bare = transformers.BertModel(model.config, add_pooling_layer=False)
+        bare.load_state_dict(model.bert.state_dict(), strict=False)
         bare.save_pretrained(tmp_path / "bare")
-        assert load_bert(tmp_path / "bare").count_params() > 0
+        ours, wanted = load_bert(tmp_path / "bare"), load_bert(whole)
+        for a, b in zip(ours.output["layers"], wanted.output["layers"], strict=True):
+            assert a.shape == b.shape
+        named = {w.path: w for w in wanted.weights if "pooler" not in w.path}
+        for w in ours.weights:
+            if w.path in named:
+                assert_close(w, named[w.path], atol=0)
+        assert len(named) == len(ours.weights) - 2
 
     def test_gamma_and_beta_are_read_as_weight_and_bias(self, peer):
         from safetensors.numpy import load_file, save_file
@@ -233,6 +247,8 @@ class TestHuggingFace:
             load_bert(folder, head="other")
         with pytest.raises(ValueError, match="`hidden_act` must be one of.*'swish'"):
             load_bert(changed(hidden_act="swish"))
+        with pytest.raises(ValueError, match="looks both ways.*is_decoder=True"):
+            load_bert(changed(is_decoder=True))
         with pytest.raises(ValueError, match="not that of a BERT.*'roberta'"):
             load_bert(changed(model_type="roberta"))
         with pytest.raises(ValueError, match="config.json is not whole.*'vocab_size'"):

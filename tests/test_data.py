@@ -6,6 +6,7 @@ import pytest
 
 from keras_plm.batching import Batches, FitsBatches, bucket_lengths, class_weights, run_on
 from keras_plm.data import PackedExamples, batches, fingerprint, label_names
+from keras_plm.models import BERT
 from keras_plm.task import Example
 from keras_plm.tokenizers import WordPiece
 
@@ -288,14 +289,11 @@ def test_label_names_put_o_first():
 
 
 def test_fingerprint_follows_weights_not_names():
-    def model(name, value):
-        made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")], name=name)
-        made.set_weights([np.full((2, 1), value), np.zeros(1)])
-        return made
-
-    # A plain Sequential names its input after itself, so only weights are compared here.
-    first, second = model("m", 1.0), model("m", 2.0)
+    first = BERT(13, num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
+    second = BERT.from_config({**first.get_config(), "name": "other", "dtype": "mixed_bfloat16"})
     assert fingerprint(first) != fingerprint(second)
+    second.set_weights(first.get_weights())
+    assert fingerprint(first) == fingerprint(second)
     assert fingerprint("a", 1) == fingerprint("a", 1) != fingerprint("a", 2)
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.data import batches
 from keras_plm.heads import Classifier, Frozen, SpanF1, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import span_f1
@@ -257,3 +258,40 @@ def test_long_word_lists_are_classified_once(tmp_path):
         assert len(model.predict(words)) == 4
         alone = model.predict([words[1]], probabilities=True)
         assert_close(alone[0], model.predict(words, probabilities=True)[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [Classifier, Tagger])
+def test_dropout_works_under_a_reader_too(head):
+    reader = BiLSTM(4)
+    model = head(encoder(), ["a", "b"], reader=reader, dropout=0.5, frozen=True)
+    examples, labels = (texts(4), LABELS) if head is Classifier else (sentences(4), TAGS)
+    source = batches(examples, TOKENIZER, labels, words=True, training=False)
+    x = source[0][0]
+    first, second = (to_numpy(model(x, training=True)) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-3
+    assert_close(model(x, training=False), model(x, training=False), atol=0)
+
+
+def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
+    model = encoder()
+    Classifier(model, ["a", "b"], frozen=True)
+    with pytest.raises(ValueError, match="encoder.trainable = True"):
+        Classifier(model, ["a", "b"])
+
+
+def test_options_that_predict_cannot_follow_are_refused():
+    model = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER)
+    arrays = TOKENIZER.pack(["a b"])
+    with pytest.raises(ValueError, match="`pairs` and `probabilities` are for texts"):
+        model.predict(arrays, probabilities=True)
+    with pytest.raises(ValueError, match="batches of their own.*batch_size"):
+        model.predict(["a b"], batch_size=3)
+    with pytest.raises(ValueError, match="2 texts and 1 pairs"):
+        model.predict(["a", "b"], pairs=["c"])
+    assert model.predict([], probabilities=True).shape == (0, 2)
+
+
+def test_float16_scales_its_loss():
+    model = Classifier(encoder(dtype="mixed_float16"), ["a", "b"])
+    model.compile("adam")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

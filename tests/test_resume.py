@@ -117,3 +117,16 @@ def test_works_with_any_keras_model(tmp_path):
     again.fit(batches, epochs=9, callbacks=[state, Seen(3)], shuffle=False, verbose=0)
     assert state.steps == count.steps == 10
     assert_close(again.get_weights(), model.get_weights(), atol=1e-6)
+
+
+def test_a_stopped_run_ends_where_it_would_have(stream, tmp_path):
+    def train(stop=None):
+        model, batches = start(stream)
+        state = TrainingState(tmp_path / "run", batches, total_steps=7)
+        state.restore(model)
+        if not state.finished:
+            callbacks = [state] + ([Seen(stop)] if stop else [])
+            model.fit(batches, epochs=9, callbacks=callbacks, verbose=0)
+        return state.steps
+
+    assert [train(stop=3), train(), train()] == [3, 7, 7]

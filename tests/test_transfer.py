@@ -128,6 +128,14 @@ def test_a_store_is_keyed_by_encoder_tokenizer_texts_and_pool(tmp_path, count_pa
     assert not [path for path in tmp_path.iterdir() if ".tmp" in path.name]
 
 
+def test_a_store_is_keyed_by_precision(tmp_path):
+    full, rows = encoder(), texts(4)
+    half = clone(full, dtype="mixed_bfloat16")
+    stores = [FeatureStore.build(tmp_path, e, TOKENIZER, rows, "mean") for e in (half, full)]
+    assert len(list(tmp_path.iterdir())) == 2
+    assert 0 < np.abs(stores[0].array.astype(float) - stores[1].array).max() < 0.1
+
+
 def test_a_store_too_large_is_refused_before_the_encoder_runs(tmp_path, count_passes):
     with pytest.raises(ValueError, match=r"0.0 GB.*--feature-gb.*feature_gb=1e-06"):
         FeatureStore.build(tmp_path, encoder(), TOKENIZER, ["a b c"] * 50, None, 1e-6)
@@ -155,6 +163,31 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     assert fitted.optimizer is not None and isinstance(fitted, keras.Model)
     assert fitted.encoder.dropout == method.dropout
     assert len(fitted.predict(examples(3))) == 3
+
+
+def test_a_copy_differs_only_as_asked():
+    model = encoder()
+    assert not clone(model, trainable=False).trainable_weights
+    with pytest.raises(ValueError, match="no such argument.*dropuot"):
+        clone(model, dropuot=0.3)
+
+
+def test_the_best_epoch_survives_other_callbacks():
+    last = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+    dev = texts(16, seed=1)
+    method = FineTune(**{**FAST, "epochs": 4, "learning_rate": 0.3})
+    scores = iter([0.5, 0.9, 0.1, 0.2])
+    seen = []
+
+    def metric(truth, predicted):
+        seen.append(predicted)
+        return next(scores)
+
+    fitted = method.fit(
+        encoder(), Classifier, TOKENIZER, texts(48), dev, metric=metric, callbacks=[last]
+    )
+    assert fitted.training_log["best_epoch"] == 2
+    assert fitted.predict(dev) == seen[1]
 
 
 def test_fine_tuning_keeps_the_precision():
@@ -247,7 +280,8 @@ class TestFeatureExtractor:
             "featureextractor__pool": ["mean", "max"],
         }
         search = GridSearchCV(pipeline, grid, cv=3).fit(rows, labels)
-        assert 0 <= search.best_score_ <= 1
+        assert len(search.cv_results_["params"]) == 8
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
         assert sum(count_passes) == 2 * len(set(rows))
         assert len(search.predict(["a b", "c"])) == 2
 

@@ -73,11 +73,16 @@ def test_dropout_draws_anew_and_follows_the_seed():
 
 
 def test_dropout_has_the_gradient_of_what_it_kept(tmp_path):
-    inputs = keras.Input((D,))
-    model = keras.Model(inputs, Dropout(0.5)(keras.layers.Dense(3)(inputs)))
-    model.compile(keras.optimizers.SGD(0.1), loss="mse")
-    model.fit(normal(8, D), normal(8, 3), verbose=0)
-    assert all(np.isfinite(w).all() for w in model.get_weights())
+    # One weight per output and one row: a weight moves where its output was kept, and only there.
+    inputs = keras.Input((1,))
+    scaled = keras.layers.Dense(500, use_bias=False, kernel_initializer="ones")(inputs)
+    model = keras.Model(inputs, Dropout(0.5)(scaled))
+    model.compile(keras.optimizers.SGD(500.0), loss="mse")
+    model.fit(np.ones((1, 1)), np.zeros((1, 500)), verbose=0)
+    (kernel,) = model.get_weights()
+    # d mean((2 w x)^2) / dw = 8 w x^2 / 500 where kept
+    values, counts = np.unique(np.round(kernel, 3), return_counts=True)
+    assert values.tolist() == [-7.0, 1.0] and counts.min() > 150
 
 
 @pytest.mark.parametrize("activation", ["gelu_erf", "gelu_tanh", "relu"])

@@ -84,7 +84,7 @@ class Attention(keras.layers.Layer):
     def __init__(self, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
-        self.weights_dropout = Dropout(dropout, name="weights_dropout")
+        self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy, name="weights_dropout")
 
     def score(self, query, key):
         """Scores (B, T, S) of queries (B, T, D_query) against keys (B, S, D_key)."""
