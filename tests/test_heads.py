@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import batches
 from keras_plm.heads import Classifier, Frozen, SpanF1, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import span_f1
@@ -262,11 +261,9 @@ def test_long_word_lists_are_classified_once(tmp_path):
 
 @pytest.mark.parametrize("head", [Classifier, Tagger])
 def test_dropout_works_under_a_reader_too(head):
-    reader = BiLSTM(4)
-    model = head(encoder(), ["a", "b"], reader=reader, dropout=0.5, frozen=True)
     examples, labels = (texts(4), LABELS) if head is Classifier else (sentences(4), TAGS)
-    source = batches(examples, TOKENIZER, labels, words=True, training=False)
-    x = source[0][0]
+    model = head(encoder(), labels, tokenizer=TOKENIZER, reader=BiLSTM(4), dropout=0.5, frozen=True)
+    x = model.batches(examples, training=False)[0][0]
     first, second = (to_numpy(model(x, training=True)) for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
     assert_close(model(x, training=False), model(x, training=False), atol=0)
