@@ -19,11 +19,20 @@ def main(arguments=None):
         description="Pre-trains encoders, fine-tunes them, reads their features, keeps results.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report, add_speed):
-        add(commands)
-    flags = parser.parse_args(arguments)
     try:
+        for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report, add_speed):
+            add(commands)
+        flags = parser.parse_args(arguments)
         flags.run(flags)
+    except ModuleNotFoundError as error:
+        if error.name in ("tensorflow", "jax", "torch"):
+            error = (
+                f"Keras wants {error.name}, which is not installed: name the backend that is, as "
+                f"in `export KERAS_BACKEND=torch`. Received: "
+                f"KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}"
+            )
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except (ValueError, ImportError, OSError) as error:
         # One sentence: the library's messages say the rule, the fix and what was received.
         print(f"error: {error}", file=sys.stderr)
@@ -161,6 +170,11 @@ def run_all(flags, runs):
     from benchmarks.report import markdown
 
     bench = open_bench(flags)
+    counts = {split: len(part) for split, part in bench.examples.items()}
+    console.print(
+        f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
+        f"on, {counts['test']:,} reported"
+    )
     todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
     fits = sum(run.lines(seed) for run, seed in todo)
     results = []
@@ -189,6 +203,7 @@ def add_layers(commands):
 
 
 def run_layers(flags):
+    from benchmarks.progress import console
     from benchmarks.report import layer_figure, read_results
     from benchmarks.run import Run
     from benchmarks.settings import from_flags
@@ -200,6 +215,13 @@ def run_layers(flags):
             "`--picture` draws the method features, with the others of its suite as lines. "
             f"Received: method={flags.method!r}"
         )
+    if flags.picture:  # before hours of work
+        path = Path(flags.picture)
+        if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
+            raise ValueError(
+                "`--picture` is a PNG or SVG file in a folder that is there. "
+                f"Received: {flags.picture!r}"
+            )
     names = distinct_choices(load(flags.encoder)[0])
     runs = [from_flags(Run, flags, layers=name) for name in names]
     results = run_all(flags, runs)
@@ -209,6 +231,7 @@ def run_layers(flags):
         results += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
         figure = layer_figure(results, task)
         figure.savefig(flags.picture, dpi=150)
+        console.print(f"Picture: {flags.picture}")
 
 
 def add_data(commands):
@@ -259,7 +282,7 @@ def run_report(flags):
     results = read_results(Path(flags.results) / flags.suite)
     tables = {"results": markdown(results)}
     speed = Path(flags.results) / "speed.json"
-    if speed.is_file():
+    if flags.readme and speed.is_file():
         tables["speed"] = speed_markdown(speed)
     for mark, table in tables.items():
         if flags.readme:

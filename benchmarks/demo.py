@@ -13,7 +13,7 @@ from benchmarks.records import write_json, write_text
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Bench, Run
 
-LAYERS = ("embeddings", "layer_1", "last", "concat_last_four", "elmo_mix")
+LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
 
 
 def demo(out, small=False):
@@ -85,7 +85,7 @@ def demo(out, small=False):
     write_json(out / "results.json", results)
     console.print(
         f"One seed of a made-up language: it shows how things work, not which is better.\n"
-        f"{time.monotonic() - started:.0f} s. Results: {out / 'results.json'}  "
+        f"{time.monotonic() - started:.0f} s, this call. Results: {out / 'results.json'}  "
         f"Pictures: {', '.join(pictures)}"
     )
     return results

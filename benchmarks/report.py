@@ -164,7 +164,7 @@ def layer_figure(results, task):
     means = {name: summary(of_cell)[0] for name, of_cell in lines.items()}
     if untrained:
         best = max(summary(of_run)[0] for of_run in untrained.values())
-        means["random weights, frozen; its best layers"] = best
+        means["random weights, frozen; best layers run"] = best
     return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
 
 

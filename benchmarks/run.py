@@ -215,7 +215,7 @@ class Bench:
             "inputs": self._data_and_weights,
         }
         write_json(self.path(run, seed), result)
-        self._say(f"{run.name} seed {seed}: {result['score']:.4f}")
+        self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported")
         return result
 
     def _search(self, run, train, labels):

@@ -263,6 +263,8 @@ def _first(arrays):
 
 def _read_config(folder, kind):
     path = folder / "config.json"
+    if not folder.is_dir():
+        raise ValueError(f"No such folder. Received: {str(folder)!r}")
     if not path.is_file():
         raise ValueError(f"No config.json {kind} in this folder. Received: {str(folder)!r}")
     try:

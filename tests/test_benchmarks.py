@@ -303,7 +303,7 @@ def test_pictures_tell_readers_and_encoders_apart():
     assert lines == {
         "random weights, all trained": 30.0,
         "pre-trained, fine-tuned": 90.0,
-        "random weights, frozen; its best layers": 20.0,
+        "random weights, frozen; best layers run": 20.0,
     }
 
 
@@ -350,6 +350,7 @@ def test_readme_is_changed_between_its_marks(tmp_path):
         (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers parted by commas"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
+        (["layers", "--task", "wikigold", "--picture", "nowhere/a.png"], r"PNG or SVG file in"),
     ],
 )
 def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_path, capsys):
@@ -400,6 +401,17 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     assert "Known models: bert in tiny" in error([*corpus, "--size", "huge"])
     (tmp_path / "r").mkdir()
     assert "No result file below" in error(["report", "--results", str(tmp_path / "r")])
+
+
+def test_a_backend_that_is_not_installed_is_named(monkeypatch, capsys):
+    import benchmarks.__main__ as cli
+
+    def add(commands):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setattr(cli, "add_demo", add)
+    assert main(["demo"]) == 2
+    assert "export KERAS_BACKEND" in capsys.readouterr().err
 
 
 def test_unknown_flags_are_refused_by_the_parser(capsys):
