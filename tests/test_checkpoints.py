@@ -85,8 +85,10 @@ class TestOurs:
             (folder / name).write_bytes(text)
             return folder
 
-        with pytest.raises(ValueError, match="No config.json"):
+        with pytest.raises(ValueError, match="No such folder"):
             keras_plm.load(tmp_path / "nothing")
+        with pytest.raises(ValueError, match="No config.json written by keras_plm.save"):
+            keras_plm.load(tmp_path)
         with pytest.raises(ValueError, match="is not JSON"):
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
