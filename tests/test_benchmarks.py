@@ -448,5 +448,8 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path):
     flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--turns", "1", "--steps", "1"]
     flags += ["--sentences", "32", "--length", "16", "--no-hub", "--out", str(out)]
     assert main(["speed", *flags]) == 0
+    before = out.read_text()
+    assert main(["speed", *flags]) == 0  # nothing is timed twice
+    assert json.loads(out.read_text())["results"] == json.loads(before)["results"]
     table = speed_markdown(out)
     assert "| infer tiny: tokens |" in table and "| tokenize: sentences |" in table
