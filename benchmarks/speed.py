@@ -9,6 +9,7 @@ fused AdamW, sentences sorted by length), and KerasHub as it comes (padded to 51
 import contextlib
 import dataclasses
 import gc
+import hashlib
 import json
 import statistics
 import time
@@ -421,7 +422,7 @@ def speed(settings, sentences=None, out=None, say=print):
         settings: A `Speed`.
         sentences: Real sentences; made-up ones when omitted.
         out: A JSON file, rewritten after each kind of work; what it holds already, timed with the
-            same settings on the same machine and versions, is not timed again.
+            same settings and sentences on the same machine and versions, is not timed again.
         say: Prints a line.
 
     Returns:
@@ -433,6 +434,7 @@ def speed(settings, sentences=None, out=None, say=print):
     say("matrix products: " + ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items()))
     report = {
         "settings": dataclasses.asdict(settings),
+        "sentences": hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16],
         **environment(),
         "matrix_rates": rates,
         "results": {},
@@ -512,7 +514,7 @@ def _timed_before(report, out):
 
     def conditions(of):
         settings = {k: v for k, v in of["settings"].items() if k not in ("sizes", "work")}
-        return settings, of["device"], of["backend"], of["versions"]
+        return settings, of.get("sentences"), of["device"], of["backend"], of["versions"]
 
     return old["results"] if conditions(old) == conditions(report) else {}
 

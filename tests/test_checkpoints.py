@@ -214,8 +214,6 @@ class TestHuggingFace:
         bare.load_state_dict(model.bert.state_dict(), strict=False)
         bare.save_pretrained(tmp_path / "bare")
         ours, wanted = load_bert(tmp_path / "bare"), load_bert(whole)
-        for a, b in zip(ours.output["layers"], wanted.output["layers"], strict=True):
-            assert a.shape == b.shape
         named = {w.path: w for w in wanted.weights if "pooler" not in w.path}
         for w in ours.weights:
             if w.path in named:

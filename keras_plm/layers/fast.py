@@ -171,10 +171,10 @@ def scaled_scores(query, key, mask=None):
 
     # The scale and the mask within the product: one pass over the scores instead of two.
     batch, heads, steps, width = query.shape
-    if mask.shape[0] == 1:
+    if mask.shape[:2] == (1, 1):
         mask = mask[0]
     else:
-        mask = mask.expand(-1, heads, -1, -1).flatten(0, 1)  # (B * N, 1 or T, S)
+        mask = mask.expand(batch, heads, -1, -1).flatten(0, 1)  # (B * N, 1 or T, S)
     query, key = query.reshape(-1, steps, width), key.reshape(-1, key.shape[2], width)
     scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scale)
     return scores.view(batch, heads, steps, -1)
