@@ -182,10 +182,10 @@ def test_the_best_epoch_survives_other_callbacks():
             metric=lambda truth, predicted: next(scores), callbacks=callbacks,
         )  # fmt: skip
 
-    # By the loss of training the last epoch is the best one.
-    other = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+    # It keeps the first epoch, where the loss of training is highest.
+    other = keras.callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
     alone, beside = fit([]), fit([other])
-    assert other.best_epoch == 3 and beside.training_log["best_epoch"] == 2
+    assert other.best_epoch == 0 and beside.training_log["best_epoch"] == 2
     assert_close(beside.get_weights(), alone.get_weights(), atol=1e-6)
 
 
