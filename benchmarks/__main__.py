@@ -252,9 +252,10 @@ def run_data(flags):
             splits = ", ".join(s for s, file in task.files.items() if file == split_files)
             try:
                 path = find_file(flags.data, split_files)
-                state = f"found    {path}  sha256 {checksum(path)[:16]}"
             except ValueError:
-                state = f"missing  {Path(flags.data) / split_files}"
+                path, state = None, f"missing  {Path(flags.data) / split_files}"
+            if path is not None:
+                state = f"found    {path}  sha256 {checksum(path)[:16]}"
             console.print(f"  {splits:18} {state}")
 
 

@@ -15,7 +15,7 @@ from benchmarks.tasks import checksum
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
-from keras_plm.resume import TrainingState, set_seed
+from keras_plm.resume import STATE, TrainingState, set_seed
 from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import WordPiece, open_text
 
@@ -55,11 +55,25 @@ class Pretraining:
                 f"Received: model={self.model!r}, size={self.size!r}"
             )
         policy(self.precision)
-        if self.tokens < self.tokens_per_batch:
-            raise ValueError(
-                "`tokens` must be at least one batch. "
-                f"Received: tokens={self.tokens:g}, tokens_per_batch={self.tokens_per_batch}"
-            )
+        longest = BERT_SIZES[self.size].get("max_sequence_length", 512)
+        for name, good, rule in (
+            ("sentences", self.sentences in ("split", "lines"), "'split' or 'lines'"),
+            ("max_length", 8 <= self.max_length <= longest, f"8 to BERT's {longest}"),
+            ("first_length", self.first_length == 0 or 8 <= self.first_length <= longest,
+             f"0, or 8 to BERT's {longest}"),
+            ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
+            ("buckets", self.buckets >= 1, "1 or more"),
+            ("tokens_per_batch", self.tokens_per_batch >= 1, "1 or more"),
+            ("tokens", self.tokens_per_batch <= self.tokens < math.inf,
+             f"at least one batch, {self.tokens_per_batch}"),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0"),
+            ("warmup", 0 <= self.warmup < 1, "0 or a share below 1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "0 or more"),
+            ("dropout", 0 <= self.dropout < 1, "0 or a share below 1"),
+            ("initializer_range", 0 < self.initializer_range < math.inf, "above 0"),
+        ):  # fmt: skip
+            if not good:
+                raise ValueError(f"`{name}` must be {rule}. Received: {getattr(self, name)!r}")
 
     @property
     def steps(self):
@@ -93,7 +107,7 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         The encoder and its tokenizer.
 
     Raises:
-        ValueError: If `out` holds another run, or a file is missing or empty.
+        ValueError: If `out` holds another run or an encoder, or a file is missing or empty.
     """
     out, work = Path(out), Path(out) / "training"
     for path in [*corpus, *([] if valid is None else [valid])]:
@@ -104,13 +118,13 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         "corpus_sha256": [checksum(path) for path in corpus],
     }
     known = work / "settings.json"
-    if known.is_file():
+    before = json.loads(known.read_text()) if known.is_file() else {}
+    if (work / STATE).is_file():
         if not resume:
             raise ValueError(
                 f"{out} holds a pre-training run already: go on with --resume or name another "
                 f"folder. Received: out={str(out)!r}"
             )
-        before = json.loads(known.read_text())
         changed = [k for k in described if before.get(k) != described[k]]
         if changed:
             raise ValueError(
@@ -118,6 +132,13 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
                 "another folder. Received: "
                 + ", ".join(f"{k}={described[k]!r} instead of {before.get(k)!r}" for k in changed)
             )
+    elif (out / "config.json").exists():
+        raise ValueError(
+            f"{out} holds an encoder that is not of a run to go on with: name another folder. "
+            f"Received: out={str(out)!r}"
+        )
+    elif before and before != described:  # nothing was trained with them
+        (work / "tokenizer.json").unlink(missing_ok=True)
 
     write_json(known, described)
     tokenizer, stream = _read(settings, corpus, work)
@@ -148,18 +169,20 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         batches = _batches(settings, stream, tokenizer, length)
         if state is None:
             state = meter.state = TrainingState(work, batches, every_seconds, on_save)
-            if state.restore(model):
-                meter.go_on(state.steps)
+            state.restore(model)
+            meter.go_on(state.steps)
         state.follow(batches, first)
         batches.step = state.steps - first
         if state.steps < end:
             meter.end = end  # where it stops `fit`
             model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
+    note = out / "pretraining.json"
+    if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
+        on_save(state)  # stopped between the state and the encoder
     if held_out is not None:
         losses = model.evaluate(held_out, verbose=0, return_dict=True)
         losses = {name: float(value) for name, value in losses.items()}
-        note = json.loads((out / "pretraining.json").read_text())
-        write_json(out / "pretraining.json", note | {"valid": losses})
+        write_json(note, json.loads(note.read_text()) | {"valid": losses})
         meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
     return encoder, tokenizer
 
@@ -214,7 +237,7 @@ class Meter(keras.callbacks.Callback):
         return round(self._before + time.monotonic() - self._begun, 1)
 
     def go_on(self, steps):
-        """Drops log lines behind a resumed step."""
+        """Drops log lines behind a resumed step, and the held-out losses, which come again."""
         kept = []
         if self.path.is_file():
             for line in self.path.read_text().splitlines():
@@ -222,7 +245,7 @@ class Meter(keras.callbacks.Callback):
                     entry = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # half a line, where the run was stopped
-                if entry["step"] <= steps:
+                if entry["step"] <= steps and "seconds" in entry:
                     kept.append(line)
                     self._before = entry.get("seconds", self._before)
         write_text(self.path, "".join(line + "\n" for line in kept))

@@ -73,21 +73,28 @@ def rows_of(results):
         if result["method"] not in TRAINED:
             common.append("precision")  # theirs is float32
         row = rows.setdefault((result["encoder"], describe(result, common)), {})
-        of_cell = row.setdefault(result["task"], [])
-        if of_cell and settings_of(of_cell[0]) != settings_of(result):
-            raise ValueError(
-                "Seeds of one run share settings, data and encoder: remove the older files. "
-                f"Received: {result['run']} on {result['task']} with seeds "
-                f"{of_cell[0]['seed']} and {result['seed']} of different runs"
-            )
-        of_cell.append(result)
+        _add(result, row.setdefault(result["task"], []))
     return rows
+
+
+def _add(result, of_cell):
+    """Puts a result beside the other seeds of its run."""
+    if of_cell and settings_of(of_cell[0]) != settings_of(result):
+        raise ValueError(
+            "Seeds of one run share settings, data and encoder: remove the older files. "
+            f"Received: {result['run']} on {result['task']} with seeds "
+            f"{of_cell[0]['seed']} and {result['seed']} of different runs"
+        )
+    of_cell.append(result)
 
 
 def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
     names, fields = list(LAYER_CHOICES), result["fields"]
-    layers = names.index(fields["layers"]) if fields["layers"] in names else len(names)
+    if fields["layers"] in names:
+        layers = names.index(fields["layers"])
+    else:  # "layer_3"; nothing where the encoder learns
+        layers = len(names) + int(fields["layers"].rpartition("_")[2] or 0)
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]
@@ -135,7 +142,8 @@ def markdown(results):
 def layer_figure(results, task):
     """The picture of scores by choice of layers of one task."""
     found = [result for result in results if result["task"] == task]
-    limit = _most([result["fields"]["train_limit"] for result in found])
+    drawn = [result for result in found if result["method"] == "features"]
+    limit = _most(result["fields"]["train_limit"] for result in drawn or found)
     found = [result for result in found if result["fields"]["train_limit"] == limit]
     metric = next(iter(found[0]["metrics"])).replace("_", " ")
 
@@ -151,12 +159,12 @@ def layer_figure(results, task):
     for result in sorted(found, key=_place):
         if result["method"] == "features":
             words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
-            rows.setdefault(", ".join(words), []).append(result)
+            _add(result, rows.setdefault(", ".join(words), []))
         elif result["method"] == "untrained":
-            untrained.setdefault((result["encoder"], result["run"]), []).append(result)
+            _add(result, untrained.setdefault((result["encoder"], result["run"]), []))
         else:
             words = [describe(result), *(_field(result, name) for name in of_line)]
-            lines.setdefault(", ".join(words), []).append(result)
+            _add(result, lines.setdefault(", ".join(words), []))
     table = []
     for name, of_cell in rows.items():
         mean, deviation, n = summary(of_cell)

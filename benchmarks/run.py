@@ -8,6 +8,8 @@ other seeds take its winner. The reported split is looked at once, by the chosen
 import dataclasses
 import hashlib
 import json
+import math
+import os
 import time
 from pathlib import Path
 
@@ -71,11 +73,16 @@ class Run:
         policy(self.precision)
         self.build(1e-3, 0)  # says which other field is wrong
         try:
-            self.grid  # noqa: B018
-        except ValueError as error:
+            good = all(0 < rate < math.inf for rate in self.grid)
+        except ValueError:
+            good = False
+        if not good:
             raise ValueError(
-                f"`learning_rates` are numbers parted by commas. Received: {self.learning_rates!r}"
-            ) from error
+                "`learning_rates` are numbers above 0 parted by commas. "
+                f"Received: {self.learning_rates!r}"
+            )
+        if self.train_limit < 0:
+            raise ValueError(f"`train_limit` must be 0 (all) or more. Received: {self.train_limit}")
 
     @property
     def reads_features(self):
@@ -214,8 +221,9 @@ class Bench:
             "hash": self.key(run, seed),
             "inputs": self._data_and_weights,
         }
+        kept = self._keep_older(self.path(run, seed))
         write_json(self.path(run, seed), result)
-        self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported")
+        self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
         return result
 
     def _search(self, run, train, labels):
@@ -249,6 +257,14 @@ class Bench:
                 f"{path} is no whole result file: remove it to run again. Received: {error}"
             ) from error
         return result if result.get("hash") == self.key(run, seed) else None
+
+    def _keep_older(self, path):
+        """Moves a result of other settings, data or weights aside, and says so."""
+        if not path.is_file():
+            return ""
+        aside = path.with_name(f"{path.name}.{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}")
+        os.replace(path, aside)
+        return f"; the older result is kept as {aside.name}"
 
     def _encoder(self, run, seed):
         """The encoder of a run: as it was loaded, with fresh weights, in its precision."""

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import gc
 import hashlib
+import importlib.util
 import json
 import statistics
 import time
@@ -28,6 +29,7 @@ from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
+WORK = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 PLAIN, TUNED = "transformers", "transformers, tuned"
 HUB, HUB_128 = "KerasHub", "KerasHub at 128"
@@ -38,13 +40,28 @@ class Speed:
     """What is timed, and how often."""
 
     sizes: str = setting("mini,base", "which BERTs, parted by commas")
-    work: str = setting("train,infer,finetune,encode,pretrain,tokenize", "which kinds of work")
+    work: str = setting(",".join(WORK), "which kinds of work")
     turns: int = setting(7, "how often each contestant is timed")
     steps: int = setting(4, "steps per turn at fixed shapes (a quarter for base and larger)")
-    sentences: int = setting(1024, "real sentences per turn (a sixteenth for base and larger)")
+    sentences: int = setting(
+        1024, "real sentences per turn (for base and larger a sixteenth, to encode a quarter)"
+    )
     length: int = setting(128, "row length at fixed shapes")
     hub: bool = setting(True, "also time KerasHub, which takes long to load")
     seed: int = setting(0, "of sentences and ids")
+
+    def __post_init__(self):
+        for name, known in (("sizes", BERT_SIZES), ("work", WORK)):
+            wrong = [part for part in getattr(self, name).split(",") if part not in known]
+            if wrong:
+                raise ValueError(
+                    f"`{name}` are of {', '.join(known)}, parted by commas. Received: {wrong[0]!r}"
+                )
+        for name in ("turns", "steps", "sentences", "length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
+        if self.length > 512:
+            raise ValueError(f"`length` is at most BERT's 512. Received: {self.length}")
 
 
 def rows_of(size):
@@ -203,8 +220,10 @@ def real(settings, size, sentences, train):
     """
     import torch
 
-    count = settings.sentences if rows_of(size) == 32 else max(settings.sentences // 16, 32)
+    part = 1 if rows_of(size) == 32 else 16 if train else 4
+    count = max(settings.sentences // part, 32)
     texts = sentences[:count]
+    count = len(texts)
     rng = np.random.default_rng(settings.seed)
     targets = rng.integers(0, 2, count)
     vocabulary = toy_vocabulary(sentences)
@@ -393,7 +412,7 @@ def matrix_work(size, length, kind):
 
 
 def in_turns(makers, turns, say):
-    """Seconds of each contestant in each turn, the others between; one warm-up turn first."""
+    """Seconds of each contestant in each turn, the others between; two warm-up turns first."""
     contestants = {}
     for name, make in makers.items():
         say(f"  warming up {name}")
@@ -429,6 +448,12 @@ def speed(settings, sentences=None, out=None, say=print):
         What the file holds: per work and contestant the median of work per second, the median ratio
         to each peer over the turns, and the share of the matrix rate.
     """
+    absent = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if absent:
+        raise ImportError(
+            "The peers are timed under torch and transformers, as `make test` installs them. "
+            f"Received: no {absent[0]}"
+        )
     sentences = sentences or made_up_sentences()
     rates = matrix_rates()
     say("matrix products: " + ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items()))
@@ -454,13 +479,8 @@ def speed(settings, sentences=None, out=None, say=print):
                 work = real(settings, size, sentences, kind == "finetune")
             elif kind == "pretrain":
                 work = pretraining(settings, size)
-            elif kind == "tokenize":
-                work = tokenizing(settings, sentences)
             else:
-                raise ValueError(
-                    "Known kinds of work: train, infer, finetune, encode, pretrain, tokenize. "
-                    f"Received: {kind!r}"
-                )
+                work = tokenizing(settings, sentences)
             makers, amount, unit = work
             say(f"{name}, in {unit} per second")
             seconds = in_turns(makers, settings.turns, say)

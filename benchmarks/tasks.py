@@ -115,8 +115,8 @@ def task_from_file(path, text, label, pair=None, group=None):
     """A task of the user's own: one file, parted 70/15/15 by `group`.
 
     A CoNLL file (ending in .conll, .iob or .bio) is a tagging task, `text` and `label` the numbers
-    of its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where `text` is a
-    list of words.
+    of its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where labels are
+    lists of tags.
 
     Raises:
         ValueError: If the file cannot be read so.
@@ -135,7 +135,13 @@ def task_from_file(path, text, label, pair=None, group=None):
     parts = dict(
         zip(("train", "dev", "test"), split_groups(examples, (0.7, 0.15, 0.15)), strict=True)
     )
-    head = Classifier if isinstance(examples[0].text, str) else Tagger
+    tagged = {isinstance(example.label, list) for example in examples}
+    if len(tagged) > 1:
+        raise ValueError(
+            "Either every example has one label or every word its tag. "
+            f"Received: both, in {str(path)!r}"
+        )
+    head = Tagger if tagged.pop() else Classifier
     metric = default_metric(head, label_names(examples))
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)

@@ -48,10 +48,10 @@ class Batches(keras.utils.PyDataset):
 
     Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
     and what is left over moves up to the next longer bucket, so that only one batch of an epoch
-    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
-    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
-    `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
-    one label, or all rows one length.
+    is padded with rows of weight 0 (outside training only to the next power of two). In training,
+    weights average 1 over every batch, so that the loss of a padded batch is the mean over its
+    real rows. Elsewhere they make the loss of `evaluate` the mean over all real rows or words;
+    weighted metrics are exact too where a row has one label, or all rows one length.
 
     Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
     epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
@@ -104,6 +104,7 @@ class Batches(keras.utils.PyDataset):
                 "Give exactly one of `batch_size` and `tokens_per_batch`. "
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
+        self._drawn_anew = callable(lengths)
         self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
         self.collate = collate
         self.training = training
@@ -172,7 +173,12 @@ class Batches(keras.utils.PyDataset):
         if len(left):
             # The shortest bucket that holds what is left over, no longer one than needed.
             length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
-            filled = self.rows_per_batch(length) - len(left)
+            size = self.rows_per_batch(length)
+            if not self.training:
+                # No more rows than a power of two needs: a text alone is not 500 rows of padding.
+                count = self.shard[1]
+                size = min(size, count << ((len(left) - 1) // count).bit_length())
+            filled = size - len(left)
             plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
         if self.training:
             plan = [plan[i] for i in rng.permutation(len(plan))]
@@ -263,7 +269,8 @@ class Batches(keras.utils.PyDataset):
         """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
 
         Keras would take the signature from the next two batches, which after a resume may be of
-        one bucket. An axis is left open unless it is the same in every bucket.
+        one bucket. An axis is left open unless it is the same in every bucket; where rows are drawn
+        anew, the first epoch cannot tell.
         """
         import tensorflow as tf
 
@@ -272,7 +279,8 @@ class Batches(keras.utils.PyDataset):
 
         def spec(*leaves):
             axes = [set(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
-            shape = [sizes.pop() if len(sizes) == 1 else None for sizes in axes[1:]]
+            unknown = self._drawn_anew and len(self.buckets) > 1
+            shape = [None if unknown or len(sizes) > 1 else sizes.pop() for sizes in axes[1:]]
             return tf.TensorSpec([None, *shape], leaves[0].dtype)
 
         signature = keras.tree.map_structure(spec, *parts)
@@ -342,6 +350,18 @@ class FitsBatches:
         options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
         source, before = x, None
         if isinstance(source, Batches):
+            if kwargs.get("steps_per_epoch") is not None:
+                raise ValueError(
+                    "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
+                    "stop early a callback. "
+                    f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
+                )
+            limit = getattr(getattr(self, "encoder", None), "max_sequence_length", None)
+            if limit is not None and source.buckets[-1] > limit:
+                raise ValueError(
+                    f"This encoder reads at most {limit} positions. "
+                    f"Received: batches of length {source.buckets[-1]}"
+                )
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
             before = source.class_weight
             if class_weight is not None:

@@ -41,11 +41,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
             f"{folder} holds a model that keras_plm.save did not write: name another folder. "
             f"Received: {str(folder)!r}"
         )
-    if len(tokenizer) > encoder.vocabulary_size:
-        raise ValueError(
-            "The encoder must know every id of its tokenizer. "
-            f"Received: {len(tokenizer)} pieces, vocabulary_size={encoder.vocabulary_size}"
-        )
+    _check_they_fit(encoder, tokenizer)
     temporary = folder / "save.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -98,7 +94,16 @@ def load(folder, dtype=None):
     weights = _read_weights(folder / "model.safetensors")
     _assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
+    _check_they_fit(encoder, tokenizer)
     return encoder, tokenizer
+
+
+def _check_they_fit(encoder, tokenizer):
+    if len(tokenizer) > encoder.vocabulary_size:
+        raise ValueError(
+            "The encoder must know every id of its tokenizer. "
+            f"Received: {len(tokenizer)} pieces, vocabulary_size={encoder.vocabulary_size}"
+        )
 
 
 def load_tokenizer(path):
@@ -129,7 +134,7 @@ def load_bert(path, head=None):
         head: `None` for the encoder, `"pretraining"` for a `MaskedLM` with both heads.
 
     Returns:
-        A `BERT`, or a `MaskedLM` around it.
+        A `BERT`, or a `MaskedLM` around it. Its one dropout is the folder's `hidden_dropout_prob`.
 
     Raises:
         ValueError: If a file is missing, a setting is one that `BERT` has not, or the weights do

@@ -236,9 +236,18 @@ class Head(FitsBatches, keras.Model):
         return examples
 
     def batches(self, examples, **options):
-        """`keras_plm.data.batches` of examples as this head takes them."""
+        """`keras_plm.data.batches` of examples as this head takes them.
+
+        Raises:
+            ValueError: If `max_length` is longer than the encoder reads.
+        """
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
+        if limit is not None and (options["max_length"] or 0) > limit:
+            raise ValueError(
+                f"`max_length` is at most the encoder's {limit} positions. "
+                f"Received: {options['max_length']}"
+            )
         return batches(
             examples,
             self.tokenizer,
@@ -472,7 +481,7 @@ class SpanF1(keras.metrics.Metric):
     and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
 
     Args:
-        labels: The tags in the order of their ids, in IOB1 or IOB2.
+        labels: The tags in the order of their ids, in IOB1, IOB2 or IOBES.
 
     Call arguments (`update_state`):
         y_true: (B, W) tag ids.
@@ -487,7 +496,8 @@ class SpanF1(keras.metrics.Metric):
         self.type_of = np.array(
             [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels], "int32"
         )
-        self.begins = np.array([label.startswith("B") for label in labels])
+        self.begins = np.array([label.startswith(("B-", "S-")) for label in labels])
+        self.ends = np.array([label.startswith(("E-", "S-")) for label in labels])
         self.counts = self.add_variable((3,), initializer="zeros", name="counts")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -513,6 +523,8 @@ class SpanF1(keras.metrics.Metric):
         """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
         kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
         begins = ops.take(ops.convert_to_tensor(self.begins), tags)
+        ends = ops.take(ops.convert_to_tensor(self.ends), tags)
+        begins = begins | ops.pad(ends[:, :-1], ((0, 0), (1, 0)), constant_values=False)
         before = ops.pad(kind[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
         start = (kind >= 0) & (begins | (kind != before))
         after = ops.pad(kind[:, 1:], ((0, 0), (0, 1)), constant_values=-1)

@@ -19,8 +19,11 @@ def accuracy(y_true, y_pred):
     return float(np.mean(hits))
 
 
-def f1(y_true, y_pred):
-    """F1 of the positive class of two, in [0, 1]; the positive one sorts last.
+def f1(y_true, y_pred, positive=None):
+    """F1 of the positive class of two, in [0, 1]; by default of the one that sorts last.
+
+    Raises:
+        ValueError: If there are more classes than two, or one and no word of which it is.
 
     >>> f1([0, 1, 1], [1, 1, 0])
     0.5
@@ -31,7 +34,12 @@ def f1(y_true, y_pred):
     labels = sorted(set(y_true) | set(y_pred))
     if len(labels) > 2:
         raise ValueError(f"`f1` is of two classes. Received: {labels}")
-    return float(f1_score(y_true, y_pred, pos_label=labels[-1], zero_division=0.0))
+    if positive is None:
+        if len(labels) < 2:
+            raise ValueError(f"Of one class, say which is `positive`. Received: {labels}")
+        positive = labels[-1]
+    true = [label == positive for label in y_true]
+    return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))
 
 
 def matthews_correlation(y_true, y_pred):

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ class Example:
 
     def __post_init__(self):
         tags, where = self.label, f"{self.where}: " if self.where else ""
-        if tags is None or isinstance(tags, (str, int, float)):
+        if tags is None or isinstance(tags, (str, numbers.Number)):  # NumPy's numbers too
             return
         if isinstance(self.text, str):
             raise ValueError(
@@ -145,7 +146,7 @@ def read_conll(path, word_column=0, tag_column=-1):
         ValueError: Naming file and line, if a line has too few columns, or if there is no sentence.
     """
     examples, words, tags, document, start = [], [], [], 0, 1
-    needed = max(word_column + 1, tag_column + 1, 2)
+    needed = max(word_column + 1, tag_column + 1, -word_column, -tag_column, 2)
 
     def finish():
         if words:
@@ -192,8 +193,8 @@ def read_table(path, text, label=None, pair=None, group=None, separator=None, qu
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
 
     Raises:
-        ValueError: Naming file and line, if a column is missing, a line is malformed or there is
-            no example.
+        ValueError: Naming file and line, if a column is missing, a label is empty, a line is
+            malformed or there is no example.
     """
     path = Path(path)
     ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
@@ -213,8 +214,14 @@ def read_table(path, text, label=None, pair=None, group=None, separator=None, qu
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
             )
         values = {part: row[name] for part, name in columns.items()}
+        if values.get("group") == "":
+            values["group"] = None  # in a group of its own
         for part, value in values.items():
-            if not _is_a(part, value):
+            if part == "label" and value == "":
+                raise ValueError(
+                    f"{where}: Every example needs a label. Received: {columns[part]}={value!r}"
+                )
+            if value is not None and not _is_a(part, value):
                 raise ValueError(
                     f"{where}: A {part} is a string, or a list of strings where every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
@@ -254,27 +261,31 @@ def _json_rows(path):
 
 
 def _separated_rows(path, separator, quoted):
-    numbers = []
+    read = [0]  # numbers of lines
 
     def lines():
         for number, line in _lines(path):
-            numbers.append(number)
+            read.append(number)
             yield line + "\n"
 
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)
-    header = next(reader, None)
-    if header is None:
-        raise ValueError(f"{path}: The first line must name the columns. Received: an empty file")
-    header[0] = header[0].removeprefix("\ufeff")
+    header = None
     while True:
-        first = numbers[-1] + 1
+        first = read[-1] + 1
         try:
             row = next(reader, None)
         except csv.Error as error:
             raise ValueError(
                 f"{path}:{first}: This line is not well quoted. Received: {error}"
             ) from error
+        if header is None:
+            if not row:
+                raise ValueError(
+                    f"{path}: The first line must name the columns. Received: nothing there"
+                )
+            header = [row[0].removeprefix("\ufeff"), *row[1:]]
+            continue
         if row is None:
             return
         if not row:

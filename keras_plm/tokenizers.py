@@ -29,11 +29,15 @@ def open_text(path):
     return _TextFile(path)
 
 
+def _open_bytes(path):
+    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+
+
 class _TextFile(io.TextIOWrapper):
     """A text file whose errors name it, and the line."""
 
     def __init__(self, path):
-        super().__init__(gzip.open(path) if path.suffix == ".gz" else open(path, "rb"), "utf-8")
+        super().__init__(_open_bytes(path), "utf-8")
         self._path, self._line = path, 0
 
     def __next__(self):
@@ -41,9 +45,21 @@ class _TextFile(io.TextIOWrapper):
         try:
             return super().__next__()
         except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+            line = self._line
+            if isinstance(error, UnicodeDecodeError):
+                line, error = self._undecodable()
             raise ValueError(
-                f"{self._path}:{self._line}: This is not a whole UTF-8 text file. Received: {error}"
+                f"{self._path}:{line}: This is not a whole UTF-8 text file. Received: {error}"
             ) from error
+
+    def _undecodable(self):
+        """The first line that is no UTF-8, and why: text is decoded in blocks of many lines."""
+        with _open_bytes(self._path) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    return number, error
 
 
 @dataclass

@@ -1,8 +1,10 @@
 """The harness from the command line, small."""
 
+import gzip
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +83,8 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys):
         "--first-share", "0.5",
     ]  # fmt: skip
     out = tmp_path / "enc"
-    assert main([*flags, "--out", str(out)]) == 0
+    assert main([*flags, "--out", str(out), "--vocabulary-size", "3"]) == 2
+    assert main([*flags, "--out", str(out)]) == 0  # what was refused leaves nothing in the way
     encoder, tokenizer = keras_plm.load(out)
     assert encoder.num_layers == 2 and len(tokenizer) <= 300
     note = json.loads((out / "pretraining.json").read_text())
@@ -95,7 +98,11 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys):
     assert main([*flags, "--out", str(out), "--resume", "--learning-rate", "1"]) == 2
     assert "learning_rate=1.0 instead of 0.0005" in capsys.readouterr().err
     before = encoder.get_weights()
-    assert main([*flags, "--out", str(out), "--resume"]) == 0  # nothing is left to do
+    for name in ("pretraining.json", "config.json"):  # stopped before they were written
+        (out / name).unlink()
+    assert main([*flags, "--out", str(out), "--resume"]) == 0  # nothing else is left to do
+    assert json.loads((out / "pretraining.json").read_text())["valid"] == note["valid"]
+    assert len((out / "training" / "log.jsonl").read_text().splitlines()) == len(log)
     for a, b in zip(keras_plm.load(out)[0].get_weights(), before, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -103,13 +110,21 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, name",
     [
-        (["--method", "fine_tune"], "fine_tune"),
+        (["--method", "fine_tune", "--precision", "bfloat16"], "fine_tune-bfloat16"),
         (["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
         (["--method", "features"], "features-linear-last"),
         (["--method", "untrained", "--layers", "elmo_mix"], "untrained-linear-elmo_mix"),
     ],
 )
-def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys):
+def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys, monkeypatch):
+    trained, original = [], FineTune.fit
+
+    def fit(self, *args, **kwargs):
+        model = original(self, *args, **kwargs)
+        trained.append(model.encoder.output["sequence"].dtype)
+        return model
+
+    monkeypatch.setattr(FineTune, "fit", fit)
     seeds = 2 if flags[1] in ("features", "untrained") else 1
     flags = ["run", *table, *common(encoder, tmp_path), *flags, "--seeds", str(seeds), *FAST]
     assert main(flags) == 0
@@ -122,32 +137,22 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
     assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("method", ["fine_tune", "scratch"])
-def test_encoders_learn_in_the_precision_asked_for(method, encoder, table, tmp_path, monkeypatch):
-    trained, original = [], FineTune.fit
-
-    def fit(self, *args, **kwargs):
-        model = original(self, *args, **kwargs)
-        trained.append(model.encoder)
-        return model
-
-    monkeypatch.setattr(FineTune, "fit", fit)
-    flags = ["run", *table, *common(encoder, tmp_path), "--method", method, *FAST]
-    assert main([*flags, "--seeds", "1", "--precision", "bfloat16"]) == 0
-    assert {e.output["sequence"].dtype for e in trained} == {"bfloat16"}
+    assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
 
 def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
-    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", *FAST]
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
+    flags += FAST
     assert main(flags) == 0
     files = result_files(tmp_path)
     times = [f.stat().st_mtime_ns for f in files]
     assert main(flags) == 0
     assert [f.stat().st_mtime_ns for f in files] == times
+    old = [f.read_text() for f in files]
     assert main([*flags[:-1], "2"]) == 0  # another number of epochs
     assert [f.stat().st_mtime_ns for f in files] != times
+    kept = sorted((tmp_path / "results").glob("**/*.seed*.json.*"))
+    assert [f.read_text() for f in kept] == old
 
 
 def test_other_weights_are_run_again(encoder, table, tmp_path):
@@ -223,6 +228,10 @@ def test_data_says_what_is_there(tmp_path, capsys):
     out = capsys.readouterr().out
     assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
     assert out.count("missing") == 11 and "CC BY 4.0" in out
+    (tmp_path / "wnut17").mkdir()
+    (tmp_path / "wnut17" / "train.conll.gz").write_bytes(gzip.compress(b"a O\n")[:-4])
+    assert main(["data", "--data", str(tmp_path)]) == 2
+    assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
     assert set(TASKS) == {"sst2", "sst5", "conll2003", "wikigold", "wnut17"}
 
 
@@ -236,6 +245,12 @@ def test_own_files_become_tasks(tmp_path, table):
     rows = [json.dumps({"text": ["a", "b"], "label": ["O", "B"]})] * 20
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
     assert task_from_file(tmp_path / "t.jsonl", None, None).head is Tagger
+    split = [json.dumps({"text": ["a", "b"], "label": "no"})] * 20
+    (tmp_path / "t.jsonl").write_text("\n".join(split))
+    assert task_from_file(tmp_path / "t.jsonl", None, None).head is Classifier
+    (tmp_path / "t.jsonl").write_text("\n".join(rows + split))
+    with pytest.raises(ValueError, match="one label or every word its tag"):
+        task_from_file(tmp_path / "t.jsonl", None, None)
 
 
 def test_trees_are_read_as_sentences(tmp_path, data):
@@ -251,8 +266,6 @@ def test_trees_are_read_as_sentences(tmp_path, data):
 
 
 def test_a_file_and_its_gz_have_one_checksum(tmp_path):
-    import gzip
-
     (tmp_path / "a.txt").write_bytes(b"abc")
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write(b"abc")
@@ -307,6 +320,17 @@ def test_pictures_tell_readers_and_encoders_apart():
     }
 
 
+def test_pictures_keep_single_layers_in_order_and_draw_what_was_run():
+    results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
+    results += [result("untrained", "t", 0.1, i) for i in range(5)]  # with another limit
+    axes = layer_figure(results, "t").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["layer 2", "layer 10"]
+    results.append(result("features", "t", 0.4, 1, layers="layer_2", train_limit=9))
+    results[-1]["inputs"] = "other weights"
+    with pytest.raises(ValueError, match="Seeds of one run share settings"):
+        layer_figure(results, "t")
+
+
 def test_seeds_of_different_runs_are_not_averaged():
     results = [result("scratch", "t", 0.5, 0), result("scratch", "t", 0.6, 1)]
     results[1]["inputs"] = "other weights"
@@ -347,7 +371,9 @@ def test_readme_is_changed_between_its_marks(tmp_path):
         (["run", "--task", "wikigold", "--reader", "bilstm"], r"`reader` has no effect here"),
         (["run", "--task", "wikigold", "--text", "words"], r"Columns belong to a --task-file"),
         (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
-        (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers parted by commas"),
+        (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0 parted by"),
+        (["run", "--task", "wikigold", "--learning-rates", "1,nan"], r"numbers above 0"),
+        (["run", "--task", "wikigold", "--train-limit", "-5"], r"`train_limit` must be 0"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
         (["layers", "--task", "wikigold", "--picture", "nowhere/a.png"], r"PNG or SVG file in"),
@@ -358,6 +384,43 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
     error = capsys.readouterr().err
     assert re.search(match, error) and error.startswith("error: ")
     assert "Traceback" not in error and len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "flags, match",
+    [
+        (["--max-length", "1024"], r"`max_length` must be 8 to BERT's 512. Received: 1024"),
+        (["--first-length", "4"], r"`first_length` must be 0, or 8 to"),
+        (["--first-share", "1.5"], r"`first_share` must be a share between 0 and 1"),
+        (["--sentences", "line"], r"`sentences` must be 'split' or 'lines'"),
+        (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be 1 or more"),
+        (["--tokens", "inf"], r"`tokens` must be at least one batch"),
+        (["--dropout", "2"], r"`dropout` must be"),
+        (["--warmup", "2"], r"`warmup` must be"),
+        ([], r"holds an encoder that is not of a run"),
+    ],
+)
+def test_pretraining_refuses_before_it_writes(flags, match, encoder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("a b\n")
+    corpus = ["--corpus", str(tmp_path / "text.txt"), "--out", encoder]
+    before = sorted(Path(encoder).iterdir())
+    assert main(["pretrain", *corpus, *flags]) == 2
+    assert re.search(match, capsys.readouterr().err)
+    assert sorted(Path(encoder).iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "flags, match",
+    [
+        (["--sizes", "tiny,minni"], r"`sizes` are of .*'minni'"),
+        (["--work", "train,infr"], r"`work` are of .*'infr'"),
+        (["--turns", "0"], r"`turns` must be 1 or more"),
+        (["--length", "1024"], r"`length` is at most"),
+    ],
+)
+def test_speed_refuses_before_it_times(flags, match, capsys):
+    assert main(["speed", *flags]) == 2
+    assert re.search(match, capsys.readouterr().err)
 
 
 def test_a_label_never_seen_in_training_is_named(encoder, table, tmp_path, capsys):
@@ -385,6 +448,7 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])
     flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    flags += ["--method", "features"]
     assert "was its copy interrupted" in error(flags)
     weights.write_bytes(whole)
     assert main(flags) == 0
@@ -392,7 +456,8 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     file.write_text(file.read_text()[:50])
     capsys.readouterr()
     assert "no whole result file" in error(flags)
-    small = [*flags, "--method", "features", "--feature-gb", "0.000000001"]
+    small = [*flags, "--layers", "embeddings", "--feature-gb", "0.000000001"]
+    shutil.rmtree(tmp_path / "features")
     assert "--feature-gb" in error(small)
     (tmp_path / "empty.txt").write_text("")
     corpus = ["pretrain", "--corpus", str(tmp_path / "empty.txt"), "--out", str(tmp_path / "o")]

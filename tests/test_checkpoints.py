@@ -110,6 +110,11 @@ class TestOurs:
             keras_plm.load(folder)
         with pytest.raises(ValueError, match="know every id of its tokenizer"):
             keras_plm.save(tmp_path / "x", BERT(12, **SIZE), TOKENIZER)
+        config["config"]["vocabulary_size"] = 13
+        (folder / "config.json").write_text(json.dumps(config))
+        WordPiece([*TOKENIZER.vocabulary, "more"]).save(folder / "tokenizer.json")
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.load(folder)
 
 
 SCRIPT = """

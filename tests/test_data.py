@@ -65,6 +65,18 @@ def test_only_one_batch_is_filled_up_and_its_padding_weighs_nothing():
     np.testing.assert_allclose(weights.mean(), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "rows, count, size", [(1, 1, 1), (2, 1, 2), (3, 1, 4), (33, 1, 50), (3, 2, 4), (5, 2, 8)]
+)
+def test_few_rows_are_not_padded_to_a_whole_batch(rows, count, size):
+    options = {"batch_size": 50, "buckets": 1, "shard": (0, count)}
+    source = Batches([7] * rows, collate, training=False, **options)
+    assert [len(of_batch) for _, of_batch in source.plan(0)] == [size]
+    assert [len(of_batch) for _, of_batch in Batches([7] * rows, collate, **options).plan(0)] == [
+        50
+    ]
+
+
 def test_order_is_a_function_of_seed_and_epoch():
     first, second = make(), make()
     assert rows_of(first) == rows_of(second)
@@ -131,6 +143,8 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
         assert {rows for e, rows in drawn if e == epoch} == wanted
     model.fit(source, epochs=5, callbacks=[Seen(count + 2)], verbose=0)
     assert source.step == 3 * count + 2
+    with pytest.raises(ValueError, match="An epoch of `Batches` is all of them"):
+        model.fit(source, epochs=2, steps_per_epoch=2, verbose=0)
 
 
 def test_fit_goes_on_from_any_step():
@@ -153,6 +167,20 @@ def test_rows_of_a_later_epoch_may_be_longer():
     lengths = [np.array([9, 20]), np.array([12, 40])]
     source = Batches(lambda epoch: lengths[epoch % 2], collate, batch_size=1, longest=48)
     assert {length for length, _ in source.plan(1)} <= {16, 48}
+
+
+def test_fit_meets_a_bucket_that_the_first_epoch_had_not():
+    lengths = [np.array([9, 9]), np.array([4, 9])]
+
+    def rows_of_ones(rows, length, rng, epoch):
+        return {"row": np.ones((len(rows), length), "float32")}, np.ones(len(rows)), None
+
+    source = Batches(
+        lambda epoch: lengths[epoch], rows_of_ones, batch_size=1, buckets=[4, 9], seed=1
+    )
+    model = summing_model()
+    model.fit(source, epochs=2, verbose=0)
+    assert source.step == 4
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -223,7 +251,7 @@ def test_classes_can_be_weighted():
 
 def test_texts_become_rows_with_label_ids():
     examples = [Example("a b", "yes"), Example("c", "no"), Example("b ax", "yes")]
-    source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=2)
+    source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=4)
     found = {}
     for i in range(len(source)):
         x, y, weights = source[i]

@@ -209,8 +209,12 @@ def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-def test_streaming_span_f1_counts_as_conlleval(weighted):
-    tags = ["O", "B-A", "I-A", "B-B", "I-B", "I-C"]
+@pytest.mark.parametrize(
+    "tags",
+    [["O", "B-A", "I-A", "B-B", "I-B", "I-C"], ["O", "B-A", "I-A", "E-A", "S-A", "S-B"]],
+    ids=["iob", "iobes"],
+)
+def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     rng = np.random.default_rng(0)
     metric = SpanF1(tags)
     gold, guess = [], []
@@ -238,6 +242,8 @@ def test_bad_input_is_explained():
         classifier(pool="sum")
     with pytest.raises(ValueError, match="`pool` must be one of"):
         classifier(pool="pooled", layers=LayerChoice(-1, -1))
+    with pytest.raises(ValueError, match="at most the encoder's 12 positions. Received: 99"):
+        classifier().batches(texts(), max_length=99)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         Classifier(encoder(), LABELS).predict(["a"])
     with pytest.raises(ValueError, match="put a single one in brackets"):

@@ -103,3 +103,6 @@ def test_bad_input_is_explained():
         span_f1([["O", "O"]], [["O"]])
     with pytest.raises(ValueError, match="of two classes"):
         metrics.f1([0, 1, 2], [0, 1, 2])
+    with pytest.raises(ValueError, match="which is `positive`"):
+        metrics.f1([0, 0], [0, 0])
+    assert metrics.f1([0, 0], [0, 0], positive=1) == 0.0

@@ -51,6 +51,11 @@ def test_tables_of_every_format(tmp_path):
     (example,) = read_table(tmp_path / "a.jsonl", "text", "label")
     assert list(example.text) == ["a", "b"] and list(example.label) == ["O", "B"]
     assert read_table(tmp_path / "a.csv", "text", pair="label")[0].pair == "yes"
+    (tmp_path / "b.csv").write_text("text,label,id\na,yes,\nb,no,2\n")
+    groups = [
+        example.group for example in read_table(tmp_path / "b.csv", "text", "label", None, "id")
+    ]
+    assert groups == [None, "2"]  # no group is no common group
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,9 @@ def test_tables_of_every_format(tmp_path):
         ("a.conll", "EU B-ORG\nrejects\n", "a.conll:2: .*holds a word and its tag.*'rejects'"),
         ("a.conll", "\n\n", "No sentence in this file"),
         ("a.csv", "", "first line must name the columns"),
+        ("a.csv", "\ntext,label\n", "first line must name the columns"),
+        ("a.csv", 'text,"label\n', "a.csv:1: .*not well quoted"),
+        ("a.csv", "text,label\na,\n", "a.csv:2: Every example needs a label"),
         ("a.csv", "text,label\n", "No example in this file"),
         (
             "a.csv",
@@ -86,7 +94,7 @@ def test_malformed_files_are_named_with_their_line(name, content, match, tmp_pat
 
 def test_broken_files_are_named(tmp_path):
     (tmp_path / "latin.tsv").write_bytes(b"text\tlabel\ncaf\xe9\tyes\n")
-    with pytest.raises(ValueError, match="latin.tsv:.*not a whole UTF-8 text"):
+    with pytest.raises(ValueError, match="latin.tsv:2:.*not a whole UTF-8 text"):
         read_table(tmp_path / "latin.tsv", "text", "label")
     with gzip.open(tmp_path / "cut.conll.gz", "wt") as file:
         file.write("word O\n" * 5000)
@@ -94,6 +102,9 @@ def test_broken_files_are_named(tmp_path):
     (tmp_path / "cut.conll.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="cut.conll.gz:.*not a whole UTF-8 text"):
         read_conll(tmp_path / "cut.conll.gz")
+    (tmp_path / "two.conll").write_text("EU B-ORG\n")
+    with pytest.raises(ValueError, match="two.conll:1: .*holds a word and its tag"):
+        read_conll(tmp_path / "two.conll", tag_column=-5)
     with pytest.raises(ValueError, match="No file .*none.csv"):
         read_table(tmp_path / "none.csv", "text")
 
@@ -103,6 +114,7 @@ def test_words_and_tags_must_agree():
         Example(["a", "b"], ["O"], where="x:1")
     with pytest.raises(ValueError, match="x:1: Tags belong to a list of words"):
         Example("a b", ["O", "O"], where="x:1")
+    assert Example("a b", np.int64(1)).label == 1
 
 
 def test_groups_are_never_parted():

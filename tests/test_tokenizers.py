@@ -204,3 +204,10 @@ def test_damaged_text_is_named(damage, tmp_path):
         list(open_text(path))
     with pytest.raises(ValueError, match="text.txt.gz:.* not a whole"):
         WordPiece.train(path, 100)
+
+
+def test_the_line_that_is_no_utf8_is_named(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("Käse\n".encode() * 499 + "Käse\n".encode("latin-1") + b"more\n" * 500)
+    with pytest.raises(ValueError, match="text.txt:500: "):
+        list(open_text(path))

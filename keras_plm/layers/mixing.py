@@ -11,7 +11,7 @@ class ScalarMix(keras.layers.Layer):
     """A learned weighted mean of layers, `gamma * sum_j softmax(s)_j h_j`.
 
     Feature-based transfer reads an encoder through this mix: it learns which layers the task
-    wants. The mix costs L + 2 parameters.
+    wants. The mix costs L + 1 parameters.
 
     Reference: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1; the penalty in section
     3.4; the layer norm in section 3.2.
