@@ -190,7 +190,8 @@ def speed_markdown(path):
     for name, work in report["results"].items():
         rows = work["contestants"]
         fastest = rows.get(OURS[1], rows[OURS[0]])
-        cells = [f"{rows[c]['per_second']:,.0f}" if c in rows else "" for c in shown]
+        rates = [rows[c]["per_second"] if c in rows else None for c in shown]
+        cells = ["" if r is None else f"{r:,.0f}" if r >= 100 else f"{r:.1f}" for r in rates]
         cells += [f"{fastest['ratios'][p]:.2f}" if p in rows else "" for p in PEERS[:2]]
         share = fastest.get("share_of_matrix_rate")
         cells.append(f"{share:.0%}" if share is not None else "")
