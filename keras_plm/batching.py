@@ -48,10 +48,10 @@ class Batches(keras.utils.PyDataset):
 
     Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
     and what is left over moves up to the next longer bucket, so that only one batch of an epoch
-    is padded with rows of weight 0 (outside training only to the next power of two). In training,
-    weights average 1 over every batch, so that the loss of a padded batch is the mean over its
-    real rows. Elsewhere they make the loss of `evaluate` the mean over all real rows or words;
-    weighted metrics are exact too where a row has one label, or all rows one length.
+    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
+    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
+    `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
+    one label, or all rows one length.
 
     Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
     epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
@@ -67,6 +67,8 @@ class Batches(keras.utils.PyDataset):
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
         buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
         longest: No chosen length is larger: what the model reads.
+        fill_last: If False, the last batch has only as many rows as a power of two needs: for
+            outputs, not for means over batches, which Keras does not weigh on every backend.
         seed: Of all that is random.
         shard: `(index, count)`: this process takes the index-th part of every batch.
 
@@ -94,6 +96,7 @@ class Batches(keras.utils.PyDataset):
         tokens_per_batch=None,
         buckets=4,
         longest=None,
+        fill_last=True,
         seed=0,
         shard=(0, 1),
         **kwargs,
@@ -110,6 +113,7 @@ class Batches(keras.utils.PyDataset):
         self.training = training
         self.batch_size = batch_size
         self.tokens_per_batch = tokens_per_batch
+        self.fill_last = fill_last
         self.seed = seed
         self.shard = shard
         self.class_weight = None
@@ -174,8 +178,7 @@ class Batches(keras.utils.PyDataset):
             # The shortest bucket that holds what is left over, no longer one than needed.
             length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
             size = self.rows_per_batch(length)
-            if not self.training:
-                # No more rows than a power of two needs: a text alone is not 500 rows of padding.
+            if not self.fill_last:  # a text alone is not 500 rows of padding
                 count = self.shard[1]
                 size = min(size, count << ((len(left) - 1) // count).bit_length())
             filled = size - len(left)

@@ -38,7 +38,8 @@ def batches(
         training: If True, shuffle.
         batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
         class_weight: Weight of each class in the loss, by name or id.
-        **options: Other arguments of `Batches`.
+        **options: Other arguments of `Batches`; by default `fill_last` is False where there are
+            no labels.
 
     Returns:
         `Batches`. For tagged words `y` and the weights are (B, T), a tag per word.
@@ -60,7 +61,7 @@ def batches(
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
         longest=max_length,
-        **options,
+        **{"fill_last": source.targets is not None, **options},
     )
     made.source = source
     if class_weight is not None:

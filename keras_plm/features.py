@@ -168,6 +168,7 @@ class FeatureStore:
             training=False,
             tokens_per_batch=4096,
             longest=getattr(encoder, "max_sequence_length", None),
+            fill_last=False,
         )
         model = _every_layer(encoder)
         # Windows of one example follow one another.
@@ -211,6 +212,7 @@ class FeatureStore:
 
         if self.counts.max() == 1:
             options = {"buckets": [1], **options}
+        options = {"fill_last": targets is not None, **options}
         return Batches(self.counts, collate, training=training, **options)
 
 

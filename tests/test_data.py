@@ -70,11 +70,15 @@ def test_only_one_batch_is_filled_up_and_its_padding_weighs_nothing():
 )
 def test_few_rows_are_not_padded_to_a_whole_batch(rows, count, size):
     options = {"batch_size": 50, "buckets": 1, "shard": (0, count)}
-    source = Batches([7] * rows, collate, training=False, **options)
-    assert [len(of_batch) for _, of_batch in source.plan(0)] == [size]
-    assert [len(of_batch) for _, of_batch in Batches([7] * rows, collate, **options).plan(0)] == [
-        50
-    ]
+    for fill_last, wanted in ((False, size), (True, 50)):
+        source = Batches([7] * rows, collate, training=False, fill_last=fill_last, **options)
+        assert [len(of_batch) for _, of_batch in source.plan(0)] == [wanted]
+
+
+def test_only_what_has_labels_is_filled_up():
+    labelled = batches([Example("a b", "yes")], TOKENIZER, ["no", "yes"], training=False)
+    assert len(labelled[0][0]["token_ids"]) == 32
+    assert len(batches(["a b"], TOKENIZER, training=False)[0][0]["token_ids"]) == 1
 
 
 def test_order_is_a_function_of_seed_and_epoch():
@@ -251,7 +255,7 @@ def test_classes_can_be_weighted():
 
 def test_texts_become_rows_with_label_ids():
     examples = [Example("a b", "yes"), Example("c", "no"), Example("b ax", "yes")]
-    source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=4)
+    source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=2)
     found = {}
     for i in range(len(source)):
         x, y, weights = source[i]
