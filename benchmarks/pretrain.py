@@ -1,8 +1,11 @@
 """Pre-training from raw text: `python -m benchmarks pretrain`."""
 
+import contextlib
 import dataclasses
 import json
 import math
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -175,7 +178,8 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         batches.step = state.steps - first
         if state.steps < end:
             meter.end = end  # where it stops `fit`
-            model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
+            with meter.stopping():
+                model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
     note = out / "pretraining.json"
     if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
         on_save(state)  # stopped between the state and the encoder
@@ -228,7 +232,7 @@ class Meter(keras.callbacks.Callback):
         super().__init__()
         self.settings, self.path, self.progress = settings, path, progress
         self.every_seconds = every_seconds
-        self.state, self.end = None, settings.steps
+        self.state, self.end, self.asked = None, settings.steps, False
         self._begun, self._before = time.monotonic(), 0.0
         self._at, self._last, self._first = time.monotonic(), 0, 0
 
@@ -251,6 +255,25 @@ class Meter(keras.callbacks.Callback):
         write_text(self.path, "".join(line + "\n" for line in kept))
         self._last = self._first = steps
 
+    @contextlib.contextmanager
+    def stopping(self):
+        """Lets Ctrl-C end `fit` behind a whole step, which is saved; a second one at once."""
+
+        def ask(*_):
+            self.asked = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self.asked:
+            raise KeyboardInterrupt
+
     def on_train_begin(self, logs=None):
         self._begun = self._at = time.monotonic()
 
@@ -261,7 +284,7 @@ class Meter(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         done = self.state.steps
         now = time.monotonic()
-        if done >= self.end:
+        if done >= self.end or self.asked:
             self.model.stop_training = True
         elif now - self._at < self.every_seconds:
             return

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +72,9 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in files} == files
 
 
-def test_pretrain_stops_and_resumes(tmp_path, capsys):
+def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from benchmarks.microworld import World
+    from benchmarks.pretrain import Meter
 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(60)))
@@ -84,7 +86,17 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys):
     ]  # fmt: skip
     out = tmp_path / "enc"
     assert main([*flags, "--out", str(out), "--vocabulary-size", "3"]) == 2
-    assert main([*flags, "--out", str(out)]) == 0  # what was refused leaves nothing in the way
+    begin = Meter.on_train_begin
+
+    def interrupted(self, logs=None):
+        begin(self, logs)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Meter, "on_train_begin", interrupted)
+    assert main([*flags, "--out", str(out)]) == 130  # what was refused leaves nothing in the way
+    monkeypatch.undo()
+    assert json.loads((out / "pretraining.json").read_text())["steps_done"] == 1
+    assert main([*flags, "--out", str(out), "--resume"]) == 0
     encoder, tokenizer = keras_plm.load(out)
     assert encoder.num_layers == 2 and len(tokenizer) <= 300
     note = json.loads((out / "pretraining.json").read_text())
