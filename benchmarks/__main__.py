@@ -280,6 +280,10 @@ def run_report(flags):
         speed_markdown,
     )
 
+    if flags.readme and flags.suite != "first":
+        raise ValueError(
+            f"README shows the suite 'first'. Received: --suite {flags.suite} --readme"
+        )
     results = read_results(Path(flags.results) / flags.suite)
     tables = {"results": markdown(results)}
     speed = Path(flags.results) / "speed.json"

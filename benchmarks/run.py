@@ -6,6 +6,7 @@ other seeds take its winner. The reported split is looked at once, by the chosen
 """
 
 import dataclasses
+import glob
 import hashlib
 import json
 import math
@@ -221,7 +222,7 @@ class Bench:
             "hash": self.key(run, seed),
             "inputs": self._data_and_weights,
         }
-        kept = self._keep_older(self.path(run, seed))
+        kept = self._keep_older(run)
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
         return result
@@ -258,13 +259,17 @@ class Bench:
             ) from error
         return result if result.get("hash") == self.key(run, seed) else None
 
-    def _keep_older(self, path):
-        """Moves a result of other settings, data or weights aside, and says so."""
-        if not path.is_file():
-            return ""
-        aside = path.with_name(f"{path.name}.{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}")
-        os.replace(path, aside)
-        return f"; the older result is kept as {aside.name}"
+    def _keep_older(self, run):
+        """Moves results of other settings, data or weights aside, all seeds, and says so."""
+        kept = ""
+        for path in self.path(run, 0).parent.glob(
+            f"{glob.escape(self.name)}.{run.name}.seed*.json"
+        ):
+            if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
+                mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+                os.replace(path, path.with_name(f"{path.name}.{mark}"))
+                kept += f"; the older result is kept as {path.name}.{mark}"
+        return kept
 
     def _encoder(self, run, seed):
         """The encoder of a run: as it was loaded, with fresh weights, in its precision."""

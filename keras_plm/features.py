@@ -264,7 +264,7 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore.build(folder, encoder, tokenizer, list(texts), pool, feature_gb)
         rows = [store.vectors(i, choice) for i in range(len(store))]
-        rows = [row.reshape(len(row), -1) for row in rows]
+        rows = [row.reshape(len(row), row.shape[1] * row.shape[2]) for row in rows]
         del store
     return np.concatenate(rows) if pool else rows
 

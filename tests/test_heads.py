@@ -1,5 +1,8 @@
 """Heads as plain Keras models: fit, callbacks, weights, predict, reload."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -298,3 +301,13 @@ def test_float16_scales_its_loss():
     model = Classifier(encoder(dtype="mixed_float16"), ["a", "b"])
     model.compile("adam")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
+    model = classifier()
+    model.compile(AdamW(1e-3))
+    model.save(tmp_path / "model.keras")
+    code = "import sys, keras, keras_plm; keras.saving.load_model(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / "model.keras")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -103,6 +103,7 @@ def test_features_are_the_encoders_layers(pool):
 def test_features_of_long_sentences_join_their_windows():
     model = encoder()  # reads 12 tokens
     words = list("abcdefgh" * 4)
+    assert [len(rows) for rows in extract_features(model, TOKENIZER, ["", "a b"])] == [0, 2]
     (features,) = extract_features(model, TOKENIZER, [words])
     assert features.shape == (32, 16)
     (first,) = extract_features(model, TOKENIZER, [words[:10]])
