@@ -85,15 +85,15 @@ def run_pretrain(flags):
         pretrain(settings, flags.corpus, flags.out, flags.valid, flags.resume, progress)
 
 
-def add_bench_flags(parser):
-    task = parser.add_mutually_exclusive_group(required=True)
+def add_bench_flags(parser, required=True):
+    task = parser.add_mutually_exclusive_group(required=required)
     task.add_argument("--task", metavar="NAME", help="see the command data")
     task.add_argument("--task-file", metavar="FILE", help="your own CSV, TSV, JSONL or CoNLL file")
     for column in ("text", "label", "pair", "group"):
         text = f"its {column} column: a name"
         text += ", in a CoNLL file a number" if column in ("text", "label") else ""
         parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
-    parser.add_argument("--encoder", required=True, metavar="DIR", help="an encoder's folder")
+    parser.add_argument("--encoder", required=required, metavar="DIR", help="an encoder's folder")
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default 3)")
     parser.add_argument("--suite", default="local", metavar="NAME", help="folder of results")
@@ -149,10 +149,16 @@ def named(table, name, kind):
 def add_run(commands):
     from benchmarks.run import Run
     from benchmarks.settings import add_flags
+    from benchmarks.suites import SUITES
 
-    text = "train and score one method on one task"
-    parser = commands.add_parser("run", help=text, description=text)
-    add_bench_flags(parser)
+    text = "train and score one method on one task, or a whole suite"
+    parser = commands.add_parser(
+        "run",
+        help=text,
+        description=f"{text}: --suite {', '.join(SUITES)} needs neither task nor encoder.",
+    )
+    add_bench_flags(parser, required=False)
+    parser.add_argument("--scale", metavar="NAME", help="of a suite (default small)")
     add_flags(parser, Run)
     parser.set_defaults(run=run_run)
 
@@ -160,8 +166,44 @@ def add_run(commands):
 def run_run(flags):
     from benchmarks.run import Run
     from benchmarks.settings import from_flags
+    from benchmarks.suites import SUITES
 
+    if flags.suite in SUITES:
+        return run_suite(flags)
+    if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
+        raise ValueError(
+            "A run has a --task or --task-file and an --encoder; a --scale is that of a suite, "
+            f"{', '.join(SUITES)}. Received: --suite {flags.suite}, --scale {flags.scale}, "
+            f"--task {flags.task}, --encoder {flags.encoder}"
+        )
     run_all(flags, [from_flags(Run, flags)])
+
+
+def run_suite(flags):
+    """All runs of a suite with all seeds, first all with the first seed, then its tables."""
+    import dataclasses
+
+    from benchmarks.progress import console
+    from benchmarks.report import suite_markdown
+    from benchmarks.run import Run
+    from benchmarks.suites import SUITES
+
+    own = ("task", "task_file", "encoder", *(field.name for field in dataclasses.fields(Run)))
+    given = [name for name in own if getattr(flags, name, None) is not None]
+    if given:
+        raise ValueError(
+            f"A suite brings its own tasks and settings. Received: --{given[0].replace('_', '-')} "
+            f"beside --suite {flags.suite}"
+        )
+    if flags.seeds < 1:
+        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    suite = SUITES[flags.suite]
+    runs = named(suite.scales, flags.scale or "small", "scale")
+    bench = suite.open(flags.data, Path(flags.results) / flags.suite, console.print)
+    for seed in range(flags.seeds):
+        for run in runs:
+            bench.run(run, seed)
+    console.print("\n" + suite_markdown(flags.suite, Path(flags.results) / flags.suite))
 
 
 def run_all(flags, runs):

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 
 import keras_plm
-from keras_plm.models import BERT
+from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.pretraining import MaskedLM
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import BytePair, WordPiece
 
-MODELS = {"BERT": BERT}
-TOKENIZERS = {"WordPiece": WordPiece}
+MODELS = {"BERT": BERT, "Seq2Seq": Seq2Seq, "Transformer": Transformer}
+TOKENIZERS = {"BytePair": BytePair, "WordPiece": WordPiece}
 
 
 def save(folder, encoder, tokenizer, dtype="float32"):
@@ -96,6 +96,43 @@ def load(folder, dtype=None):
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
     _check_they_fit(encoder, tokenizer)
     return encoder, tokenizer
+
+
+def average_weights(model, paths):
+    """Gives a model the mean of the weights in several files of it.
+
+    The last few checkpoints of one run average to a better model than the last alone.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 6.1: the last 5 (base) or 20 (big).
+
+    Args:
+        model: The model, with its weights made.
+        paths: Files that `model.save_weights` or `keras.callbacks.ModelCheckpoint` wrote.
+
+    Raises:
+        ValueError: If there is no path, or a file is missing or of another model; the model then
+            keeps its weights.
+    """
+    paths = [Path(path) for path in paths]
+    missing = [path for path in paths if not path.is_file()]
+    if missing or not paths:
+        raise ValueError(
+            f"An average is over at least one file of weights. Received: "
+            f"{f'no file {missing[0]}' if missing else 'no paths'}"
+        )
+    before = model.get_weights()
+    mean = [np.zeros(weight.shape, "float64") for weight in before]
+    try:
+        for path in paths:
+            model.load_weights(path)
+            for total, weight in zip(mean, model.get_weights(), strict=True):
+                total += weight / len(paths)
+    except (ValueError, KeyError, OSError) as error:
+        model.set_weights(before)
+        raise ValueError(
+            f"{path} does not hold weights of this model. Received: {error}"
+        ) from error
+    model.set_weights([m.astype(w.dtype) for m, w in zip(mean, before, strict=True)])
 
 
 def _check_they_fit(encoder, tokenizer):

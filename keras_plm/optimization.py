@@ -51,6 +51,51 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
+class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """The Transformer's learning rate: rises linearly, then falls as 1 / sqrt(step).
+
+    `scale * hidden_dim^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`, where the first step is 1.
+    It is meant for Adam with beta_2 = 0.98 and epsilon = 1e-9.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
+
+    Args:
+        hidden_dim: Width D of the model.
+        warmup_steps: Number of steps of the rise.
+        scale: Factor over the paper's rate.
+
+    Raises:
+        ValueError: If an argument is not positive.
+
+    >>> schedule = InverseSquareRoot(hidden_dim=512)
+    >>> [f"{float(schedule(step - 1)):.4e}" for step in (1, 4000, 100000)]
+    ['1.7469e-07', '6.9877e-04', '1.3975e-04']
+    """
+
+    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
+        if min(hidden_dim, warmup_steps, scale) <= 0:
+            raise ValueError(
+                "`hidden_dim`, `warmup_steps` and `scale` must be above 0. Received: "
+                f"hidden_dim={hidden_dim}, warmup_steps={warmup_steps}, scale={scale}"
+            )
+        self.hidden_dim = hidden_dim
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1.0  # Keras counts from 0
+        peak = self.scale * self.hidden_dim**-0.5
+        return peak * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+
+    def get_config(self):
+        return {
+            "hidden_dim": self.hidden_dim,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
 class AdamW(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT was trained: without bias correction.
 

@@ -2,6 +2,27 @@
 
 import itertools
 
+import numpy as np
+from keras import ops
+
+# White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
+WEIGHT_COLOURS = (
+    "#ffffff", "#d5e7f6", "#aacdeb", "#83b1de", "#5e96d2", "#3878bd", "#165699", "#033871",
+    "#0b1f4b",
+)  # fmt: skip
+# A colour and a marker by position; the colours also differ to the colour-blind (Okabe and Ito
+# 2008, the light ones darkened to be read on white), the markers also in black and white.
+CURVE_STYLES = (
+    ("#0072b2", "o"),
+    ("#d55e00", "s"),
+    ("#009e73", "^"),
+    ("#b5568f", "D"),
+    ("#333333", "v"),
+    ("#c28a00", "P"),
+    ("#4aa3d8", "X"),
+    ("#7a4a1e", "*"),
+)
+
 
 def _figure(width, height):
     # Without pyplot, so that no window system is needed and nothing stays open.
@@ -61,3 +82,229 @@ def score_by_layer(table, title="", metric="score", baselines=None):
     if baselines:
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
+
+
+def attention(weights, query_tokens, key_tokens, title=""):
+    """Heat maps of where each query token looks: the darker, the more weight.
+
+    All panels share one scale, from white at 0 to the largest weight drawn. To be compared with
+    Figure 3 of Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473.
+
+    Args:
+        weights: Of one sentence, an array or tensor: `(T, S)` one picture, `(N, T, S)` a picture
+            for each head, `(L, N, T, S)` a row of them for each layer. Weights beyond the tokens,
+            of padding, are left out.
+        query_tokens: Strings, on the rows: what looks.
+        key_tokens: Strings, on the columns: what is looked at.
+        title: Above the picture.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: If the rank is another, a token has no weight, there is no token, or a weight
+            drawn is negative or not a number.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    weights, queries, keys = ops.convert_to_numpy(weights), list(query_tokens), list(key_tokens)
+    if weights.ndim not in (2, 3, 4):
+        raise ValueError(
+            "`weights` is of one sentence: (T, S), (N, T, S) by heads, or (L, N, T, S) by layers "
+            f"and heads. Received: shape {weights.shape}"
+        )
+    height, width = len(queries), len(keys)
+    counts = f"Received: {height} query and {width} key tokens, weights of shape {weights.shape}"
+    if not height or not width or not weights.size:
+        raise ValueError(f"There is nothing to draw. {counts}")
+    if height > weights.shape[-2] or width > weights.shape[-1]:
+        raise ValueError(f"Every token needs its weight. {counts}")
+    weights = weights[..., :height, :width].astype("float32")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError(
+            "Attention weights are numbers of at least 0. "
+            f"Received: weights from {weights.min()} to {weights.max()}"
+        )
+
+    names = [""]
+    if weights.ndim == 3:
+        heads = len(weights)
+        names = [f"head {i + 1}" for i in range(heads)]
+        # Three or four in a row, whichever leaves fewer places empty.
+        columns = heads if heads < 5 else min((4, 3), key=lambda n: -heads % n)
+    elif weights.ndim == 4:
+        layers, columns = weights.shape[:2]
+        names = [f"layer {i + 1}, head {j + 1}" for i in range(layers) for j in range(columns)]
+    else:
+        columns = 1
+    panels = weights.reshape(-1, height, width)
+    rows = -(-len(panels) // columns)
+
+    # Inches. A label of 5 points and up can be read; cells are a little higher.
+    widest = 12 if len(panels) == 1 else max(1.6, 9 / columns)
+    cell = min(0.3, widest / max(height, width))
+    size = min(10, 0.8 * 72 * cell)
+    legible = size >= 5
+    longest = [legible * 0.0085 * size * max(map(len, tokens)) for tokens in (queries, keys)]
+    figure = _figure(
+        columns * (width * cell + 0.08) + longest[0] + 1.1,
+        rows * (height * cell + 0.28) + longest[1] + (0.4 if title else 0.15),
+    )
+    figure.set_layout_engine("compressed")
+    colours = LinearSegmentedColormap.from_list("weights", WEIGHT_COLOURS)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(panels):
+            axes.remove()
+            continue
+        picture = axes.imshow(
+            panels[place], cmap=colours, vmin=0, vmax=weights.max() or 1, interpolation="nearest"
+        )
+        axes.set_title(names[place], fontsize=9)
+        axes.tick_params(length=0, labelsize=size)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if legible and place < columns:
+            axes.xaxis.tick_top()
+            axes.set_xticks(range(width), keys, rotation=90, parse_math=False)
+        if legible and place % columns == 0:
+            axes.set_yticks(range(height), queries, parse_math=False)
+        if legible:
+            axes.set_xticks(np.arange(0.5, width - 1), minor=True)
+            axes.set_yticks(np.arange(0.5, height - 1), minor=True)
+            axes.grid(which="minor", color="#e4e4e4", linewidth=0.4)
+            axes.tick_params(which="minor", length=0)
+        for spine in axes.spines.values():
+            spine.set(color="#999999", linewidth=0.6)
+    bar = figure.colorbar(
+        picture,
+        ax=figure.axes,
+        label="weight",
+        shrink=min(1, 3 / (rows * height * cell)),
+        aspect=25,
+        pad=0.15 / figure.get_figwidth(),
+    )
+    bar.outline.set(color="#999999", linewidth=0.6)
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.05 / figure.get_figwidth(), ha="left")
+    return figure
+
+
+def lines(curves, xlabel, ylabel, title="", log_x=False, log_y=False):
+    """Curves with markers and a band of the deviation, each named at its right end.
+
+    Where names would cover each other or a curve, a legend beside the picture takes their place,
+    ordered as the curves end. Colour and marker follow the position in `curves`.
+
+    Args:
+        curves: A dict from a name to `(x, mean, deviation)`, the deviation None for no band.
+        xlabel, ylabel: Along the axes.
+        title: Above the picture.
+        log_x, log_y: Whether an axis is logarithmic.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: If there is no curve or no point, the three are not equally long, or a number
+            is missing or not positive on a logarithmic axis.
+    """
+    if not curves:
+        raise ValueError("There is nothing to draw. Received: no curves")
+    figure = _figure(6.5, 4)
+    axes = figure.add_subplot()
+    drawn = {}
+    for i, (name, (x, mean, deviation)) in enumerate(curves.items()):
+        band = np.zeros(len(mean)) if deviation is None else deviation
+        x, mean, band = (np.asarray(values, "float64") for values in (x, mean, band))
+        if not len(x) == len(mean) == len(band) or not len(x):
+            raise ValueError(
+                "A curve has as many x as means and deviations, and at least one. "
+                f"Received: {len(x)}, {len(mean)} and {len(band)} of {name!r}"
+            )
+        for values, logarithmic in ((x, log_x), (mean, log_y), (band, False)):
+            if not np.isfinite(values).all() or (logarithmic and values.min() <= 0):
+                raise ValueError(
+                    "Points are numbers, positive on a logarithmic axis; leave out what is not. "
+                    f"Received: {values.tolist()} of {name!r}"
+                )
+        colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
+        dash = ("-", "--", ":")[i // len(CURVE_STYLES) % 3]
+        style = dict(color=colour, marker=marker, linestyle=dash)
+        (drawn[name],) = axes.plot(
+            x,
+            mean,
+            **style,
+            linewidth=1.6,
+            markersize=5,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+        )
+        if deviation is not None:
+            axes.fill_between(x, mean - band, mean + band, color=colour, alpha=0.1, linewidth=0)
+    all_x = sorted({float(value) for x, _, _ in curves.values() for value in x})
+    _style_curves(axes, all_x, log_x, log_y)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.set_title(title, fontsize=11, loc="left")
+    _name_curves(figure, axes, drawn)
+    return figure
+
+
+def _style_curves(axes, all_x, log_x, log_y):
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    if log_x:
+        axes.set_xscale("log")
+        if len(all_x) <= 12:  # lengths such as 16, 32, 64 rather than powers of ten
+            axes.set_xticks(all_x)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    if log_y:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.margins(x=0.02)  # so that the names begin where the grid ends
+    axes.grid(color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _name_curves(figure, axes, drawn):
+    labels = {
+        name: axes.annotate(
+            name,
+            line.get_xydata()[-1],
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+            fontsize=9,
+            annotation_clip=False,
+            parse_math=False,
+        )
+        for name, line in drawn.items()
+    }
+    figure.draw_without_rendering()  # places everything, so that boxes are known
+    boxes = {name: label.get_window_extent() for name, label in labels.items()}
+    collide = any(a.overlaps(b) for a, b in itertools.combinations(boxes.values(), 2)) or any(
+        line.get_path().transformed(line.get_transform()).intersects_bbox(box, filled=False)
+        for name, box in boxes.items()
+        for other, line in drawn.items()
+        if other != name
+    )
+    if not collide:
+        return
+    for label in labels.values():
+        label.remove()
+    names = sorted(drawn, key=lambda name: -drawn[name].get_ydata()[-1])
+    figure.legend(
+        [drawn[name] for name in names],
+        names,
+        loc="outside right upper",
+        frameon=False,
+        fontsize=9,
+    )

@@ -7,22 +7,7 @@ from keras import ops
 from keras_plm.batching import Batches, FitsBatches
 from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers.transformer import ACTIVATIONS
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class TokenCrossEntropy(keras.losses.Loss):
-    """Cross-entropy from logits over a large vocabulary, one number per position.
-
-    The same as `keras.losses.SparseCategoricalCrossentropy(from_logits=True)` with the positions
-    in one axis, which keeps the logits contiguous where the class axis has to be the second.
-    """
-
-    def call(self, y_true, y_pred):
-        flat = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        loss = ops.sparse_categorical_crossentropy(
-            ops.reshape(y_true, (-1,)), flat, from_logits=True
-        )
-        return ops.reshape(loss, ops.shape(y_true))
+from keras_plm.losses import TokenCrossEntropy
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
     ["layers"],
-    ["tokenizers", "batching", "metrics", "optimization", "plots"],
-    ["task"],
+    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots"],
+    ["task", "decoding"],
     ["data"],
     ["streams"],
     ["readers", "heads", "features", "resume"],

@@ -1,5 +1,9 @@
 """Scores against the originals' and the peers' numbers."""
 
+import logging
+import math
+import sys
+
 import numpy as np
 import pytest
 
@@ -106,3 +110,65 @@ def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="which is `positive`"):
         metrics.f1([0, 0], [0, 0])
     assert metrics.f1([0, 0], [0, 0], positive=1) == 0.0
+
+
+def test_bleu_by_hand():
+    truth = ["the cat sat on the red mat", "a dog barks at night"]
+    guess = ["the cat sat on the the mat", "a dog barks"]
+    # n-grams of the translations that are in their references, of all n-grams. Words: "the" counts
+    # twice, as often as in the reference. Pairs: "the the" and "the mat" are not there.
+    precisions = [(6 + 3) / (7 + 3), (4 + 2) / (6 + 2), (3 + 1) / (5 + 1), (2 + 0) / (4 + 0)]
+    brevity = math.exp(1 - (7 + 5) / (7 + 3))
+    expected = 100 * brevity * math.prod(precisions) ** (1 / 4)
+    assert metrics.bleu(truth, guess) == pytest.approx(expected)
+    assert metrics.bleu(truth, truth) == pytest.approx(100)
+    # Longer translations pay by their precision alone.
+    longer = metrics.bleu(["a dog barks at night"], ["a dog barks at night now"])
+    assert longer == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** (1 / 4))
+
+
+def test_bleu_agrees_with_sacrebleu(caplog):
+    sacrebleu = pytest.importorskip("sacrebleu")
+    rng = np.random.default_rng(2)
+    words = ["Häuser,", "das", "Kind", "3.5%", "lief", "und", "(nie)"]
+    first, second, guess = (
+        [" ".join(rng.choice(words, n)) + " ." for n in rng.integers(3, 9, 101)] for _ in range(3)
+    )
+    with caplog.at_level(logging.WARNING):
+        one = metrics.bleu(first, guess)
+        two = metrics.bleu([list(pair) for pair in zip(first, second, strict=True)], guess)
+        # From the fortieth sentence on there is a first reference only.
+        some = metrics.bleu([*map(list, zip(first, second[:40], strict=False)), *first[40:]], guess)
+    assert not caplog.records
+    score = sacrebleu.corpus_bleu
+    assert one == pytest.approx(score(guess, [first], force=True).score)
+    assert two == pytest.approx(score(guess, [first, second], force=True).score)
+    fewer = [first, second[:40] + [None] * 61]
+    assert some == pytest.approx(score(guess, fewer, force=True).score)
+    assert 0 < one < some < two < 100
+    assert metrics.bleu(tuple(first), tuple(guess)) == one
+
+
+def test_bleu_signature():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    bleu = sacrebleu.metrics.BLEU()
+    bleu.corpus_score(["a b"], [["a b"]])
+    assert metrics.bleu_signature() == str(bleu.get_signature())
+    assert metrics.bleu_signature(references=3).startswith("nrefs:3|")
+
+
+def test_bad_translations_are_explained(monkeypatch):
+    with pytest.raises(ValueError, match="1 truths and 2 predictions"):
+        metrics.bleu(["a"], ["a", "b"])
+    with pytest.raises(ValueError, match="at least one"):
+        metrics.bleu([], [])
+    with pytest.raises(ValueError, match="`y_pred` is a list of sentences.*y_pred='a b'"):
+        metrics.bleu(["a b"], "a b")
+    with pytest.raises(ValueError, match="`y_true` is a list of sentences"):
+        metrics.bleu("a b", ["a b"])
+    for truth, guess in ((["a", []], ["a", "b"]), (["a", "b"], ["a", ["b"]])):
+        with pytest.raises(ValueError, match="all strings.*as sentence 1"):
+            metrics.bleu(truth, guess)
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(ImportError, match="pip install sacrebleu"):
+        metrics.bleu(["a"], ["a"])

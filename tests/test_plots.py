@@ -1,8 +1,11 @@
 """Pictures are figures, drawn from plain numbers."""
 
+import numpy as np
 import pytest
+from keras import ops
+from matplotlib.colors import to_hex, to_rgb
 
-from keras_plm.plots import score_by_layer
+from keras_plm.plots import CURVE_STYLES, WEIGHT_COLOURS, attention, lines, score_by_layer
 
 TABLE = [
     {"layers": "last", "mean": 0.5, "deviation": 0.02},
@@ -24,3 +27,137 @@ def test_scores_by_layer(tmp_path):
 def test_an_empty_table_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         score_by_layer([])
+
+
+def ticks(axes):
+    return [
+        [label.get_text() for label in labels]
+        for labels in (axes.get_yticklabels(), axes.get_xticklabels())
+    ]
+
+
+def panels(figure):
+    return [axes for axes in figure.axes if axes.images]
+
+
+def test_attention_of_one_sentence(tmp_path):
+    weights = np.random.default_rng(0).random((5, 7)).astype("float32")
+    queries, keys = ["Das", "Mädchen", "läuft"], ["the", "girl", "$runs$", "off", "."]
+    figure = attention(ops.convert_to_tensor(weights), queries, keys, "Übersetzung")
+    (axes,) = panels(figure)
+    assert ticks(axes) == [queries, keys]
+    assert figure.get_suptitle() == "Übersetzung" and axes.get_title() == ""
+    picture = axes.images[0]
+    np.testing.assert_array_equal(picture.get_array(), weights[:3, :5])
+    assert picture.get_clim() == (0, weights[:3, :5].max())
+    assert to_hex(picture.cmap(0.0)) == "#ffffff"
+    figure.savefig(tmp_path / "picture.png")
+    # Words stand above the picture, in reading order from its top.
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert min(box.y0 for box in boxes) >= axes.get_window_extent().y1
+    heights = [label.get_window_extent().y0 for label in axes.get_yticklabels()]
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_attention_of_heads_and_layers():
+    rng = np.random.default_rng(1)
+    words = ["a", "b", "c"]
+    heads = rng.random((7, 3, 3))
+    drawn = panels(attention(heads, words, words))
+    assert [axes.get_title() for axes in drawn] == [f"head {i}" for i in range(1, 8)]
+    layers = rng.random((2, 3, 4, 3))
+    drawn = panels(attention(layers, words, words))
+    names = [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3)]
+    assert [axes.get_title() for axes in drawn] == names
+    for i, axes in enumerate(drawn):
+        np.testing.assert_allclose(axes.images[0].get_array(), layers[i // 3, i % 3, :3], 1e-6)
+        assert axes.images[0].get_clim() == pytest.approx((0, layers[:, :, :3].max()))
+        # Words on the outer left and top only.
+        assert ticks(axes) == [words if i % 3 == 0 else [], words if i < 3 else []]
+
+
+def test_attention_leaves_out_words_too_small_to_read():
+    (axes,) = panels(attention(np.eye(170), ["w"] * 170, ["w"] * 170))
+    assert ticks(axes) == [[], []]
+    (axes,) = panels(attention(np.zeros((2, 2)), "ab", "ab"))  # all white, and no warning
+    assert axes.images[0].get_clim() == (0, 1)
+
+
+def test_colours_of_weights_darken_evenly():
+    rgb = np.array([to_rgb(colour) for colour in WEIGHT_COLOURS])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16  # CIE L*
+    steps = -np.diff(lightness)
+    assert lightness[0] == pytest.approx(100) and 9 < steps.min() and steps.max() < 14
+
+
+def test_bad_weights_are_explained():
+    with pytest.raises(ValueError, match=r"of one sentence: \(T, S\).*shape \(2,\)"):
+        attention(np.ones(2), ["a"], ["a"])
+    with pytest.raises(ValueError, match=r"needs its weight.*2 query and 3 key.*\(4, 2\)"):
+        attention(np.ones((4, 2)), ["a"] * 2, ["a"] * 3)
+    for queries, keys in (([], ["a"]), (["a"], [])):
+        with pytest.raises(ValueError, match="nothing to draw"):
+            attention(np.ones((4, 4)), queries, keys)
+    weights = np.ones((3, 3))
+    weights[2, 2] = np.nan
+    with pytest.raises(ValueError, match="numbers of at least 0.*nan"):
+        attention(weights, ["a"] * 3, ["a"] * 3)
+    assert attention(weights, ["a"] * 2, ["a"] * 3)  # padding may hold anything
+    with pytest.raises(ValueError, match="from -1.0 to 1.0"):
+        attention([[1.0, -1.0]], ["a"], ["a", "b"])
+
+
+def test_lines_are_named_at_their_ends(tmp_path):
+    curves = {
+        "recurrent": ([16, 32, 64], [20, 41, 80], None),
+        "Transformer": ([16, 32, 64], np.array([9, 10, 14]), [1, 1, 2]),
+    }
+    figure = lines(curves, "length", "ms", "Step time", log_x=True, log_y=True)
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title("left")) == (
+        "length",
+        "ms",
+        "Step time",
+    )
+    assert not figure.legends
+    for text, line, (name, (x, mean, _)), (colour, marker) in zip(
+        axes.texts, axes.lines, curves.items(), CURVE_STYLES, strict=False
+    ):
+        assert (text.get_text(), text.get_color()) == (name, line.get_color())
+        assert (line.get_color(), line.get_marker()) == (colour, marker)
+        assert line.get_xydata().tolist() == [list(p) for p in zip(x, mean, strict=True)]
+        assert text.xy == (64, mean[-1])
+    (band,) = axes.collections
+    box = band.get_datalim(axes.transData)
+    assert (box.ymin, box.ymax) == pytest.approx((8, 16))
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    figure.savefig(tmp_path / "picture.svg")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "32", "64"]
+
+
+def test_lines_that_end_together_get_a_legend():
+    x = [10, 20]
+    curves = {f"model {i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
+    figure = lines(curves, "words", "BLEU")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == [f"model {i}" for i in range(8, -1, -1)]  # as the curves end, the best first
+    axes = figure.axes[0]
+    assert not axes.texts
+    styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
+    assert len(styles) == 9
+    # A curve that goes on where another one ends would run through its name.
+    figure = lines({"short": ([1, 2], [1, 1], None), "long": ([1, 9], [1, 1], None)}, "x", "y")
+    assert figure.legends
+
+
+def test_bad_curves_are_explained():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        lines({}, "x", "y")
+    for curve in (([1, 2], [1], None), ([1, 2], [1, 2], [1]), ([], [], None)):
+        with pytest.raises(ValueError, match="as many x as means.*of 'a'"):
+            lines({"a": curve}, "x", "y")
+    with pytest.raises(ValueError, match="Points are numbers.*nan.*of 'a'"):
+        lines({"a": ([1, 2], [1, float("nan")], None)}, "x", "y")
+    with pytest.raises(ValueError, match="positive on a logarithmic axis"):
+        lines({"a": ([0, 2], [1, 2], None)}, "x", "y", log_x=True)

@@ -1,19 +1,15 @@
 """Attention: a score for every pair of query and key, a mask, a softmax, a weighted sum.
 
-Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N head width.
+Shapes: B batch, T target steps, S source steps, D width.
 """
 
+import math
+
 import keras
+import numpy as np
 from keras import ops
 
-from keras_plm.layers.fast import (
-    Dense,
-    Dropout,
-    additive_mask,
-    fused_attention,
-    fused_is_slow,
-    scaled_scores,
-)
+from keras_plm.layers.fast import Dense, Dropout, additive_mask
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
@@ -54,10 +50,64 @@ def masked_softmax(scores, mask=None):
         (..., S) weights in the type of `scores`; each row sums to 1. A row with nothing to look
         at gets equal weights, never NaN.
     """
+    # In float32: half precision has no room for a floor below all scores.
+    wide = ops.cast(scores, "float32")
     if mask is not None:
         # Added, because the small mask broadcasts: one pass over the scores, `where` takes two.
-        scores = scores + additive_mask(mask, scores.dtype)
-    return ops.softmax(scores, axis=-1)
+        wide = wide + additive_mask(mask, wide.dtype)
+    return ops.cast(ops.softmax(wide, axis=-1), scores.dtype)
+
+
+def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps):
+    """Compares the shapes of masks with those of what they mask, as far as they are known.
+
+    Raises:
+        ValueError: If a mask has another rank, or an axis of another length.
+    """
+    steps = {"padding_mask": "(B, S)", "attention_mask": "(B, T, S) or (T, S)"}
+    wanted = {"padding_mask": (batch, source_steps)}
+    wanted["attention_mask"] = (batch, target_steps, source_steps)
+    for name, mask in (("padding_mask", padding_mask), ("attention_mask", attention_mask)):
+        if mask is None:
+            continue
+        shape, expected = tuple(mask.shape), wanted[name]
+        if name == "attention_mask" and len(shape) == 2:
+            expected = expected[1:]
+        fits = len(shape) == len(expected) and all(
+            None in (have, want) or have in (1, want)
+            for have, want in zip(shape, expected, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"`{name}` has the shape {steps[name]} with B={batch}, T={target_steps} query and "
+                f"S={source_steps} key positions. Received: {name}.shape={shape}"
+            )
+
+
+def window_mask(target_steps, source_steps, window):
+    """Which keys lie at most `window` positions from the query: Luong's monotonic local attention.
+
+    Given as `attention_mask`, it makes any score local.
+
+    Reference: Luong et al. 2015, arXiv 1508.04025, section 3.2, "local-m".
+
+    Args:
+        target_steps: Number of queries T.
+        source_steps: Number of keys S.
+        window: Number of positions to each side.
+
+    Returns:
+        (T, S) booleans, a NumPy array.
+
+    Raises:
+        ValueError: If `window` is negative.
+
+    >>> window_mask(2, 4, window=1).astype(int).tolist()
+    [[1, 1, 0, 0], [1, 1, 1, 0]]
+    """
+    if window < 0:
+        raise ValueError(f"`window` must be 0 or more. Received: window={window}")
+    return np.abs(np.arange(source_steps) - np.arange(target_steps)[:, None]) <= window
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -65,7 +115,8 @@ class Attention(keras.layers.Layer):
     """Single-head attention around one method, `score(query, key)`.
 
     Every attention of the literature is this layer with another score: a subclass defines
-    `score`, the rest (mask, softmax, weighted sum) is written here once.
+    `score`, the rest (mask, softmax, weighted sum) is written here once. What a score computes of
+    the keys alone goes into `prepare`, so that a decoder that asks step by step does it once.
 
     Args:
         dropout: Share of the weights that is dropped in training.
@@ -75,10 +126,14 @@ class Attention(keras.layers.Layer):
         value: (B, S, D_value), what is summed.
         key: (B, S, D_key), what is scored; `value` when omitted.
         padding_mask: (B, S), True at real source positions.
-        attention_mask: (B, T, S), True where query t may look at key s.
+        attention_mask: (B, T, S) or (T, S), True where query t may look at key s.
+        causal: If True, query t sees keys 0 ... t only.
 
     Returns:
         `(context, weights)`: (B, T, D_value) and (B, T, S). A fully masked row gives the mean.
+
+    Raises:
+        ValueError: If a mask does not fit.
     """
 
     def __init__(self, dropout=0.0, **kwargs):
@@ -86,16 +141,38 @@ class Attention(keras.layers.Layer):
         self.dropout = dropout
         self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy, name="weights_dropout")
 
+    def build(self, query_shape, value_shape, key_shape=None):
+        """Makes the weights of the score; there are none by default."""
+
+    def prepare(self, key):
+        """What `score` takes for keys: (B, S, D_key) -> (B, S, ...), computed once."""
+        return key
+
     def score(self, query, key):
-        """Scores (B, T, S) of queries (B, T, D_query) against keys (B, S, D_key)."""
+        """Scores (B, T, S) of queries (B, T, D_query) against prepared keys."""
         raise NotImplementedError(f"{type(self).__name__} must define `score(query, key)`.")
 
-    def call(self, query, value, key=None, padding_mask=None, attention_mask=None, training=None):
-        key = value if key is None else key
-        mask = combine_masks(padding_mask, attention_mask)
+    def attend(self, query, value, key, mask=None, training=None):
+        """`(context, weights)` for prepared keys and a combined mask."""
         weights = masked_softmax(self.score(query, key), mask)  # (B, T, S)
-        context = ops.matmul(self.weights_dropout(weights, training=training), value)
-        return context, weights
+        dropped = self.weights_dropout(weights, training=True) if training else weights
+        return ops.matmul(dropped, value), weights
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        padding_mask=None,
+        attention_mask=None,
+        causal=False,
+        training=None,
+    ):
+        key = value if key is None else key
+        check_masks(padding_mask, attention_mask, query.shape[0], query.shape[1], value.shape[1])
+        steps = (0, ops.shape(query)[1], ops.shape(value)[1]) if causal else None
+        mask = combine_masks(padding_mask, attention_mask, steps)
+        return self.attend(query, value, self.prepare(key), mask, training)
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout}
@@ -128,7 +205,8 @@ class DotProductAttention(Attention):
     def score(self, query, key):
         if query.shape[-1] != key.shape[-1]:
             raise ValueError(
-                "A dot-product score needs queries and keys of the same width. "
+                "This score needs queries and keys of the same width; `BilinearAttention` and "
+                "`AdditiveAttention` do not. "
                 f"Received: query.shape={tuple(query.shape)}, key.shape={tuple(key.shape)}"
             )
         return ops.matmul(query, ops.swapaxes(key, 1, 2))  # (B, T, S)
@@ -160,165 +238,234 @@ class ScaledDotProductAttention(DotProductAttention):
     """
 
     def score(self, query, key):
-        return super().score(query, key) / query.shape[-1] ** 0.5
+        return super().score(query * query.shape[-1] ** -0.5, key)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class MultiHeadAttention(keras.layers.Layer):
-    """Several scaled dot-product attentions side by side, each on its own projections.
+class BilinearAttention(Attention):
+    """Attention with a learned product of query and key, `score(q, k) = qᵀ W k`.
 
-    Two paths compute the same numbers. The fused path hands everything to
-    the backend's kernel; the explicit path writes out the softmax and is taken when the
-    weights are asked for or must be dropped. Self-attention projects query, key and value
-    with one matrix product; a layer whose first call names a `value` has three.
+    Luong's "general": the matrix learns which part of a key a query asks for, so the two may
+    differ in width. It costs D_query · D_key weights, and a matrix product per key.
 
-    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2.
+    Reference: Luong et al. 2015, arXiv 1508.04025, section 3.1, "general".
 
     Args:
-        num_heads: Number of heads N; must divide `hidden_dim`.
-        hidden_dim: Width D of the projections and of the output.
-        dropout: Share of the attention weights that is dropped in training. It forces the
-            explicit path in training only.
-        kernel_initializer: Initializer of all kernels.
+        dropout: Share of the weights that is dropped in training.
+        kernel_initializer: Initializer of W.
 
-    Call arguments:
-        query: (B, T, D_query).
-        value: (B, S, D_value); the query itself when omitted (self-attention).
-        key: (B, S, D_key); `value` when omitted.
-        padding_mask: (B, S), True at real source positions.
-        attention_mask: (B, T, S), True where query t may look at key s.
-        causal: If True, query t sees keys 0 ... t only.
-        cache: (B, 2, S_max, N, H), keys and values of the steps so far, for decoding.
-        cache_index: Number of steps already in `cache`; the call writes behind them.
-        return_weights: If True, also return the attention weights.
-
-    Returns:
-        (B, T, D); then, each if asked for, the weights (B, N, T, S) and the updated cache.
-
-    Raises:
-        ValueError: If `num_heads` does not divide `hidden_dim`, or `cache` comes without
-            `cache_index`.
+    Call arguments and returns: as in `Attention`.
 
     >>> import numpy as np
-    >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=6)
-    >>> output, weights = layer(query=np.ones((1, 3, 6)), causal=True, return_weights=True)
-    >>> tuple(output.shape), tuple(weights.shape), round(float(weights[0, 0, 0, 2]), 3)
-    ((1, 3, 6), (1, 2, 3, 3), 0.0)
+    >>> layer = BilinearAttention()
+    >>> context, _ = layer(query=np.ones((2, 3, 4)), value=np.ones((2, 7, 5)))
+    >>> tuple(context.shape), tuple(layer.key_projection.kernel.shape)
+    ((2, 3, 5), (5, 4))
     """
 
-    def __init__(
-        self, num_heads, hidden_dim, dropout=0.0, kernel_initializer="glorot_uniform", **kwargs
-    ):
-        super().__init__(**kwargs)
-        if num_heads < 1 or hidden_dim % num_heads:
-            raise ValueError(
-                "`num_heads` must divide `hidden_dim`. "
-                f"Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
-            )
-        self.num_heads = num_heads
-        self.hidden_dim = hidden_dim
-        self.dropout = dropout
+    def __init__(self, dropout=0.0, kernel_initializer="glorot_uniform", **kwargs):
+        super().__init__(dropout, **kwargs)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def _dense(self, units, name):
-        # A clone, because Keras warns when one initializer object makes several weights.
-        initializer = self.kernel_initializer.clone()
-        return Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
-
-    def build(self, query_shape, value_shape=None, key_shape=None):
-        self.fused_projection = value_shape is None
-        if self.fused_projection:
-            self.query_key_value = self._dense(3 * self.hidden_dim, "query_key_value")
-            self.query_key_value.build(query_shape)
-        else:
-            self.query = self._dense(self.hidden_dim, "query")
-            self.query.build(query_shape)
-            self.key = self._dense(self.hidden_dim, "key")
-            self.key.build(key_shape or value_shape)
-            self.value = self._dense(self.hidden_dim, "value")
-            self.value.build(value_shape)
-        self.output_projection = self._dense(self.hidden_dim, "output")
-        self.output_projection.build((*query_shape[:-1], self.hidden_dim))
-        self.weights_dropout = Dropout(
-            self.dropout, dtype=self.dtype_policy, name="weights_dropout"
+    def build(self, query_shape, value_shape, key_shape=None):
+        self.key_projection = Dense(
+            query_shape[-1],
+            use_bias=False,
+            kernel_initializer=self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name="key_projection",
         )
+        self.key_projection.build(key_shape or value_shape)
 
-    def _project(self, query, value, key):
-        """Queries (B, T, N, H), keys and values (B, S, N, H)."""
-        width = self.hidden_dim
-        if not self.fused_projection:
-            query, key, value = self.query(query), self.key(key), self.value(value)
-        elif query is value and key is value:
-            query, key, value = ops.split(self.query_key_value(query), 3, axis=-1)
-        else:
-            query = self.query_key_value(query)[..., :width]
-            key = self.query_key_value(key)[..., width : 2 * width]
-            value = self.query_key_value(value)[..., 2 * width :]
-        head_dim = width // self.num_heads
-        return [
-            ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, head_dim))
-            for x in (query, key, value)
-        ]
+    def prepare(self, key):
+        return self.key_projection(key)  # (B, S, D_query)
 
-    def call(
-        self,
-        query,
-        value=None,
-        key=None,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        cache=None,
-        cache_index=None,
-        return_weights=False,
-        training=None,
-    ):
-        if (cache is None) != (cache_index is None):
-            raise ValueError(
-                "`cache` and `cache_index` go together. "
-                f"Received: cache={'given' if cache is not None else None}, "
-                f"cache_index={cache_index}"
-            )
-        value = query if value is None else value
-        key = value if key is None else key
-        query, key, value = self._project(query, value, key)
-
-        first = 0
-        if cache is not None:
-            first = cache_index
-            update = ops.cast(ops.stack([key, value], axis=1), cache.dtype)  # (B, 2, T, N, H)
-            cache = ops.slice_update(cache, (0, 0, cache_index, 0, 0), update)
-            key, value = cache[:, 0], cache[:, 1]  # (B, S_max, N, H)
-        causal_steps = None
-        if causal or cache is not None:
-            causal_steps = (first, ops.shape(query)[1], ops.shape(key)[1])
-        mask = combine_masks(padding_mask, attention_mask, causal_steps)
-        mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
-
-        explicit = return_weights or (training and self.dropout > 0)
-        if explicit or fused_is_slow(query, key, training):
-            output, weights = self._explicit(query, key, value, mask, training)
-        else:
-            output, weights = fused_attention(query, key, value, mask), None
-        output = ops.reshape(output, (-1, ops.shape(output)[1], self.hidden_dim))
-        output = self.output_projection(output)  # (B, T, D)
-
-        extras = ([weights] if return_weights else []) + ([cache] if cache is not None else [])
-        return (output, *extras) if extras else output
-
-    def _explicit(self, query, key, value, mask, training):
-        # Heads before steps: (B, N, T, H), (B, N, S, H), (B, N, S, H)
-        query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-        weights = ops.softmax(scaled_scores(query, key, mask), axis=-1)  # (B, N, T, S)
-        dropped = self.weights_dropout(weights, training=True) if training else weights
-        context = ops.matmul(dropped, value)  # (B, N, T, H)
-        return ops.transpose(context, (0, 2, 1, 3)), weights  # (B, T, N, H)
+    def score(self, query, key):
+        return ops.matmul(query, ops.swapaxes(key, 1, 2))  # (B, T, S)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "hidden_dim": self.hidden_dim,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        initializer = keras.initializers.serialize(self.kernel_initializer)
+        return {**super().get_config(), "kernel_initializer": initializer}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CosineAttention(DotProductAttention):
+    """Attention by the cosine of query and key, divided by a temperature.
+
+    Only directions count, so frequent or long vectors have no advantage. Cosines lie between -1
+    and 1, where a softmax over many keys is nearly flat: sharpen it with a temperature below 1, or
+    have the temperature learned, as the Neural Turing Machine does with its key strength.
+
+    Reference: Graves et al. 2014, arXiv 1410.5401, section 3.3.1, equations 5 and 6.
+
+    Differs from the paper: the key strength is one weight, or a constant, instead of an output of
+    the controller at every step.
+
+    Args:
+        temperature: What cosines are divided by; where the learned one begins.
+        learn_temperature: If True, the temperature is a weight (its logarithm, so that it stays
+            positive).
+        dropout: Share of the weights that is dropped in training.
+
+    Call arguments and returns: as in `Attention`.
+
+    Raises:
+        ValueError: If queries and keys differ in width, or the temperature is not positive.
+
+    >>> import numpy as np
+    >>> query, value = np.array([[[2.0, 0.0]]]), np.array([[[5.0, 0.0], [0.0, 9.0]]])
+    >>> _, weights = CosineAttention(temperature=0.5)(query=query, value=value)
+    >>> [round(float(w), 3) for w in weights[0, 0]]
+    [0.881, 0.119]
+    """
+
+    def __init__(self, temperature=1.0, learn_temperature=False, dropout=0.0, **kwargs):
+        super().__init__(dropout, **kwargs)
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
+        self.temperature = temperature
+        self.learn_temperature = learn_temperature
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        if self.learn_temperature:
+            self.log_temperature = self.add_weight(
+                name="log_temperature",
+                shape=(),
+                initializer=keras.initializers.Constant(math.log(self.temperature)),
+            )
+
+    def prepare(self, key):
+        return _unit_length(key)
+
+    def score(self, query, key):
+        cosine = super().score(_unit_length(query), key)
+        if self.learn_temperature:
+            return cosine * ops.exp(-self.log_temperature)
+        return cosine / self.temperature
+
+    def get_config(self):
+        config = {"temperature": self.temperature, "learn_temperature": self.learn_temperature}
+        return {**super().get_config(), **config}
+
+
+def _unit_length(x):
+    """Vectors divided by their lengths; in float32, because half precision loses small squares."""
+    wide = ops.cast(x, "float32")
+    squares = ops.sum(ops.square(wide), axis=-1, keepdims=True)
+    return ops.cast(wide * ops.rsqrt(ops.maximum(squares, 1e-12)), x.dtype)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class AdditiveAttention(Attention):
+    """Attention scored by a small network, `score(q, k) = vᵀ tanh(W q + U k)`.
+
+    The first attention of translation, also called MLP or concat. Queries and keys may differ in
+    width. It holds a vector for every pair of query and key, so it takes `units` times the memory
+    of a product.
+
+    Reference: Bahdanau et al. 2015, arXiv 1409.0473, section 3.1 and appendix A.1.2.
+
+    Differs from the paper: kernels begin as `kernel_initializer` says, not near zero.
+
+    Args:
+        units: Width of the hidden layer.
+        dropout: Share of the weights that is dropped in training.
+        kernel_initializer: Initializer of W, U and v.
+
+    Call arguments and returns: as in `Attention`.
+
+    Raises:
+        ValueError: If `units` is less than 1.
+
+    >>> import numpy as np
+    >>> layer = AdditiveAttention(units=6)
+    >>> context, weights = layer(query=np.ones((2, 3, 4)), value=np.ones((2, 7, 5)))
+    >>> tuple(context.shape), tuple(weights.shape)
+    ((2, 3, 5), (2, 3, 7))
+    """
+
+    def __init__(self, units, dropout=0.0, kernel_initializer="glorot_uniform", **kwargs):
+        super().__init__(dropout, **kwargs)
+        if units < 1:
+            raise ValueError(f"`units` must be 1 or more. Received: units={units}")
+        self.units = units
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        def dense(name):
+            return Dense(
+                self.units,
+                use_bias=False,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.query_projection = dense("query_projection")
+        self.query_projection.build(query_shape)
+        self.key_projection = dense("key_projection")
+        self.key_projection.build(key_shape or value_shape)
+        self.score_kernel = self.add_weight(
+            name="score_kernel", shape=(self.units, 1), initializer=self.kernel_initializer.clone()
+        )
+
+    def prepare(self, key):
+        return self.key_projection(key)  # (B, S, units)
+
+    def score(self, query, key):
+        query = self.query_projection(query)  # (B, T, units)
+        hidden = ops.tanh(query[:, :, None] + key[:, None])  # (B, T, S, units)
+        return ops.matmul(hidden, self.score_kernel)[..., 0]  # (B, T, S)
+
+    def get_config(self):
+        initializer = keras.initializers.serialize(self.kernel_initializer)
+        return {**super().get_config(), "units": self.units, "kernel_initializer": initializer}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class LocationAttention(Attention):
+    """Attention by place: the query alone says which positions to read, `score(q, s) = (W q)_s`.
+
+    Keys are not looked at. It cannot read beyond the length that it was made for.
+
+    Reference: Luong et al. 2015, arXiv 1508.04025, section 3.1, equation 8.
+
+    Args:
+        max_source_length: Number of source positions there are weights for.
+        dropout: Share of the weights that is dropped in training.
+
+    Call arguments and returns: as in `Attention`.
+
+    Raises:
+        ValueError: If there are more keys than `max_source_length`.
+
+    >>> import numpy as np
+    >>> layer = LocationAttention(max_source_length=8)
+    >>> tuple(layer(query=np.ones((2, 3, 4)), value=np.ones((2, 7, 5)))[1].shape)
+    (2, 3, 7)
+    """
+
+    def __init__(self, max_source_length, dropout=0.0, **kwargs):
+        super().__init__(dropout, **kwargs)
+        self.max_source_length = max_source_length
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.max_source_length, query_shape[-1]),
+            initializer="glorot_uniform",
+        )
+
+    def score(self, query, key):
+        length = key.shape[1]
+        if length is not None and length > self.max_source_length:
+            raise ValueError(
+                f"This layer has weights for {self.max_source_length} source positions. "
+                f"Received: {length} keys"
+            )
+        # `take` of a range, because JAX cannot slice by a length it does not know.
+        rows = ops.take(self.kernel, ops.arange(ops.shape(key)[1]), axis=0)  # (S, D_query)
+        return ops.matmul(query, ops.transpose(rows))  # (B, T, S)
+
+    def get_config(self):
+        return {**super().get_config(), "max_source_length": self.max_source_length}

@@ -1,6 +1,7 @@
 """Embeddings of tokens (with tied output), positions and segments."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -129,3 +130,46 @@ class PositionEmbedding(keras.layers.Layer):
             "max_sequence_length": self.max_sequence_length,
             "initializer": keras.initializers.serialize(self.initializer),
         }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SinePositionEmbedding(keras.layers.Layer):
+    """Sines and cosines of the position at D / 2 wavelengths from 2π to 10000 · 2π.
+
+    Nothing is learned, so it has a vector for any position, also beyond those of training.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+
+    Call arguments:
+        inputs: (B, T, D); only its shape is used. D must be even.
+        start: Position of the first step, for step-by-step decoding.
+
+    Returns:
+        (T, D) vectors of positions start ... start + T - 1: sines at even, cosines at odd places.
+
+    Raises:
+        ValueError: If D is odd.
+
+    >>> import numpy as np
+    >>> vectors = SinePositionEmbedding()(np.ones((2, 3, 4)))
+    >>> [round(float(x), 3) for x in vectors[1]]
+    [0.841, 0.54, 0.01, 1.0]
+    """
+
+    def build(self, input_shape):
+        if input_shape[-1] % 2:
+            raise ValueError(
+                "Sines and cosines come in pairs: the width must be even. "
+                f"Received: inputs.shape={tuple(input_shape)}"
+            )
+
+    def call(self, inputs, start=0):
+        width = inputs.shape[-1]
+        positions = ops.cast(ops.arange(ops.shape(inputs)[1]) + start, "float32")
+        rates = 10000.0 ** -(np.arange(0, width, 2) / width)  # (D / 2,)
+        angles = positions[:, None] * rates.astype("float32")  # (T, D / 2)
+        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (T, D / 2, 2)
+        return ops.cast(ops.reshape(pairs, (-1, width)), self.compute_dtype)
+
+    def compute_output_spec(self, inputs, start=0):
+        return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)

@@ -221,3 +221,119 @@ def fused_is_slow(query, key, training):
         return False
     half = query.element_size() == 2
     return training or (half and query.shape[1] * key.shape[1] <= 256**2)
+
+
+def write_cache(cache, update, index):
+    """Writes keys and values behind those of the steps before.
+
+    Args:
+        cache: (B, 2, S_max, N, H). On torch it is changed in place: a copy for every step would
+            cost more than the step.
+        update: (B, 2, T, N, H).
+        index: Where the first of the T steps goes.
+
+    Returns:
+        The written cache.
+    """
+    update = ops.cast(update, cache.dtype)
+    if not _is_torch():
+        return ops.slice_update(cache, (0, 0, index, 0, 0), update)
+    import torch
+
+    cache = ops.convert_to_tensor(cache)
+    with torch.no_grad():
+        cache[:, :, int(index) : int(index) + update.shape[2]] = update
+    return cache
+
+
+def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
+    """Cross-entropy of each position.
+
+    Args:
+        token_ids: (...) the true tokens.
+        logits: (..., V).
+        label_smoothing: Share of the target that is spread evenly over all tokens.
+
+    Returns:
+        (...).
+    """
+    if _is_torch():
+        import torch
+
+        # One pass over the logits; Keras would make a one-hot row for every position.
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]),
+            ops.cast(token_ids, "int64").reshape(-1),
+            reduction="none",
+            label_smoothing=label_smoothing,
+        )
+        return loss.reshape(token_ids.shape)
+    # -log p(token) is logsumexp minus the token's logit; over all tokens, minus the mean one.
+    token_ids = ops.cast(token_ids, "int32")[..., None]
+    wanted = ops.take_along_axis(logits, token_ids, axis=-1)[..., 0]
+    if label_smoothing:
+        wanted = (1 - label_smoothing) * wanted + label_smoothing * ops.mean(logits, axis=-1)
+    return ops.logsumexp(logits, axis=-1) - wanted
+
+
+def scan(step, state, inputs):
+    """Runs a recurrence over time and keeps every state.
+
+    Args:
+        step: `step(state, inputs_t) -> state`, on structures of tensors. It may read other
+            tensors; it must not draw random numbers.
+        state: The first state, a tuple of tensors.
+        inputs: A tuple of tensors (T, ...).
+
+    Returns:
+        The states after each step, a tuple of tensors (T, ...).
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        def keep(state, inputs):
+            state = step(state, inputs)
+            return state, state
+
+        return jax.lax.scan(keep, state, inputs)[1]
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.scan(step, inputs, initializer=state)
+    states = []
+    for parts in zip(*(x.unbind(0) for x in inputs), strict=True):
+        state = step(state, parts)
+        states.append(state)
+    import torch
+
+    return tuple(torch.stack(column) for column in zip(*states, strict=True))
+
+
+def compiled(function, variables):
+    """A function of tensors that reads `variables`, compiled where the backend compiles.
+
+    Args:
+        function: Takes and gives structures of tensors; changes no variable.
+        variables: Every Keras variable that it reads.
+
+    Returns:
+        A function of NumPy arrays or tensors.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        @jax.jit
+        def pure(values, *arguments):
+            with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
+                return function(*arguments)
+
+        return lambda *arguments: pure([v.value for v in variables], *arguments)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    import torch
+
+    return torch.no_grad()(function)

@@ -6,8 +6,8 @@ Shapes: B batch, T steps, D width, N heads, H = D / N head width, L blocks.
 import keras
 from keras import ops
 
-from keras_plm.layers.attention import MultiHeadAttention
 from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
+from keras_plm.layers.multi_head import MultiHeadAttention
 
 ACTIVATIONS = {
     # Google's first BERT release and Hugging Face's "gelu"; up to 4.7e-4 from the other.
@@ -85,6 +85,9 @@ class FeedForward(keras.layers.Layer):
 class TransformerBlock(keras.layers.Layer):
     """Self-attention, then a feed-forward network, each with a residual and a layer norm.
 
+    With `cross_attention` a third part stands between the two, which asks another sequence: the
+    block of a decoder.
+
     Post-norm, as in the papers, normalises after the residual: `LN(x + f(x))`. Pre-norm keeps
     the residual path clean: `x + f(LN(x))`; it trains with less warm-up but leaves its outputs
     unnormalised, so a stack of them ends in one more norm.
@@ -98,6 +101,8 @@ class TransformerBlock(keras.layers.Layer):
         intermediate_dim: Width of the feed-forward network.
         dropout: Share dropped after each of the two parts.
         attention_dropout: Share of attention weights dropped; `dropout` when omitted.
+        attention_bias: If False, the attention's projections have no biases.
+        cross_attention: If True, the block also attends to a `source`.
         pre_norm: If True, normalise before each part instead of after.
         activation: Of the feed-forward network, see `FeedForward`.
         norm_epsilon: Added to the variance in the layer norms.
@@ -105,11 +110,18 @@ class TransformerBlock(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
+        source: (B, S, D_source), what cross attention asks.
+        source_mask: (B, S), True at real source positions.
+        source_cache: `cross_attention.keys_and_values(source)`, instead of `source`.
         padding_mask, attention_mask, causal, cache, cache_index, return_weights: as in
             `MultiHeadAttention`.
 
     Returns:
-        (B, T, D); then, each if asked for, the weights (B, N, T, T) and the updated cache.
+        (B, T, D); then, each if asked for, the weights (B, N, T, T), with cross attention its
+        weights (B, N, T, S), and the written cache.
+
+    Raises:
+        ValueError: If the inputs are not `hidden_dim` wide, or a source is missing or has no use.
 
     >>> import numpy as np
     >>> block = TransformerBlock(num_heads=2, hidden_dim=4, intermediate_dim=8)
@@ -124,6 +136,8 @@ class TransformerBlock(keras.layers.Layer):
         intermediate_dim,
         dropout=0.0,
         attention_dropout=None,
+        attention_bias=True,
+        cross_attention=False,
         pre_norm=False,
         activation="gelu_erf",
         norm_epsilon=1e-12,
@@ -136,20 +150,33 @@ class TransformerBlock(keras.layers.Layer):
         self.intermediate_dim = intermediate_dim
         self.dropout = dropout
         self.attention_dropout = dropout if attention_dropout is None else attention_dropout
+        self.attention_bias = attention_bias
         self.pre_norm = pre_norm
         self.activation = activation
         self.norm_epsilon = norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
         options = {"dtype": self.dtype_policy}
-        self.attention = MultiHeadAttention(
-            num_heads,
-            hidden_dim,
-            dropout=self.attention_dropout,
-            kernel_initializer=self.kernel_initializer,
-            name="attention",
-            **options,
-        )
+        norm = {"epsilon": norm_epsilon, **options}
+
+        def attention(name):
+            return MultiHeadAttention(
+                num_heads,
+                hidden_dim,
+                dropout=self.attention_dropout,
+                use_bias=attention_bias,
+                kernel_initializer=self.kernel_initializer,
+                name=name,
+                **options,
+            )
+
+        self.attention = attention("attention")
+        self.attention_norm = LayerNormalization(name="attention_norm", **norm)
+        self.attention_drop = Dropout(dropout, name="attention_drop", **options)
+        self.cross_attention = attention("cross_attention") if cross_attention else None
+        if cross_attention:
+            self.cross_norm = LayerNormalization(name="cross_norm", **norm)
+            self.cross_drop = Dropout(dropout, name="cross_drop", **options)
         self.feed_forward = FeedForward(
             intermediate_dim,
             activation=activation,
@@ -157,13 +184,10 @@ class TransformerBlock(keras.layers.Layer):
             name="feed_forward",
             **options,
         )
-        norm = {"epsilon": norm_epsilon, **options}
-        self.attention_norm = LayerNormalization(name="attention_norm", **norm)
         self.feed_forward_norm = LayerNormalization(name="feed_forward_norm", **norm)
-        self.attention_drop = Dropout(dropout, name="attention_drop", **options)
         self.feed_forward_drop = Dropout(dropout, name="feed_forward_drop", **options)
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape, source_shape=None):
         if inputs_shape[-1] != self.hidden_dim:
             raise ValueError(
                 "The residual path needs inputs as wide as `hidden_dim`. "
@@ -171,12 +195,18 @@ class TransformerBlock(keras.layers.Layer):
             )
         self.attention.build(inputs_shape)
         self.attention_norm.build(inputs_shape)
+        if self.cross_attention is not None:
+            self.cross_attention.build(inputs_shape, source_shape or inputs_shape)
+            self.cross_norm.build(inputs_shape)
         self.feed_forward.build(inputs_shape)
         self.feed_forward_norm.build(inputs_shape)
 
     def call(
         self,
         inputs,
+        source=None,
+        source_mask=None,
+        source_cache=None,
         padding_mask=None,
         attention_mask=None,
         causal=False,
@@ -185,29 +215,56 @@ class TransformerBlock(keras.layers.Layer):
         return_weights=False,
         training=None,
     ):
-        x = inputs
-        attended = self.attention(
-            query=self.attention_norm(x) if self.pre_norm else x,
-            padding_mask=padding_mask,
-            attention_mask=attention_mask,
-            causal=causal,
-            cache=cache,
-            cache_index=cache_index,
-            return_weights=return_weights,
-            training=training,
+        sources = (source is not None) + (source_cache is not None)
+        if sources != (self.cross_attention is not None):
+            raise ValueError(
+                "A block with `cross_attention` needs a `source` or its `source_cache`, any other "
+                "takes none. Received: "
+                f"cross_attention={self.cross_attention is not None}, {sources} sources"
+            )
+
+        def attend(attention, x, **options):
+            output = attention(query=x, return_weights=return_weights, training=training, **options)
+            return output if isinstance(output, tuple) else (output,)
+
+        def residual(part, norm, drop, x):
+            """`x + part(x)` with its norm before or after; and what else the part returns."""
+            changed, *extras = part(norm(x) if self.pre_norm else x)
+            x = x + (drop(changed, training=True) if training else changed)
+            return (x if self.pre_norm else norm(x)), extras
+
+        x, extras = residual(
+            lambda x: attend(
+                self.attention,
+                x,
+                padding_mask=padding_mask,
+                attention_mask=attention_mask,
+                causal=causal,
+                cache=cache,
+                cache_index=cache_index,
+            ),
+            self.attention_norm,
+            self.attention_drop,
+            inputs,
         )
-        attended, *extras = attended if isinstance(attended, tuple) else (attended,)
-        if training:
-            attended = self.attention_drop(attended, training=True)
-        x = x + attended
-        if not self.pre_norm:
-            x = self.attention_norm(x)
-        changed = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)
-        if training:
-            changed = self.feed_forward_drop(changed, training=True)
-        x = x + changed
-        if not self.pre_norm:
-            x = self.feed_forward_norm(x)
+        if self.cross_attention is not None:
+            x, weights = residual(
+                lambda x: attend(
+                    self.cross_attention,
+                    x,
+                    value=source,
+                    padding_mask=source_mask,
+                    cache=source_cache,
+                ),
+                self.cross_norm,
+                self.cross_drop,
+                x,
+            )
+            at = 1 if return_weights else 0
+            extras[at:at] = weights
+        x, _ = residual(
+            lambda x: (self.feed_forward(x),), self.feed_forward_norm, self.feed_forward_drop, x
+        )
         return (x, *extras) if extras else x
 
     def get_config(self):
@@ -218,6 +275,8 @@ class TransformerBlock(keras.layers.Layer):
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "attention_bias": self.attention_bias,
+            "cross_attention": self.cross_attention is not None,
             "pre_norm": self.pre_norm,
             "activation": self.activation,
             "norm_epsilon": self.norm_epsilon,
@@ -234,19 +293,23 @@ class TransformerStack(keras.layers.Layer):
 
     Args:
         num_layers: Number of blocks L.
-        num_heads, hidden_dim, intermediate_dim, dropout, attention_dropout, pre_norm,
-        activation, norm_epsilon, kernel_initializer: as in `TransformerBlock`.
+        num_heads, hidden_dim, intermediate_dim, dropout, attention_dropout, attention_bias,
+        cross_attention, pre_norm, activation, norm_epsilon, kernel_initializer: as in
+            `TransformerBlock`.
 
     Call arguments:
         inputs: (B, T, D), the embeddings.
+        source, source_mask: as in `TransformerBlock`.
+        source_cache: A list of L, see `read_source`, instead of `source`.
         padding_mask, attention_mask, causal, cache_index, return_weights: as in
             `MultiHeadAttention`.
-        cache: (B, L, 2, S_max, N, H), see `initial_cache`.
+        cache: A list of L, see `initial_cache`.
 
     Returns:
         A list of L + 1 tensors (B, T, D), lowest first: the inputs, then each block's output. With
         `pre_norm` the last has passed the final norm. If asked for, also the attention weights,
-        a list of L tensors (B, N, T, T), and the updated cache.
+        a list of L tensors (B, N, T, T), with cross attention those of the source, a list of L
+        tensors (B, N, T, S), and the written cache.
 
     >>> import numpy as np
     >>> stack = TransformerStack(num_layers=2, num_heads=2, hidden_dim=4, intermediate_dim=8)
@@ -263,6 +326,8 @@ class TransformerStack(keras.layers.Layer):
         intermediate_dim,
         dropout=0.0,
         attention_dropout=None,
+        attention_bias=True,
+        cross_attention=False,
         pre_norm=False,
         activation="gelu_erf",
         norm_epsilon=1e-12,
@@ -277,6 +342,8 @@ class TransformerStack(keras.layers.Layer):
             "intermediate_dim": intermediate_dim,
             "dropout": dropout,
             "attention_dropout": attention_dropout,
+            "attention_bias": attention_bias,
+            "cross_attention": cross_attention,
             "pre_norm": pre_norm,
             "activation": activation,
             "norm_epsilon": norm_epsilon,
@@ -292,22 +359,29 @@ class TransformerStack(keras.layers.Layer):
                 epsilon=norm_epsilon, dtype=self.dtype_policy, name="final_norm"
             )
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape, source_shape=None):
         for block in self.blocks:
-            block.build(inputs_shape)
+            block.build(inputs_shape, source_shape)
         if self.final_norm is not None:
             self.final_norm.build(inputs_shape)
 
     def initial_cache(self, batch_size, max_length):
-        """An empty cache (B, L, 2, S_max, N, H) in the compute type, for step-by-step decoding."""
+        """An empty cache for decoding step by step: L tensors (B, 2, S_max, N, H)."""
         heads = self.block_options["num_heads"]
         head_dim = self.block_options["hidden_dim"] // heads
-        shape = (batch_size, self.num_layers, 2, max_length, heads, head_dim)
-        return ops.zeros(shape, dtype=self.compute_dtype)
+        shape = (batch_size, 2, max_length, heads, head_dim)
+        return [ops.zeros(shape, dtype=self.compute_dtype) for _ in self.blocks]
+
+    def read_source(self, source):
+        """What cross attention computes of a source (B, S, D), once: L tensors (B, 2, S, N, H)."""
+        return [block.cross_attention.keys_and_values(source) for block in self.blocks]
 
     def call(
         self,
         inputs,
+        source=None,
+        source_mask=None,
+        source_cache=None,
         padding_mask=None,
         attention_mask=None,
         causal=False,
@@ -316,28 +390,27 @@ class TransformerStack(keras.layers.Layer):
         return_weights=False,
         training=None,
     ):
-        layers, weights, caches = [inputs], [], []
+        layers, extras = [inputs], []
         for i, block in enumerate(self.blocks):
             output = block(
                 layers[-1],
+                source=source,
+                source_mask=source_mask,
+                source_cache=None if source_cache is None else source_cache[i],
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
                 causal=causal,
-                cache=None if cache is None else cache[:, i],
+                cache=None if cache is None else cache[i],
                 cache_index=cache_index,
                 return_weights=return_weights,
                 training=training,
             )
-            output, *extras = output if isinstance(output, tuple) else (output,)
+            output, *of_block = output if isinstance(output, tuple) else (output,)
             layers.append(output)
-            if cache is not None:
-                caches.append(extras.pop())
-            if return_weights:
-                weights.append(extras.pop())
+            extras.append(of_block)
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
-        extras = [weights] if return_weights else []
-        extras += [ops.stack(caches, axis=1)] if cache is not None else []
+        extras = [list(column) for column in zip(*extras, strict=True)]
         return (layers, *extras) if extras else layers
 
     def get_config(self):

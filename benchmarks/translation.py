@@ -1,0 +1,351 @@
+"""What attention changed, on real translation: runs of the suite `seq2seq`.
+
+Multi30k's captions are short, and a fixed vector loses long sentences; so captions are joined. In
+training half of the captions stand alone and half in rows of two to four; the test set is read
+alone and in rows of two to six, which is beyond training.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from benchmarks.records import environment, write_json
+from benchmarks.settings import policy, setting
+from benchmarks.tasks import checksum
+from keras_plm import metrics
+from keras_plm.data import translation_batches
+from keras_plm.decoding import beam_search, generate, until_end
+from keras_plm.models import Seq2Seq, Transformer
+from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.resume import TrainingState, set_seed
+from keras_plm.task import find_file, read_parallel
+from keras_plm.tokenizers import BytePair
+
+TASK = "multi30k_en_de"
+SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
+FILES = {split: f"multi30k/{file}" for split, file in
+         {"train": "train", "dev": "val", "test": "test2016"}.items()}  # fmt: skip
+LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
+BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A translation model and how it is trained. The defaults are those of the README's table."""
+
+    model: str = setting("transformer", f"transformer, or an RNN's score: {', '.join(SCORES)}")
+    vocabulary_size: int = setting(3000, "pieces of both languages together")
+    embedding_dim: int = setting(128, "width of the embeddings and of the Transformer")
+    hidden_dim: int = setting(160, "units of the RNN, chosen for as many weights")
+    num_layers: int = setting(2, "blocks of the Transformer's encoder, and of its decoder")
+    num_heads: int = setting(4, "heads of the Transformer")
+    dropout: float = setting(0.1, "of embeddings and outputs")
+    label_smoothing: float = setting(0.1, "as the Transformer's paper")
+    epochs: int = setting(10, "passes over the training captions")
+    tokens_per_batch: int = setting(1024, "of one side, padding included")
+    learning_rate: float = setting(2e-3, "highest rate; it falls to zero")
+    warmup: float = setting(0.1, "share of the steps in which the rate rises")
+    precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
+    beams: int = setting(4, "of beam search")
+    length_penalty: float = setting(0.6, "as the Transformer's paper")
+    limit: int = setting(0, "at most so many captions of each part; 0 takes all")
+
+    def __post_init__(self):
+        if self.model not in ("transformer", *SCORES):
+            raise ValueError(
+                f"`model` is transformer or one of {', '.join(SCORES)}. "
+                f"Received: model={self.model!r}"
+            )
+        policy(self.precision)
+
+    @property
+    def name(self):
+        """As in file names: network and what attends."""
+        return "transformer.self" if self.model == "transformer" else f"rnn.{self.model}"
+
+    def build(self, vocabulary_size):
+        """A fresh model."""
+        common = {"dropout": self.dropout, "dtype": policy(self.precision)}
+        if self.model == "transformer":
+            return Transformer(
+                vocabulary_size,
+                num_layers=self.num_layers,
+                num_heads=self.num_heads,
+                hidden_dim=self.embedding_dim,
+                pre_norm=True,  # trains in this few steps
+                **common,
+            )
+        return Seq2Seq(
+            vocabulary_size,
+            embedding_dim=self.embedding_dim,
+            hidden_dim=self.hidden_dim,
+            attention=None if self.model == "none" else self.model,
+            share_embeddings=True,
+            **common,
+        )
+
+
+def join_captions(sources, targets, alone, longest, seed):
+    """Pairs of texts, a share of them alone, the rest joined in rows of 2 to `longest`.
+
+    Args:
+        sources, targets: Lists of texts.
+        alone: Share that stays as it is.
+        longest: Most texts in a row.
+        seed: Of order and numbers.
+
+    Returns:
+        `(sources, targets)`, every text once.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(sources))
+    joined, done = [], 0
+    while done < len(order):
+        count = 1 if done < alone * len(order) else int(rng.integers(2, longest + 1))
+        joined.append(order[done : done + count])
+        done += count
+    return _join(sources, joined), _join(targets, joined)
+
+
+def _join(texts, rows):
+    return [" ".join(texts[i] for i in row) for row in rows]
+
+
+def join_evenly(sources, targets, longest):
+    """Every text alone, then all in rows of 2, of 3, up to `longest`, in their order."""
+    rows = [
+        range(first, first + count)
+        for count in range(1, longest + 1)
+        for first in range(0, len(sources) - count + 1, count)
+    ]
+    return _join(sources, rows), _join(targets, rows)
+
+
+def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
+    """BLEU of the sentences whose sources have so many words, for each bucket."""
+    words = np.array([len(source.split()) for source in sources])
+    found = []
+    for low, high in zip(buckets[:-1], buckets[1:], strict=True):
+        rows = np.flatnonzero((words >= low) & (words < high))
+        if len(rows):
+            score = metrics.bleu([references[i] for i in rows], [outputs[i] for i in rows])
+            found.append({
+                "from": low, "below": high, "sentences": len(rows),
+                "words": float(words[rows].mean()), "bleu": score,
+            })  # fmt: skip
+    return found
+
+
+class TranslationBench:
+    """Multi30k, read once for many runs.
+
+    Args:
+        data: The data folder.
+        results: Folder for result files.
+        work: Folder for unfinished training; emptied by runs that finish.
+        progress: Called with a line of text.
+    """
+
+    def __init__(self, data, results, work=".runs", progress=print):
+        self.data, self.results, self.work = data, Path(results), Path(work)
+        self.progress = progress
+        self.paths = {
+            split: [find_file(data, f"{file}.{language}.gz") for language in ("en", "de")]
+            for split, file in FILES.items()
+        }
+        self.texts = {split: read_parallel(*paths) for split, paths in self.paths.items()}
+        self.checksums = [checksum(path) for paths in self.paths.values() for path in paths]
+        self._tokenizers = {}
+
+    def tokenizer(self, settings):
+        size = settings.vocabulary_size
+        if size not in self._tokenizers:
+            self._tokenizers[size] = BytePair.train(self.paths["train"], size)
+        return self._tokenizers[size]
+
+    def part(self, settings, split):
+        sources, targets = self.texts[split]
+        count = settings.limit or len(sources)
+        return sources[:count], targets[:count]
+
+    def path(self, settings, seed):
+        return self.results / TASK / f"{settings.name}.seed{seed}.json"
+
+    def key(self, settings, seed):
+        """A hash of settings and data."""
+        text = json.dumps([dataclasses.asdict(settings), seed, self.checksums])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def done(self, settings, seed):
+        """The stored result, if its settings and data are today's."""
+        path = self.path(settings, seed)
+        if not path.is_file():
+            return None
+        result = json.loads(path.read_text())
+        return result if result["hash"] == self.key(settings, seed) else None
+
+    def run(self, settings, seed):
+        """Trains, translates and scores what is not done yet; returns the result."""
+        result = self.done(settings, seed)
+        if result is not None:
+            return result
+        set_seed(seed)
+        tokenizer = self.tokenizer(settings)
+        model = settings.build(len(tokenizer))
+        seconds, tokens = self._train(settings, seed, model, tokenizer)
+        dev_loss = self._dev_loss(settings, model, tokenizer)
+        begun = time.monotonic()
+        options = {"beams": settings.beams, "length_penalty": settings.length_penalty}
+        sources, references = self.part(settings, "test")
+        alone = len(sources)
+        sources, references = join_evenly(sources, references, LONGEST_TESTED)
+        outputs = generate(model, tokenizer, sources, beam_search, **options)
+        bleu = metrics.bleu(references[:alone], outputs[:alone])
+        result = {
+            "task": TASK,
+            "encoder": settings.name.split(".")[0],
+            "method": settings.name.split(".")[1],
+            "run": settings.name,
+            "fields": dataclasses.asdict(settings),
+            "seed": seed,
+            "score": bleu / 100,
+            "metrics": {
+                "bleu": bleu / 100,
+                "bleu_joined": metrics.bleu(references[alone:], outputs[alone:]) / 100,
+            },
+            "by_length": bleu_by_length(sources, references, outputs),
+            "dev_loss": dev_loss,
+            "signature": metrics.bleu_signature(),
+            "parameters": model.count_params(),
+            "seconds": round(seconds, 1),
+            "target_tokens": tokens,
+            "decoding_seconds": round(time.monotonic() - begun, 1),
+            "samples": [
+                {"source": sources[i], "reference": references[i], "output": outputs[i]}
+                for i in range(3)
+            ],
+            "attention": look(model, tokenizer, sources[:200], options),
+            **environment(),
+            "hash": self.key(settings, seed),
+        }
+        write_json(self.path(settings, seed), result)
+        shutil.rmtree(self._work(settings, seed), ignore_errors=True)
+        self.progress(
+            f"{settings.name} seed {seed}: BLEU {bleu:.1f}, joined "
+            f"{100 * result['metrics']['bleu_joined']:.1f}, {seconds:.0f} s"
+        )
+        return result
+
+    def _work(self, settings, seed):
+        return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
+
+    def _train(self, settings, seed, model, tokenizer):
+        """Fits a model, going on where a stop left it; seconds, and target tokens of a pass."""
+        sources, targets = join_captions(
+            *self.part(settings, "train"), alone=0.5, longest=LONGEST_TRAINED, seed=0
+        )
+        batches = translation_batches(
+            sources,
+            targets,
+            tokenizer,
+            tokens_per_batch=settings.tokens_per_batch,
+            buckets=12,
+            seed=seed,
+        )
+        steps = settings.epochs * len(batches)
+        schedule = WarmupLinearDecay(
+            settings.learning_rate, steps, math.ceil(settings.warmup * steps)
+        )
+        model.compile(
+            AdamW(schedule, bias_correction=True),
+            label_smoothing=settings.label_smoothing,
+            weighted_metrics=[],
+        )
+        work = self._work(settings, seed)
+        state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
+        clock = Clock(work / "seconds.json", f"{settings.name} seed {seed}", steps, self.progress)
+        state.on_save = lambda _: clock.write()
+        clock.state = state
+        if state.restore(model):
+            self.progress(f"{settings.name} seed {seed}: goes on behind step {state.steps}/{steps}")
+        if not state.finished:
+            epochs = settings.epochs - state.steps // len(batches)
+            model.fit(batches, epochs=epochs, verbose=0, callbacks=[state, clock])
+        return clock.seconds(), int(tokenizer.encode(targets).lengths.sum())
+
+    def _dev_loss(self, settings, model, tokenizer):
+        """Mean loss of a target token alone, label smoothing included."""
+        batches = translation_batches(
+            *self.part(settings, "dev"),
+            tokenizer,
+            training=False,
+            tokens_per_batch=settings.tokens_per_batch,
+            buckets=1,
+        )
+        return float(model.evaluate(batches, verbose=0))
+
+
+def look(model, tokenizer, sources, options):
+    """Where a model looks while it translates: of the first source of 9 to 12 words.
+
+    Returns:
+        A dict of source and output pieces and weights (T, S), the mean over the heads of the
+        Transformer's last layer; `None` without attention.
+    """
+    if getattr(model, "attention", model) is None:
+        return None
+    source = next((s for s in sources if 9 <= len(s.split()) <= 12), sources[0])
+    packed = tokenizer.pack([source])
+    ids = (tokenizer.start_id, tokenizer.end_id)
+    written = beam_search(model, packed, *ids, **options)[0][0, 0]
+    written = until_end(written, tokenizer.end_id)
+    target_ids = np.array([[tokenizer.start_id, *written]], "int32")
+    inputs = {**packed, "target_ids": target_ids}
+    inputs = {name: keras.ops.convert_to_tensor(inputs[name]) for name in model.input}
+    weights = model.attention_weights(inputs)
+    weights = weights["cross"][-1] if isinstance(weights, dict) else weights
+    weights = keras.ops.convert_to_numpy(keras.ops.cast(weights, "float32"))[0]
+    weights = weights.mean(axis=0) if weights.ndim == 3 else weights
+    names = tokenizer.vocabulary
+    return {
+        "source": [names[i] for i in packed["token_ids"][0]],
+        "output": [names[i] for i in [*written, tokenizer.end_id]],
+        "weights": np.round(weights.astype("float64"), 4).tolist(),
+    }
+
+
+class Clock(keras.callbacks.Callback):
+    """Counts seconds of training over stops, and shows how it goes."""
+
+    def __init__(self, path, name, steps, progress, every_seconds=30):
+        super().__init__()
+        self.path, self.name, self.steps, self.progress = path, name, steps, progress
+        self.every_seconds, self.state = every_seconds, None
+        self._before = json.loads(path.read_text()) if path.is_file() else 0.0
+        self._begun, self._shown = None, time.monotonic()
+
+    def seconds(self):
+        running = 0.0 if self._begun is None else time.monotonic() - self._begun
+        return self._before + running
+
+    def write(self):
+        write_json(self.path, self.seconds())
+
+    def on_train_begin(self, logs=None):
+        self._begun = time.monotonic()
+
+    def on_train_end(self, logs=None):
+        self._before, self._begun = self.seconds(), None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if time.monotonic() - self._shown > self.every_seconds:
+            self._shown = time.monotonic()
+            loss = float((logs or {}).get("loss", float("nan")))
+            self.progress(f"{self.name}  step {self.state.steps}/{self.steps}  loss {loss:.3f}")
