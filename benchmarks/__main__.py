@@ -48,13 +48,16 @@ def add_demo(commands):
     parser = commands.add_parser("demo", help=text, description=text)
     parser.add_argument("--out", metavar="DIR", help="(default .demo/BACKEND)")
     parser.add_argument("--small", action="store_true", help="the same in seconds, to no result")
+    parser.add_argument(
+        "--full", action="store_true", help="also compare translators with and without attention"
+    )
     parser.set_defaults(run=run_demo)
 
 
 def run_demo(flags):
     from benchmarks.demo import demo
 
-    demo(flags.out, small=flags.small)
+    demo(flags.out, small=flags.small, full=flags.full)
 
 
 def add_pretrain(commands):
@@ -184,7 +187,6 @@ def run_suite(flags):
     import dataclasses
 
     from benchmarks.progress import console
-    from benchmarks.report import suite_markdown
     from benchmarks.run import Run
     from benchmarks.suites import SUITES
 
@@ -199,11 +201,10 @@ def run_suite(flags):
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
     suite = SUITES[flags.suite]
     runs = named(suite.scales, flags.scale or "small", "scale")
-    bench = suite.open(flags.data, Path(flags.results) / flags.suite, console.print)
-    for seed in range(flags.seeds):
-        for run in runs:
-            bench.run(run, seed)
-    console.print("\n" + suite_markdown(flags.suite, Path(flags.results) / flags.suite))
+    results = Path(flags.results) / flags.suite
+    suite.run(runs, flags.data, results, flags.seeds, console.print)
+    console.print("\n" + suite.markdown(results))
+    console.print(f"Result files: {results}")
 
 
 def run_all(flags, runs):
@@ -309,7 +310,7 @@ def add_report(commands):
         "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
     )
     parser.add_argument("--readme", action="store_true", help="put the tables in README.md")
-    parser.add_argument("--pictures", metavar="DIR", help="draw scores by layers, a PNG per task")
+    parser.add_argument("--pictures", metavar="DIR", help="draw its pictures, PNG files")
     parser.set_defaults(run=run_report)
 
 
@@ -321,16 +322,21 @@ def run_report(flags):
         read_results,
         speed_markdown,
     )
+    from benchmarks.suites import SUITES
 
-    if flags.readme and flags.suite != "first":
+    root, tables = Path(flags.results), {}
+    if flags.readme and flags.suite not in ("first", *SUITES):
         raise ValueError(
-            f"README shows the suite 'first'. Received: --suite {flags.suite} --readme"
+            f"README shows the suites first, {', '.join(SUITES)}. "
+            f"Received: --suite {flags.suite} --readme"
         )
-    results = read_results(Path(flags.results) / flags.suite)
-    tables = {"results": markdown(results)}
-    speed = Path(flags.results) / "speed.json"
-    if flags.readme and speed.is_file():
-        tables["speed"] = speed_markdown(speed)
+    if flags.suite in SUITES:
+        tables[flags.suite] = SUITES[flags.suite].markdown(root / flags.suite)
+    else:
+        results = read_results(root / flags.suite)
+        tables["results"] = markdown(results)
+        if flags.readme and (root / "speed.json").is_file():
+            tables["speed"] = speed_markdown(root / "speed.json")
     for mark, table in tables.items():
         if flags.readme:
             changed = into_readme(mark, table, HERE.parent / "README.md")
@@ -338,10 +344,15 @@ def run_report(flags):
         else:
             print(table)
     if flags.pictures:
+        if flags.suite in SUITES:
+            pictures = SUITES[flags.suite].figures(root / flags.suite)
+        else:
+            read = sorted({r["task"] for r in results if r["method"] == "features"})
+            pictures = {task: layer_figure(results, task) for task in read}
         Path(flags.pictures).mkdir(parents=True, exist_ok=True)
-        for task in sorted({r["task"] for r in results if r["method"] == "features"}):
-            path = Path(flags.pictures) / f"{task}.png"
-            layer_figure(results, task).savefig(path, dpi=150)
+        for name, figure in pictures.items():
+            path = Path(flags.pictures) / f"{name}.png"
+            figure.savefig(path, dpi=150)
             print(path)
 
 

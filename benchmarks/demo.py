@@ -1,28 +1,59 @@
 """The embedded default: `python -m benchmarks demo`, on a language made up for it."""
 
+import dataclasses
+import hashlib
+import json
+import math
 import time
 from pathlib import Path
 
 import keras
 from rich.table import Table
 
+from benchmarks import report_seq2seq
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
-from benchmarks.records import write_json, write_text
+from benchmarks.records import environment, write_json, write_text
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Bench, Run
+from benchmarks.translation import Translation, bleu_by_length, look
+from keras_plm import metrics
+from keras_plm.data import translation_batches
+from keras_plm.decoding import generate, greedy
+from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.resume import set_seed
+from keras_plm.tokenizers import BytePair
 
 LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
 
+# Chosen on the dev sentences: about equally many weights, and the same sentences as often.
+SAME = {
+    "vocabulary_size": 600,  # more than it takes to leave every word whole
+    "dropout": 0.0,
+    "label_smoothing": 0.0,
+    "epochs": 6,
+    "beams": 1,
+}
+TRANSLATORS = [
+    Translation(model="none", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),
+    Translation(model="additive", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),
+    Translation(model="transformer", embedding_dim=48, num_heads=2, learning_rate=1e-2, **SAME),
+]
+ROWS, LENGTHS = 32, [20, 41]  # of a batch; every length is a compilation
+WORDS = {"short": (5, 10), "medium": (10, 20), "long": (20, 41)}
+CURVE = (5, 8, 14, 20, 26, 41)
+SHOWN = 2  # the test's first sentence of three clauses
 
-def demo(out, small=False):
+
+def demo(out, small=False, full=False):
     """Pre-trains a tiny BERT on the microworld and compares the ways to use it.
 
     Args:
         out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
             by default one of the backend's own.
         small: If True, so little of everything that it takes seconds and shows nothing.
+        full: If True, translators are compared as well.
 
     Returns:
         The results, as their files hold them.
@@ -82,6 +113,10 @@ def demo(out, small=False):
         path = out / f"{task.name}.png"
         layer_figure(results, task.name).savefig(path, dpi=150)
         pictures.append(str(path))
+    if full:
+        translations, more = translate(world, out, small)
+        results += translations
+        pictures += more
     write_json(out / "results.json", results)
     console.print(
         f"One seed of a made-up language: it shows how things work, not which is better.\n"
@@ -89,3 +124,108 @@ def demo(out, small=False):
         f"Pictures: {', '.join(pictures)}"
     )
     return results
+
+
+def translate(world, out, small):
+    """Three translators of the microworld's second language, by the length of the source.
+
+    Returns:
+        The results, and the paths of the pictures.
+    """
+    texts = {split: world.translations(split) for split in ("train", "test")}
+    if small:
+        texts = {split: (s[:64], t[:64]) for split, (s, t) in texts.items()}
+    corpus, folder = out / "translation.txt", out / "translation"
+    write_text(corpus, "".join(f"{line}\n" for side in texts["train"] for line in side))
+    runs, lengths = TRANSLATORS, LENGTHS
+    if small:
+        runs, lengths = [dataclasses.replace(run, epochs=1) for run in runs], lengths[-1:]
+    tokenizer = BytePair.train(corpus, SAME["vocabulary_size"])
+    results, done = [], 0
+    with progress_bar("3. translation", sum(run.epochs for run in runs)) as advance:
+        for run in runs:
+            path = folder / f"{run.name}.seed0.json"
+            key = json.dumps([dataclasses.asdict(run), ROWS, lengths, texts])
+            key = hashlib.sha256(key.encode()).hexdigest()
+            result = json.loads(path.read_text()) if path.is_file() else {}
+            if result.get("hash") != key:
+                result = _translator(run, tokenizer, texts, lengths, advance, done) | {"hash": key}
+                write_json(path, result)
+            results.append(result)
+            done += run.epochs
+
+    kinds = [f"{name}\n{low}-{below - 1} words" for name, (low, below) in WORDS.items()]
+    table = Table("BLEU on new sentences", "weights", "seconds", *kinds)
+    example = results[0]["samples"][0]
+    examples = Table("an example", example["source"])
+    examples.add_row("reference", _word_for_word(world, example["reference"]))
+    for result in results:
+        name, weights = report_seq2seq.NAMES[result["run"]], f"{result['parameters']:,}"
+        scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
+        table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
+        examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
+    console.print(table)
+    console.print(examples)
+    pictures = []
+    for name, figure in report_seq2seq.figures(folder).items():
+        path = out / f"translation_{name}.png"
+        figure.savefig(path, dpi=150)
+        pictures.append(str(path))
+    return results, pictures
+
+
+def _word_for_word(world, text):
+    """A text of the second language, and below each of its words in English."""
+    words = {other: word for word, other in world.other_words.items()}
+    return f"{text}\n[dim]{' '.join(words.get(word, word) for word in text.split())}[/dim]"
+
+
+def _translator(settings, tokenizer, texts, lengths, advance, done):
+    """Trains and scores one model: its result, in the form of those of the suite `seq2seq`."""
+    set_seed(0)
+    started, name = time.monotonic(), report_seq2seq.NAMES[settings.name]
+    model = settings.build(len(tokenizer))
+    batches = translation_batches(*texts["train"], tokenizer, batch_size=ROWS, buckets=lengths)
+    steps = settings.epochs * len(batches)
+    schedule = WarmupLinearDecay(settings.learning_rate, steps, math.ceil(settings.warmup * steps))
+    model.compile(
+        AdamW(schedule, bias_correction=True),
+        label_smoothing=settings.label_smoothing,
+        weighted_metrics=[],
+    )
+
+    def show(epoch, logs):
+        line = f"{name}  epoch {epoch + 1}/{settings.epochs}  loss {logs['loss']:.3f}"
+        advance(line, done + epoch + 1)
+
+    shows = keras.callbacks.LambdaCallback(on_epoch_end=show)
+    model.fit(batches, epochs=settings.epochs, verbose=0, callbacks=[shows])
+    seconds = time.monotonic() - started
+    sources, references = texts["test"]
+    outputs = generate(model, tokenizer, sources, greedy, batch_size=len(sources))
+    bleu = metrics.bleu(references, outputs)
+    by_name = {
+        name: bleu_by_length(sources, references, outputs, bounds)[0]["bleu"]
+        for name, bounds in WORDS.items()
+    }
+    return {
+        "task": "micro_translation",
+        "encoder": settings.name.split(".")[0],
+        "method": settings.name.split(".")[1],
+        "run": settings.name,
+        "fields": dataclasses.asdict(settings),
+        "seed": 0,
+        "score": bleu / 100,
+        "metrics": {"bleu": bleu / 100},
+        "bleu_of": by_name,
+        "by_length": bleu_by_length(sources, references, outputs, CURVE),
+        "signature": metrics.bleu_signature(),
+        "parameters": model.count_params(),
+        "seconds": round(seconds, 1),
+        "samples": [
+            {"source": sources[i], "reference": references[i], "output": outputs[i]}
+            for i in (SHOWN,)
+        ],
+        "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"beams": 1}),
+        **environment(),
+    }

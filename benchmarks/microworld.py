@@ -3,12 +3,15 @@
 Five things of real language are in it, so that what helps on real text can help here: names that
 only the context types, and that are new at test time; many words for one meaning; words with two
 senses; feelings, with negation and intensity; and things that are kinds of other things. Documents
-keep to their people, places and things, so that the next sentence can be guessed.
+keep to their people, places and things, so that the next sentence can be guessed. A second
+language has other words in another order, for translation.
 
 It serves the demo and the tests. Its verdicts are no evidence for a claim about real text: the
-language was made by the hands that made the models. Nothing in it was tuned to a result.
+language was made by the hands that made the models. Nothing in it was tuned to a result, but that
+the second language has so few words that it is learned in a minute.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +22,9 @@ from keras_plm.task import Example, Task
 
 # Labels a task may spend: few, because that is where pre-training matters.
 TRAIN, DEV, TEST = 300, 300, 600
+# Translated sentences, equally many of 1, 2, 3 and 4 clauses.
+TRANSLATIONS = {"train": 3000, "dev": 120, "test": 240}
+KNOWN_NAMES = 16  # in them
 
 # Words that can stand for each other.
 VERBS = {
@@ -68,6 +74,12 @@ SENSES = {
     "bat": ("flew out of the barn at night", "broke when {person} hit the ball"),
     "star": ("shone above {place}", "signed photographs after the film"),
 }
+# What translated sentences are of: few words, so that they are learned in a minute.
+TRANSLATED_VERBS = {key: VERBS[key].split()[:4] for key in ("like", "hate", "meet", "go")}
+TRANSLATED_NOUNS = f"{NOUNS['profession']} {NOUNS['relative']}"
+TRANSLATED_ADJECTIVES = " ".join(" ".join(a.split()[:2]) for a in ADJECTIVES.values())
+DEGREES = "very really rather fairly"
+PREPOSITIONS = "to from near"
 FEELINGS = ("very negative", "negative", "neutral", "positive", "very positive")
 
 
@@ -93,6 +105,7 @@ class World:
         names = list(dict.fromkeys(name() for _ in range(2000)))
         # One pool for all types: the form of a name tells nothing. The test's are new.
         self.names = {"corpus": names[:600], "train": names[600:800], "test": names[800:1100]}
+        self.other_words = _other_words(self.rng("other words"))
 
     def rng(self, purpose):
         """A random generator that is a function of the seed and the purpose alone."""
@@ -226,6 +239,75 @@ class World:
                 examples.append(Example(sentence, FEELINGS[value + 2], where=where))
         return examples
 
+    # ---- translation ----
+
+    def translations(self, split):
+        """Sentences of 1 to 4 clauses, 5 to 40 words, and what they are in a second language.
+
+        - Every word has one other word, `other_words`; a name stays as it is; "the" falls away.
+        - The verb stands at the end of its clause, with "never" as a prefix.
+        - Everything else stands behind what it stood before: a noun, its adjective, its degree; a
+          name, its preposition; and what follows "of" comes before what it is of.
+
+        So "the doctor never met the very good brother of Rina ." is ordered as "doctor Rina of
+        brother good very nevermet .". Clauses keep their order, with "and" between them.
+
+        Returns:
+            `(sources, targets)`, two lists of texts. No sentence is in two splits.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        if split not in TRANSLATIONS:
+            raise ValueError(f"A split is one of {', '.join(TRANSLATIONS)}. Received: {split!r}")
+        seen = set()
+        for part, size in TRANSLATIONS.items():
+            rng, pairs = self.rng(f"translations {part}"), {}
+            while len(pairs) < size:
+                clauses = [self._clause(rng) for _ in range(1 + len(pairs) % 4)]
+                source = " and ".join(" ".join(words) for words, _ in clauses) + " ."
+                if source not in seen:
+                    moved = " and ".join(" ".join(moved) for _, moved in clauses) + " ."
+                    pairs[source] = " ".join(self.other_words.get(w, w) for w in moved.split())
+            if part == split:
+                return list(pairs), list(pairs.values())
+            seen |= pairs.keys()
+
+    def _clause(self, rng):
+        """4 to 9 words, and their English as the second language orders it."""
+        words = []
+        while not 4 <= len(words) <= 9:
+            meaning = _one(rng, [*TRANSLATED_VERBS, "be"])
+            verb = _one(rng, TRANSLATED_VERBS.get(meaning, "was"))
+            never = ["never"] * (rng.random() < 0.25)
+            subject, rest = self._phrase(rng), self._phrase(rng)
+            if meaning == "be":
+                rest = self._quality(rng)
+            elif meaning == "go":
+                rest = [_one(rng, PREPOSITIONS), self._one_known(rng)]
+            said = [verb, *never] if meaning == "be" else [*never, verb]
+            words = [*subject, *said, *rest]
+        moved = [word for word in (*subject[::-1], *rest[::-1]) if word != "the"]
+        return words, [*moved, "".join([*never, verb])]
+
+    def _phrase(self, rng):
+        """Someone, as words."""
+        if rng.random() < 0.3:
+            return [self._one_known(rng)]
+        noun = _one(rng, TRANSLATED_NOUNS)
+        quality = self._quality(rng) if rng.random() < 0.5 else []
+        owner = ["of", self._one_known(rng)] if rng.random() < 0.3 else []
+        return ["the", *quality, noun, *owner]
+
+    def _quality(self, rng):
+        """An adjective, at times with its degree before it."""
+        degree = [_one(rng, DEGREES)] * (rng.random() < 0.3)
+        return [*degree, _one(rng, TRANSLATED_ADJECTIVES)]
+
+    def _one_known(self, rng):
+        # Few names, so that they are known as words are.
+        return _one(rng, self.names["corpus"][:KNOWN_NAMES])
+
     # ---- inference ----
 
     def inference(self, split):
@@ -288,6 +370,18 @@ class World:
             where = f"microworld:{split}:{i + 1}"
             examples.append(Example(question, answer, pair=passage, where=where))
         return examples
+
+
+def _other_words(rng):
+    """The second language's words: of two syllables, with "never" before it a verb has three."""
+    verbs = ["was", *itertools.chain(*TRANSLATED_VERBS.values())]
+    others = f"{TRANSLATED_NOUNS} {TRANSLATED_ADJECTIVES} {DEGREES} {PREPOSITIONS} of and"
+    words = [*verbs, *others.split()]
+    syllables = [onset + vowel for onset in "bdfghjklmnprstvz" for vowel in "aeiou"]
+    places = rng.choice(len(syllables) ** 2, len(words), replace=False)
+    forms = ["".join(syllables[i] for i in divmod(place, len(syllables))) for place in places]
+    never, found = _one(rng, syllables), dict(zip(words, forms, strict=True))
+    return found | {f"never{verb}": never + found[verb] for verb in verbs}
 
 
 def _size(split):

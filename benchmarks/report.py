@@ -180,23 +180,64 @@ PEERS = ("transformers", "transformers, tuned", "KerasHub", "KerasHub at 128")
 OURS = ("keras_plm", "keras_plm, bfloat16")
 
 
-def speed_markdown(path):
-    """The table of a file that the command `speed` wrote: rates, and ours as ratios to peers'."""
-    report = json.loads(Path(path).read_text())
-    works = report["results"].values()
-    shown = [c for c in (*PEERS, *OURS) if any(c in work["contestants"] for work in works)]
+def speed_markdown(path, *others):
+    """The tables of files that the command `speed` wrote.
+
+    BERT's rates, and ours as ratios to the peers', have a column for each contestant. Other kinds
+    of work have a row for each peer and a column for each file, named by its backend, of our rate,
+    the peer's, and the median ratio.
+    """
+    reports = [json.loads(Path(p).read_text()) for p in (path, *others)]
+    tables = [_bert_speed(reports[0]["results"]), _speed_by_backend(reports)]
+    return "\n".join(table for table in tables if table)
+
+
+def _of_bert(work):
+    return PEERS[0] in work["contestants"]
+
+
+def _bert_speed(results):
+    works = {name: work for name, work in results.items() if _of_bert(work)}
+    if not works:
+        return ""
+    shown = [c for c in (*PEERS, *OURS) if any(c in w["contestants"] for w in works.values())]
     head = [*shown, *(f"ours : {peer}" for peer in PEERS[:2]), "share of the matrix rate"]
     lines = [f"| per second | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
-    for name, work in report["results"].items():
+    for name, work in works.items():
         rows = work["contestants"]
         fastest = rows.get(OURS[1], rows[OURS[0]])
         rates = [rows[c]["per_second"] if c in rows else None for c in shown]
-        cells = ["" if r is None else f"{r:,.0f}" if r >= 100 else f"{r:.1f}" for r in rates]
+        cells = ["" if r is None else _rate(r) for r in rates]
         cells += [f"{fastest['ratios'][p]:.2f}" if p in rows else "" for p in PEERS[:2]]
         share = fastest.get("share_of_matrix_rate")
         cells.append(f"{share:.0%}" if share is not None else "")
         lines.append(f"| {name}: {work['unit']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _speed_by_backend(reports):
+    cells = {}  # {(work, peer): {backend: cell}}
+    for report in reports:
+        for name, work in report["results"].items():
+            rows = {} if _of_bert(work) else work["contestants"]
+            for row in rows.values():
+                for peer, ratio in row["ratios"].items():
+                    rates = f"{_rate(row['per_second'])} : {_rate(rows[peer]['per_second'])}"
+                    of_peer = cells.setdefault((f"{name}: {work['unit']}", peer), {})
+                    of_peer[report["backend"]] = f"{rates} ({ratio:.2f})"
+    if not cells:
+        return ""
+    backends = list(dict.fromkeys(report["backend"] for report in reports))
+    lines = [f"| per second, ours : | the peer's | {' | '.join(backends)} |"]
+    lines.append("|---|---|" + "---:|" * len(backends))
+    for (name, peer), found in cells.items():
+        shown = " | ".join(found.get(backend, "") for backend in backends)
+        lines.append(f"| {name} | {peer} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rate(rate):
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
 def into_readme(mark, text, readme):

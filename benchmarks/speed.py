@@ -1,38 +1,23 @@
 """Our throughput beside the peers', same work, in turns, in one process.
 
-Timing on shared machines is noisy, so only ratios within a run mean something: every contestant
-is warmed up, then all take turns, and medians over the turns are compared. The peers are
-`transformers` as it comes (float32, eager, dynamic padding), `transformers` tuned (bfloat16,
-fused AdamW, sentences sorted by length), and KerasHub as it comes (padded to 512) and at 128.
+Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
+parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
+`translate`, see `speed_translator`. The clock is in `speed_clock`.
 """
 
-import contextlib
 import dataclasses
-import gc
 import hashlib
-import importlib.util
 import json
-import statistics
-import time
 from pathlib import Path
 
-import keras
-import numpy as np
-
+from benchmarks import speed_attention, speed_bert, speed_translator
 from benchmarks.records import environment, write_json
-from benchmarks.settings import policy, setting
-from keras_plm.batching import Batches, run_on
-from keras_plm.heads import Classifier
-from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.optimization import AdamW
-from keras_plm.pretraining import MaskedLM
-from keras_plm.tokenizers import WordPiece
+from benchmarks.settings import setting
+from benchmarks.speed_clock import matrix_rates, measure
+from keras_plm.models import BERT_SIZES
+from keras_plm.models.transformer import TRANSFORMER_SIZES
 
-VOCABULARY, LABELS = 30_522, ["0", "1"]
-WORK = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")
-OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
-PLAIN, TUNED = "transformers", "transformers, tuned"
-HUB, HUB_128 = "KerasHub", "KerasHub at 128"
+WORK = (*speed_bert.KINDS, "attention", *speed_translator.KINDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +25,7 @@ class Speed:
     """What is timed, and how often."""
 
     sizes: str = setting("mini,base", "which BERTs, parted by commas")
-    work: str = setting(",".join(WORK), "which kinds of work")
+    work: str = setting(",".join(speed_bert.KINDS), f"which kinds of work, of {', '.join(WORK)}")
     turns: int = setting(7, "how often each contestant is timed")
     steps: int = setting(4, "steps per turn at fixed shapes (a quarter for base and larger)")
     sentences: int = setting(
@@ -49,389 +34,39 @@ class Speed:
     length: int = setting(128, "row length at fixed shapes")
     hub: bool = setting(True, "also time KerasHub, which takes long to load")
     seed: int = setting(0, "of sentences and ids")
+    shapes: str = setting(
+        "8x12x512x64,32x8x128x64", "of attention: batch x heads x length x head width"
+    )
+    translators: str = setting("small,medium", "which Transformers, to decode and translate")
+    written: int = setting(64, "tokens that decoding writes for each source")
 
     def __post_init__(self):
-        for name, known in (("sizes", BERT_SIZES), ("work", WORK)):
-            wrong = [part for part in getattr(self, name).split(",") if part not in known]
+        known = {"sizes": BERT_SIZES, "work": WORK, "translators": TRANSFORMER_SIZES}
+        for name, names in known.items():
+            wrong = [part for part in getattr(self, name).split(",") if part not in names]
             if wrong:
                 raise ValueError(
-                    f"`{name}` are of {', '.join(known)}, parted by commas. Received: {wrong[0]!r}"
+                    f"`{name}` are of {', '.join(names)}, parted by commas. Received: {wrong[0]!r}"
                 )
-        for name in ("turns", "steps", "sentences", "length"):
+        for name in ("turns", "steps", "sentences", "length", "written"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
         if self.length > 512:
             raise ValueError(f"`length` is at most BERT's 512. Received: {self.length}")
-
-
-def rows_of(size):
-    """Rows per step at fixed shapes: as SPEED tables of BERT use, 32 for mini, 8 for base."""
-    return 32 if BERT_SIZES[size]["hidden_dim"] <= 512 else 8
-
-
-# ---- contestants: each a function that does one turn of work ----
-
-
-def ours(size, precision):
-    return BERT(VOCABULARY, **BERT_SIZES[size], dtype=policy(precision))
-
-
-def our_fit(model, x, y, steps):
-    """A turn of `fit` on one batch, over and over."""
-    rows, length = x["token_ids"].shape
-    weights = keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)
-
-    def collate(indices, length, rng, epoch):
-        return x, y, weights
-
-    source = Batches(np.full(rows * steps, length), collate, batch_size=rows, buckets=[length])
-    return lambda: model.fit(source, epochs=1, verbose=0)
-
-
-def our_classifier(size, precision, tokenizer=None):
-    model = Classifier(ours(size, precision), LABELS, tokenizer=tokenizer)
-    model.compile(AdamW(1e-4), weighted_metrics=[])
-    return model
-
-
-def peer_classifier(size):
-    import transformers
-
-    return transformers.BertForSequenceClassification(peer_config(size))
-
-
-def peer_config(size):
-    import transformers
-
-    s = BERT_SIZES[size]
-    return transformers.BertConfig(
-        vocab_size=VOCABULARY,
-        num_hidden_layers=s["num_layers"],
-        num_attention_heads=s["num_heads"],
-        hidden_size=s["hidden_dim"],
-        intermediate_size=s["intermediate_dim"],
-    )
-
-
-def peer_step(model, tuned, train=True):
-    """A function of a batch of torch tensors: one training step, or a forward pass."""
-    import torch
-
-    def precision():
-        return torch.autocast("cpu", torch.bfloat16) if tuned else contextlib.nullcontext()
-
-    if not train:
-        model.eval()
-
-        def forward(batch):
-            with torch.inference_mode(), precision():
-                model(**batch)
-
-        return forward
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=tuned or None)
-
-    def step(batch):
-        with precision():
-            loss = model(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def hub_classifier(size):
-    import keras_hub
-
-    s = BERT_SIZES[size]
-    backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=VOCABULARY,
-        num_layers=s["num_layers"],
-        num_heads=s["num_heads"],
-        hidden_dim=s["hidden_dim"],
-        intermediate_dim=s["intermediate_dim"],
-    )
-    model = keras_hub.models.BertTextClassifier(backbone, num_classes=2)
-    model.compile(
-        keras.optimizers.AdamW(1e-4, global_clipnorm=1.0),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[],
-    )
-    return model
-
-
-def pairs(our_turn, peer_turn):
-    """The peer plain and tuned, ours in both precisions."""
-    return {
-        PLAIN: lambda: peer_turn(False),
-        TUNED: lambda: peer_turn(True),
-        OURS: lambda: our_turn("float32"),
-        OURS_HALF: lambda: our_turn("bfloat16"),
-    }
-
-
-# ---- kinds of work: each gives {contestant: function of one turn}, and how much a turn does ----
-
-
-def fixed(settings, size, train):
-    """Training steps or forward passes at one fixed shape; in tokens per second."""
-    import torch
-
-    rows, length = rows_of(size), settings.length
-    steps = settings.steps if rows == 32 else max(settings.steps // 4, 1)
-    rng = np.random.default_rng(settings.seed)
-    ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
-    x = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids > 0}
-    y = rng.integers(0, 2, rows).astype("int32")
-    batch = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(ids > 0).long()}
-    if train:
-        batch["labels"] = torch.tensor(y).long()
-
-    def our_turn(precision):
-        model = our_classifier(size, precision)
-        if train:
-            return our_fit(model, x, y, steps)
-        return lambda: [model.predict_on_batch(x) for _ in range(steps)]
-
-    def peer_turn(tuned):
-        step = peer_step(peer_classifier(size), tuned, train)
-        return lambda: [step(batch) for _ in range(steps)]
-
-    def hub_turn():
-        model = hub_classifier(size)
-        if train:
-            many = {k: np.concatenate([v] * steps) for k, v in x.items()}
-            targets = np.concatenate([y] * steps)
-            return lambda: model.fit(many, targets, batch_size=rows, shuffle=False, verbose=0)
-        return lambda: [model.predict_on_batch(x) for _ in range(steps)]
-
-    makers = pairs(our_turn, peer_turn)
-    if settings.hub:
-        makers[HUB_128] = hub_turn
-    return makers, rows * length * steps, "tokens"
-
-
-def real(settings, size, sentences, train):
-    """Fine-tuning on, or encoding of, real sentences at their own lengths; sentences per second.
-
-    Tokenising is part of the work; every step of training has 32 sentences for everyone.
-    """
-    import torch
-
-    part = 1 if rows_of(size) == 32 else 16 if train else 4
-    count = max(settings.sentences // part, 32)
-    texts = sentences[:count]
-    count = len(texts)
-    rng = np.random.default_rng(settings.seed)
-    targets = rng.integers(0, 2, count)
-    vocabulary = toy_vocabulary(sentences)
-    tokenizer = WordPiece(vocabulary)
-    peer = peer_tokenizer(vocabulary)
-
-    def our_turn(precision):
-        model = our_classifier(size, precision, tokenizer)
-        from keras_plm.task import Example
-
-        examples = [Example(t, LABELS[y]) for t, y in zip(texts, targets, strict=True)]
-        if train:
-            return lambda: model.fit(model.batches(examples, batch_size=32), verbose=0)
-        encoder = model.encoder
-
-        def encode():
-            source = model.batches(texts, training=False, tokens_per_batch=4096)
-            for _ in run_on(encoder_sequence, source):
-                pass
-
-        encoder_sequence = keras.Model(encoder.input, encoder.output["sequence"])
-        return encode
-
-    def peer_turn(tuned):
-        model = peer_classifier(size)
-        step = peer_step(model if train else model.bert, tuned, train)
-
-        def turn():
-            order = np.arange(count)
-            if tuned:
-                order = np.argsort([len(t) for t in texts], kind="stable")
-            for first in range(0, count, 32):
-                part = order[first : first + 32]
-                batch = dict(peer([texts[i] for i in part], padding=True, return_tensors="pt"))
-                if train:
-                    batch["labels"] = torch.tensor(targets[part]).long()
-                step(batch)
-
-        return turn
-
-    def hub_turn(length):
-        model = hub_classifier(size)
-        few = max(count // (16 if length == 512 else 4), 8)  # it is that slow
-
-        def turn():
-            packed = tokenizer.pack(texts[:few], max_length=length)
-            wide = {k: np.zeros((few, length), v.dtype) for k, v in packed.items()}
-            for name, array in packed.items():
-                wide[name][:, : array.shape[1]] = array
-            if train:
-                model.fit(wide, targets[:few], batch_size=32, verbose=0)
-            else:
-                model.backbone.predict(wide, batch_size=32, verbose=0)
-
-        turn.share = few / count
-        return turn
-
-    makers = pairs(our_turn, peer_turn)
-    if settings.hub:
-        makers |= {HUB: lambda: hub_turn(512), HUB_128: lambda: hub_turn(128)}
-    return makers, count, "sentences"
-
-
-def pretraining(settings, size):
-    """Masked-LM training steps at one fixed shape; in tokens per second."""
-    import torch
-    import transformers
-
-    rows, length = rows_of(size), settings.length
-    steps = max(settings.steps // (2 if rows == 32 else 4), 1)
-    rng = np.random.default_rng(settings.seed)
-    ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
-    count = round(0.15 * length)
-    positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :count], axis=1)
-    x = {
-        "token_ids": ids,
-        "segment_ids": 0 * ids,
-        "padding_mask": ids > 0,
-        "masked_positions": positions.astype("int32"),
-    }
-    y = {
-        "masked_lm": np.take_along_axis(ids, positions, axis=1),
-        "next_sentence": rng.integers(0, 2, rows).astype("int32"),
-    }
-    hidden = np.full_like(ids, -100)
-    np.put_along_axis(hidden, positions, y["masked_lm"], axis=1)
-    batch = {
-        "input_ids": torch.tensor(ids).long(),
-        "attention_mask": torch.ones(rows, length).long(),
-        "labels": torch.tensor(hidden).long(),
-        "next_sentence_label": torch.tensor(y["next_sentence"]).long(),
-    }
-
-    def our_turn(precision):
-        model = MaskedLM(ours(size, precision))
-        model.compile(AdamW(1e-4), weighted_metrics=[])
-        return our_fit(model, x, y, steps)
-
-    def peer_turn(tuned):
-        step = peer_step(transformers.BertForPreTraining(peer_config(size)), tuned)
-        return lambda: [step(batch) for _ in range(steps)]
-
-    makers = pairs(our_turn, peer_turn)
-    return makers, rows * length * steps, "tokens"
-
-
-def tokenizing(settings, sentences):
-    """Sentences to padded arrays; sentences per second."""
-    texts = sentences[: settings.sentences * 4]
-    vocabulary = toy_vocabulary(sentences)
-    tokenizer = WordPiece(vocabulary)
-    peer = peer_tokenizer(vocabulary)
-    makers = {
-        PLAIN: lambda: lambda: peer(texts, padding=True, return_tensors="np"),
-        OURS: lambda: lambda: tokenizer.pack(texts),
-    }
-    if settings.hub:
-
-        def hub_turn():
-            import keras_hub
-
-            few = texts[: len(texts) // 8]
-            own = keras_hub.models.BertTokenizer(vocabulary=vocabulary, lowercase=True)
-            packer = keras_hub.models.BertTextClassifierPreprocessor(own, sequence_length=128)
-
-            def turn():
-                packer(few)
-
-            turn.share = len(few) / len(texts)
-            return turn
-
-        makers[HUB_128] = hub_turn
-    return makers, len(texts), "sentences"
-
-
-def toy_vocabulary(sentences, size=VOCABULARY):
-    """As many pieces as the released vocabulary holds, learned from the sentences and filled up."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sentences.txt"
-        path.write_text("\n".join(sentences), encoding="utf-8")
-        learned = WordPiece.train(path, size).vocabulary
-    return learned + [f"[unused{i}]" for i in range(size - len(learned))]
-
-
-def peer_tokenizer(vocabulary):
-    import tempfile
-
-    import transformers
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "vocab.txt"
-        path.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-        return transformers.BertTokenizerFast(str(path))
-
-
-# ---- the limit, and the clock ----
-
-
-def matrix_rates():
-    """The machine's matrix products per second, FLOP/s by precision, best of many."""
-    import torch
-
-    rates = {}
-    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        best = 0.0
-        for m, k, n in ((4096, 256, 1024), (4096, 1024, 256), (1024, 768, 3072)):
-            a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
-            for _ in range(12):
-                begun = time.perf_counter()
-                a @ b
-                best = max(best, 2 * m * k * n / (time.perf_counter() - begun))
-        rates[name] = best
-    return rates
-
-
-def matrix_work(size, length, kind):
-    """FLOP of the matrix products per token: twice the weights, and attention's two products."""
-    s = BERT_SIZES[size]
-    width, inner, layers = s["hidden_dim"], s["intermediate_dim"], s["num_layers"]
-    forward = layers * (2 * (4 * width * width + 2 * width * inner) + 4 * length * width)
-    if kind == "pretrain":
-        forward += 0.15 * 2 * (width * width + width * VOCABULARY)
-    return forward if kind == "infer" else 3 * forward
-
-
-def in_turns(makers, turns, say):
-    """Seconds of each contestant in each turn, the others between; two warm-up turns first."""
-    contestants = {}
-    for name, make in makers.items():
-        say(f"  warming up {name}")
-        try:
-            turn = make()
-            turn()
-            turn()
-        except ImportError as error:
-            say(f"  {name} left out: {error}")
-            continue
-        contestants[name] = turn
-    seconds = {name: [] for name in contestants}
-    for _ in range(turns):
-        for name, turn in contestants.items():
-            gc.collect()
-            begun = time.perf_counter()
-            turn()
-            seconds[name].append((time.perf_counter() - begun) / getattr(turn, "share", 1))
-    return seconds
+        speed_attention.parse_shapes(self.shapes)
+
+
+def works(settings, sentences):
+    """`{name: function that gives its `Work`}`, in the order in which they are timed."""
+    planned = {}
+    for kind in settings.work.split(","):
+        if kind == "attention":
+            planned |= speed_attention.works(settings)
+        elif kind in speed_translator.KINDS:
+            planned |= speed_translator.works(kind, settings)
+        else:
+            planned |= speed_bert.works(kind, settings, sentences)
+    return planned
 
 
 def speed(settings, sentences=None, out=None, say=print):
@@ -439,7 +74,7 @@ def speed(settings, sentences=None, out=None, say=print):
 
     Args:
         settings: A `Speed`.
-        sentences: Real sentences; made-up ones when omitted.
+        sentences: Real sentences for BERT; made-up ones when omitted.
         out: A JSON file, rewritten after each kind of work; what it holds already, timed with the
             same settings and sentences on the same machine and versions, is not timed again.
         say: Prints a line.
@@ -448,76 +83,37 @@ def speed(settings, sentences=None, out=None, say=print):
         What the file holds: per work and contestant the median of work per second, the median ratio
         to each peer over the turns, and the share of the matrix rate.
     """
-    absent = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
-    if absent:
-        raise ImportError(
-            "The peers are timed under torch and transformers, as `make test` installs them. "
-            f"Received: no {absent[0]}"
-        )
-    sentences = sentences or made_up_sentences()
-    rates = matrix_rates()
-    say("matrix products: " + ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items()))
+    rates, digest = {}, None
+    of_bert = [kind for kind in settings.work.split(",") if kind in speed_bert.KINDS]
+    if of_bert:
+        speed_bert.check_peers(of_bert[0])
+        sentences = sentences or made_up_sentences()
+        digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
+        rates = matrix_rates()
+        shown = ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items())
+        say(f"matrix products: {shown}")
     report = {
         "settings": dataclasses.asdict(settings),
-        "sentences": hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16],
+        "sentences": digest,
         **environment(),
         "matrix_rates": rates,
         "results": {},
     }
     report["versions"] |= peer_versions()
     report["results"] = _timed_before(report, out)
-    for kind in settings.work.split(","):
-        sizes = [""] if kind == "tokenize" else settings.sizes.split(",")
-        for size in sizes:
-            name = f"{kind} {size}".strip()
-            if name in report["results"]:
-                say(f"{name}: in {out} already")
-                continue
-            if kind in ("train", "infer"):
-                work = fixed(settings, size, kind == "train")
-            elif kind in ("finetune", "encode"):
-                work = real(settings, size, sentences, kind == "finetune")
-            elif kind == "pretrain":
-                work = pretraining(settings, size)
-            else:
-                work = tokenizing(settings, sentences)
-            makers, amount, unit = work
-            say(f"{name}, in {unit} per second")
-            seconds = in_turns(makers, settings.turns, say)
-            rows = {}
-            for contestant, times in seconds.items():
-                rate = amount / statistics.median(times)
-                rows[contestant] = {
-                    "per_second": round(rate, 1),
-                    "seconds": [round(t, 4) for t in times],
-                    "ratios": {
-                        other: round(
-                            statistics.median(
-                                b / a for a, b in zip(times, seconds[other], strict=True)
-                            ),
-                            3,
-                        )
-                        for other in (PLAIN, TUNED)
-                        if other in seconds
-                    },
-                }
-                if unit == "tokens":
-                    half = contestant in (OURS_HALF, TUNED)
-                    limit = rates["bfloat16" if half else "float32"]
-                    flops = rate * matrix_work(size, settings.length, kind)
-                    rows[contestant]["share_of_matrix_rate"] = round(flops / limit, 3)
-            report["results"][name] = {
-                "unit": unit,
-                "commit": report["commit"],
-                "contestants": rows,
-            }
-            for contestant, row in rows.items():
-                ratios = ", ".join(f"{v:.2f}x {k}" for k, v in row["ratios"].items())
-                share = row.get("share_of_matrix_rate")
-                tail = f", {share:.0%} of the matrix rate" if share is not None else ""
-                say(f"  {contestant:22} {row['per_second']:>10,.0f}  {ratios}{tail}")
-            if out is not None:
-                write_json(out, report)
+    for name, make in works(settings, sentences).items():
+        if name in report["results"]:
+            say(f"{name}: in {out} already")
+            continue
+        work = make()
+        say(f"{name}, in {work.unit} per second")
+        report["results"][name] = {
+            "unit": work.unit,
+            "commit": report["commit"],
+            "contestants": measure(work, settings.turns, rates, say),
+        }
+        if out is not None:
+            write_json(out, report)
     return report
 
 
@@ -533,7 +129,10 @@ def _timed_before(report, out):
         ) from error
 
     def conditions(of):
-        settings = {k: v for k, v in of["settings"].items() if k not in ("sizes", "work")}
+        # A file from before a setting was there was timed with its default.
+        settings = dataclasses.asdict(Speed()) | of["settings"]
+        chosen = ("sizes", "work", "shapes", "translators")  # part of each result's name
+        settings = {k: v for k, v in settings.items() if k not in chosen}
         return settings, of.get("sentences"), of["device"], of["backend"], of["versions"]
 
     return old["results"] if conditions(old) == conditions(report) else {}

@@ -21,7 +21,7 @@ from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
 from keras_plm import metrics
 from keras_plm.data import translation_batches
-from keras_plm.decoding import beam_search, generate, until_end
+from keras_plm.decoding import alignment, beam_search, generate
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.resume import TrainingState, set_seed
@@ -235,6 +235,7 @@ class TranslationBench:
             **environment(),
             "hash": self.key(settings, seed),
         }
+        self._keep_older(self.path(settings, seed))
         write_json(self.path(settings, seed), result)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         self.progress(
@@ -242,6 +243,12 @@ class TranslationBench:
             f"{100 * result['metrics']['bleu_joined']:.1f}, {seconds:.0f} s"
         )
         return result
+
+    def _keep_older(self, path):
+        """Sets a result of other settings or data aside."""
+        if path.is_file():
+            mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+            path.replace(path.with_name(f"{path.name}.{mark}"))
 
     def _work(self, settings, seed):
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
@@ -302,23 +309,11 @@ def look(model, tokenizer, sources, options):
     if getattr(model, "attention", model) is None:
         return None
     source = next((s for s in sources if 9 <= len(s.split()) <= 12), sources[0])
-    packed = tokenizer.pack([source])
-    ids = (tokenizer.start_id, tokenizer.end_id)
-    written = beam_search(model, packed, *ids, **options)[0][0, 0]
-    written = until_end(written, tokenizer.end_id)
-    target_ids = np.array([[tokenizer.start_id, *written]], "int32")
-    inputs = {**packed, "target_ids": target_ids}
-    inputs = {name: keras.ops.convert_to_tensor(inputs[name]) for name in model.input}
-    weights = model.attention_weights(inputs)
-    weights = weights["cross"][-1] if isinstance(weights, dict) else weights
-    weights = keras.ops.convert_to_numpy(keras.ops.cast(weights, "float32"))[0]
-    weights = weights.mean(axis=0) if weights.ndim == 3 else weights
-    names = tokenizer.vocabulary
-    return {
-        "source": [names[i] for i in packed["token_ids"][0]],
-        "output": [names[i] for i in [*written, tokenizer.end_id]],
-        "weights": np.round(weights.astype("float64"), 4).tolist(),
-    }
+    weights, written, read = alignment(model, tokenizer, source, **options)
+    if weights.ndim == 4:
+        weights = weights[-1].mean(axis=0)
+    rounded = np.round(weights.astype("float64"), 4)
+    return {"source": read, "output": written, "weights": rounded.tolist()}
 
 
 class Clock(keras.callbacks.Callback):

@@ -130,7 +130,7 @@ def average_weights(model, paths):
     except (ValueError, KeyError, OSError) as error:
         model.set_weights(before)
         raise ValueError(
-            f"{path} does not hold weights of this model. Received: {error}"
+            f"{path} does not hold the weights of this model. Received: {error}"
         ) from error
     model.set_weights([m.astype(w.dtype) for m, w in zip(mean, before, strict=True)])
 
@@ -159,8 +159,19 @@ def load_tokenizer(path):
         lowercase = settings.get("do_lower_case")
     for name in ("vocab.txt", "tokenizer.json"):
         if (path / name).is_file():
-            return WordPiece.load(path / name, lowercase if name == "vocab.txt" else None)
+            if name == "vocab.txt":
+                return WordPiece.load(path / name, lowercase)
+            byte_pairs = _model_type(path / name) == "BPE"
+            return (BytePair if byte_pairs else WordPiece).load(path / name)
     raise ValueError(f"No tokenizer.json or vocab.txt in this folder. Received: {str(path)!r}")
+
+
+def _model_type(path):
+    """What a `tokenizer.json` says it is; the tokenizers say what is wrong with it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["model"]["type"]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def load_bert(path, head=None):

@@ -254,6 +254,45 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
     return texts
 
 
+def alignment(model, tokenizer, source, target=None, **options):
+    """Where a model looks while it writes: what `keras_plm.plots.attention` draws.
+
+    Args:
+        model: A `Seq2Seq` with attention or a `Transformer`.
+        tokenizer: Its tokenizer.
+        source: One text.
+        target: What is written; by default what `beam_search` finds.
+        **options: Of `beam_search`.
+
+    Returns:
+        `(weights, target_pieces, source_pieces)`: weights (T, S), of a Transformer (L, N, T, S), a
+        NumPy array, and two lists of strings, the end tokens included.
+
+    Raises:
+        ValueError: If a text is empty, or the model has no attention.
+    """
+    if not source.strip() or (target is not None and not target.strip()):
+        raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
+    packed = tokenizer.pack([source])
+    start_id, end_id = tokenizer.start_id, tokenizer.end_id
+    if target is None:
+        written = beam_search(model, packed, start_id, end_id, **options)[0][0, 0]
+        written = [*until_end(written, end_id), end_id]
+    else:
+        written = tokenizer.encode([target]).token_ids
+    inputs = {**packed, "target_ids": np.array([[start_id, *written[:-1]]], "int32")}
+    inputs = {name: ops.convert_to_tensor(inputs[name]) for name in model.input}
+    weights = model.attention_weights(inputs)
+    if isinstance(weights, dict):
+        weights = ops.stack(weights["cross"], axis=1)  # (1, L, N, T, S)
+    names = tokenizer.vocabulary
+    return (
+        ops.convert_to_numpy(ops.cast(weights, "float32"))[0],
+        [names[i] for i in written],
+        [names[i] for i in packed["token_ids"][0]],
+    )
+
+
 def until_end(token_ids, end_id):
     """The ids before the first `end_id`, all where there is none."""
     ends = np.flatnonzero(np.asarray(token_ids) == end_id)

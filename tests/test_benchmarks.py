@@ -72,6 +72,65 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in files} == files
 
 
+def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
+    from benchmarks import demo
+    from benchmarks.microworld import World
+
+    translator, trained, stops = demo._translator, [], [False, True]
+
+    def stopping(settings, *arguments):
+        if stops and stops.pop(0):
+            raise KeyboardInterrupt
+        trained.append(settings.name)
+        return translator(settings, *arguments)
+
+    monkeypatch.setattr(demo, "_translator", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        demo.translate(World(), tmp_path, small=True)
+    assert [path.name for path in tmp_path.glob("translation/*.json")] == ["rnn.none.seed0.json"]
+    results, pictures = demo.translate(World(), tmp_path, small=True)
+    assert trained == [result["run"] for result in results]
+    assert trained == ["rnn.none", "rnn.additive", "transformer.self"]
+    shown = capsys.readouterr().out
+    assert shown.count("RNN, one vector  epoch 1/1  loss") == 1
+    assert "long" in shown and "20-40 words" in shown and "an example" in shown
+
+    weights = [result["parameters"] for result in results]
+    assert max(weights) < 1.2 * min(weights)
+    sources, targets = World().translations("test")
+    for result in results:
+        assert set(result["bleu_of"]) == {"short", "medium", "long"}
+        assert result["samples"][0]["source"] == sources[demo.SHOWN]
+        assert result["samples"][0]["reference"] == targets[demo.SHOWN]
+    assert results[0]["attention"] is None
+    for result in results[1:]:
+        seen = result["attention"]
+        rows, columns = len(seen["output"]), len(seen["source"])
+        assert np.shape(seen["weights"]) == (rows, columns)
+        np.testing.assert_allclose(np.sum(seen["weights"], axis=1), 1, atol=0.01)
+    assert len(pictures) == 3 and all(Path(path).is_file() for path in pictures)
+
+    # What is done is not done again, with other settings it is.
+    assert demo.translate(World(), tmp_path, small=True)[0] == results
+    monkeypatch.setattr(demo, "ROWS", 64)
+    stops.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        demo.translate(World(), tmp_path, small=True)
+    assert len(trained) == 3
+
+
+def test_demo_passes_its_flags_on(monkeypatch):
+    from benchmarks import demo
+
+    calls = []
+    monkeypatch.setattr(demo, "demo", lambda *arguments, **flags: calls.append((arguments, flags)))
+    assert main(["demo", "--full"]) == 0 and main(["demo", "--small", "--out", "x"]) == 0
+    assert calls == [
+        ((None,), {"small": False, "full": True}),
+        (("x",), {"small": True, "full": False}),
+    ]
+
+
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from benchmarks.microworld import World
     from benchmarks.pretrain import Meter

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.checkpoints import load_bert, load_tokenizer
-from keras_plm.models import BERT
-from keras_plm.tokenizers import WordPiece
+from keras_plm.checkpoints import average_weights, load_bert, load_tokenizer
+from keras_plm.models import BERT, Seq2Seq, Transformer
+from keras_plm.tokenizers import BytePair, WordPiece
 from tests.checks import assert_close, to_numpy
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -275,3 +275,58 @@ class TestHuggingFace:
         (tmp_path / "vocab.txt").unlink()
         with pytest.raises(ValueError, match="No tokenizer.json or vocab.txt"):
             load_tokenizer(tmp_path)
+
+
+class TestTranslators:
+    @pytest.fixture
+    def tokenizer(self, tmp_path):
+        path = tmp_path / "text.txt"
+        path.write_text("ein Hund\nder Mann\n" * 3, encoding="utf-8")
+        return BytePair.train(path, 40)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda v: Transformer(v, 1, 2, 8),
+            lambda v: Seq2Seq(v, 4, 6, attention="additive"),
+            lambda v: Seq2Seq(v, 4, 6, attention=None),
+        ],
+    )
+    def test_save_and_load(self, make, tokenizer, tmp_path):
+        model = make(len(tokenizer))
+        keras_plm.save(tmp_path / "model", model, tokenizer)
+        again, its_tokenizer = keras_plm.load(tmp_path / "model")
+        packed = its_tokenizer.pack(["ein Mann", "der Hund"])
+        assert (packed["token_ids"] == tokenizer.pack(["ein Mann", "der Hund"])["token_ids"]).all()
+        inputs = {**packed, "target_ids": packed["token_ids"]}
+        assert_close(again(inputs), model(inputs), atol=1e-6)
+        assert type(load_tokenizer(tmp_path / "model")) is BytePair
+
+    def test_weights_of_several_files_are_averaged(self, tmp_path):
+        model = Transformer(13, 1, 2, 8)
+        kept, paths = [], []
+        for i in range(3):
+            model.set_weights(
+                [np.random.default_rng(i).normal(size=w.shape) for w in model.get_weights()]
+            )
+            kept.append(model.get_weights())
+            paths.append(tmp_path / f"{i}.weights.h5")
+            model.save_weights(paths[-1])
+        average_weights(model, paths)
+        for actual, *parts in zip(model.get_weights(), *kept, strict=True):
+            np.testing.assert_allclose(actual, np.mean(parts, axis=0), atol=1e-6)
+
+    def test_a_failed_average_changes_nothing(self, tmp_path):
+        model, other = Transformer(13, 1, 2, 8), Transformer(13, 1, 2, 16)
+        path, wrong = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
+        model.save_weights(path)
+        other.save_weights(wrong)
+        before = [w + 1 for w in model.get_weights()]
+        model.set_weights(before)
+        with pytest.raises(ValueError, match="b.weights.h5 does not hold the weights"):
+            average_weights(model, [path, wrong])
+        assert_close(model.get_weights(), before, atol=0)
+        with pytest.raises(ValueError, match="Received: no file .*c.weights.h5"):
+            average_weights(model, [path, tmp_path / "c.weights.h5"])
+        with pytest.raises(ValueError, match="Received: no paths"):
+            average_weights(model, [])

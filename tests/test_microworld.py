@@ -105,6 +105,79 @@ def test_answers_stand_in_their_passage_once():
         assert example.label not in example.text.split()
 
 
+def translated(sentence, other):
+    """By the rules as the docstring of `translations` gives them, from the words alone."""
+    verbs = "was loved liked admired praised hated disliked feared blamed met visited greeted"
+    verbs = f"{verbs} called walked travelled moved returned".split()
+    ranks = {"of": 1, "to": 5, "from": 5, "near": 5}
+    ranks |= dict.fromkeys("very really rather fairly".split(), 4)
+    adjectives = "wonderful splendid good nice bad poor awful terrible"
+    ranks |= dict.fromkeys(adjectives.split(), 3)  # nouns and names: 2
+
+    def phrase(words):
+        owner = words[-1] if "of" in words else None
+        found = sorted(words, key=lambda word: 0 if word == owner else ranks.get(word, 2))
+        return [other.get(word, word) for word in found]
+
+    clauses = []
+    for clause in sentence.removesuffix(" .").split(" and "):
+        words = [word for word in clause.split() if word not in ("the", "never")]
+        (verb,) = (word for word in words if word in verbs)
+        place = words.index(verb)
+        said = other["neverwas"][:2] * ("never" in clause.split()) + other[verb]
+        clauses.append([*phrase(words[:place]), *phrase(words[place + 1 :]), said])
+    return f" {other['and']} ".join(" ".join(words) for words in clauses) + " ."
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_translations_follow_their_rules(seed):
+    world = World(seed)
+    for split in SPLITS:
+        for source, target in zip(*world.translations(split), strict=True):
+            assert target == translated(source, world.other_words), source
+
+
+def test_translations_by_hand():
+    world = World()
+    pairs = dict(zip(*world.translations("train"), strict=True))
+    by_hand = {
+        "Babeck never returned near Kligrouck .": "Babeck Kligrouck near neverreturned .",
+        "the very good painter was never really nice .": "painter good very nice really neverwas .",
+        "the bad sister of Kligrouck disliked the good farmer and the poor uncle was never very "
+        "splendid .": "Kligrouck of sister bad farmer good disliked and uncle poor splendid very "
+        "neverwas .",
+    }
+    for source, order in by_hand.items():
+        assert pairs[source] == " ".join(world.other_words.get(w, w) for w in order.split())
+
+
+def test_translations_are_new_at_test_time_and_of_all_lengths():
+    world = World()
+    sources = {split: world.translations(split)[0] for split in SPLITS}
+    assert [len(sources[split]) for split in SPLITS] == [3000, 120, 240]
+    everything = [source for split in SPLITS for source in sources[split]]
+    assert len(set(everything)) == len(everything)
+    assert {5, 20, 30} <= {len(source.split()) for source in everything} <= set(range(5, 41))
+    lengths = [len(source.split()) for source in sources["test"]]
+    for low, high in ((5, 10), (10, 20), (20, 41)):
+        assert sum(low <= length < high for length in lengths) >= 30
+    # What is tested is the order and the memory, not words never seen.
+    assert set(" ".join(sources["test"]).split()) <= set(" ".join(sources["train"]).split())
+    with pytest.raises(ValueError, match="A split is one of train, dev, test. Received: 'valid'"):
+        world.translations("valid")
+
+
+def test_every_word_has_one_other_word():
+    world = World()
+    words = set(" ".join(world.translations("train")[0]).split())
+    others = world.other_words
+    assert len(set(others.values())) == len(others) and not words & set(others.values())
+    names = {word for word in words if word[0].isupper()}
+    assert words - set(others) == {*names, "the", "never", "."} and not names & set(others)
+    assert World().other_words == others != World(1).other_words
+    assert World().translations("dev") == world.translations("dev") != World(1).translations("dev")
+
+
 def test_tasks_read_every_split():
     for task in tasks(World()).values():
         for split in SPLITS:

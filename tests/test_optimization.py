@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.optimization import AdamW, InverseSquareRoot, WarmupLinearDecay
 from tests.checks import assert_close, to_numpy
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
@@ -104,3 +104,20 @@ def test_trains_and_reloads_with_its_slots(tmp_path):
     for m in (model, again):
         m.fit(x, y, epochs=2, verbose=0, shuffle=False)
     assert_close(again.get_weights(), model.get_weights(), atol=1e-6)
+
+
+def test_inverse_square_root_has_the_papers_values():
+    # REFERENCE: Vaswani et al. 2017, equation 3, steps counted from 1.
+    base, big = InverseSquareRoot(512), InverseSquareRoot(1024)
+    for schedule, step, rate in (
+        (base, 1, 1.746928e-07),
+        (base, 100, 1.746928e-05),
+        (base, 4000, 6.987712e-04),
+        (base, 100_000, 1.397542e-04),
+        (big, 4000, 4.941059e-04),
+    ):
+        np.testing.assert_allclose(float(schedule(step - 1)), rate, rtol=1e-5)
+    again = InverseSquareRoot.from_config(InverseSquareRoot(8, 10, scale=2.0).get_config())
+    np.testing.assert_allclose(float(again(9)), 2 * (8 * 10) ** -0.5, rtol=1e-5)
+    with pytest.raises(ValueError, match="above 0. Received: hidden_dim=0"):
+        InverseSquareRoot(0)

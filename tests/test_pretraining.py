@@ -6,7 +6,7 @@ import pytest
 
 from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
-from keras_plm.pretraining import MaskedLM, TokenCrossEntropy, masked_lm_batches
+from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close, to_numpy
@@ -162,15 +162,6 @@ def test_loss_is_the_sum_of_the_two_means(stream):
     assert_close(reported["masked_lm_loss"], np.mean(totals["masked_lm"]), atol=1e-4)
     losses = reported["masked_lm_loss"] + reported["next_sentence_loss"]
     assert_close(reported["loss"], losses, atol=1e-4)
-
-
-def test_token_cross_entropy_is_keras_own():
-    logits = np.random.default_rng(0).normal(size=(2, 3, 7)).astype("float32")
-    targets = np.array([[0, 6, 3], [2, 2, 5]])
-    weights = np.array([[1, 0, 2], [1, 1, 0]], "float32")
-    own = TokenCrossEntropy()(targets, logits, sample_weight=weights)
-    peer = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    assert_close(own, peer(targets, logits, sample_weight=weights))
 
 
 def test_learns_and_reloads(stream, tmp_path):

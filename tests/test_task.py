@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_plm.task import Example, read_conll, read_table, split_groups
+from keras_plm.task import Example, read_conll, read_parallel, read_table, split_groups
 
 
 def test_conll_with_documents_and_tabs(tmp_path):
@@ -129,3 +129,31 @@ def test_groups_are_never_parted():
     assert split_groups(examples, (0.5, 0.5), seed=1) != split_groups(examples, (0.5, 0.5))
     with pytest.raises(ValueError, match="Too few groups for 3 parts"):
         split_groups(examples[:7], (0.7, 0.15, 0.15))
+
+
+class TestParallel:
+    def files(self, tmp_path, source, target):
+        (tmp_path / "text.en").write_text(source, encoding="utf-8")
+        (tmp_path / "text.de").write_text(target, encoding="utf-8")
+        return tmp_path / "text.en", tmp_path / "text.de"
+
+    def test_lines_belong_together(self, tmp_path):
+        paths = self.files(tmp_path, "a dog \ntwo men\n", "ein Hund\nzwei Männer")
+        assert read_parallel(*paths) == (["a dog", "two men"], ["ein Hund", "zwei Männer"])
+
+    @pytest.mark.parametrize(
+        "source, target, match",
+        [
+            ("a\nb\n", "a\n", r"text.de translates line n.*Received: 2 lines and 1 lines"),
+            ("a\n\nb\n", "a\nb\nc\n", r"text.en:2: Every line holds a text"),
+            ("a\nb\n", "a\n \n", r"text.de:2: Every line holds a text"),
+            ("", "", r"text.en: No text in this file"),
+        ],
+    )
+    def test_bad_files_are_named(self, source, target, match, tmp_path):
+        with pytest.raises(ValueError, match=match):
+            read_parallel(*self.files(tmp_path, source, target))
+
+    def test_real_captions_have_their_published_counts(self, data):
+        paths = [data(f"multi30k/val.{language}.gz") for language in ("en", "de")]
+        assert len(read_parallel(*paths)[0]) == 1014

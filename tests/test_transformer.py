@@ -9,6 +9,7 @@ from keras_plm.layers import (
     Dropout,
     FeedForward,
     PositionEmbedding,
+    SinePositionEmbedding,
     TokenEmbedding,
     TransformerBlock,
     TransformerStack,
@@ -44,6 +45,22 @@ def test_position_embedding_starts_where_told(tmp_path):
 def test_position_embedding_refuses_longer_inputs():
     with pytest.raises(ValueError, match="at most 7 positions"):
         PositionEmbedding(max_sequence_length=7)(normal(B, 8, D))
+
+
+def test_sine_positions_agree_with_the_formula_at_any_length(tmp_path):
+    # Vaswani et al. 2017, section 3.5.
+    layer = SinePositionEmbedding()
+    check_layer(layer, {"inputs": normal(B, T, D)}, tmp_path)
+    for length, start in ((T, 0), (1, 4), (700, 0), (3, 5000)):
+        expected = np.zeros((length, D))
+        for row in range(length):
+            for i in range(D // 2):
+                angle = (start + row) / 10000 ** (2 * i / D)
+                expected[row, 2 * i] = np.sin(angle)
+                expected[row, 2 * i + 1] = np.cos(angle)
+        assert_close(layer(normal(B, length, D), start=start), expected, atol=5e-4)
+    with pytest.raises(ValueError, match="must be even"):
+        SinePositionEmbedding()(normal(B, T, 5))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -164,6 +181,47 @@ def test_stack_with_cache_equals_without(pre_norm):
     for t in range(T):
         layers, cache = stack(x[:, t : t + 1], cache=cache, cache_index=t)
         assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_stack_asks_a_source_and_reads_it_once(pre_norm):
+    x, source = normal(B, T, D), normal(B, 7, 8, seed=1)
+    mask = np.arange(7) < np.array([[4], [7]])
+    stack = TransformerStack(2, 2, D, 11, cross_attention=True, pre_norm=pre_norm)
+    whole, weights, cross = stack(
+        x, source=source, source_mask=mask, causal=True, return_weights=True
+    )
+    assert tuple(weights[1].shape) == (B, 2, T, T) and tuple(cross[1].shape) == (B, 2, T, 7)
+    assert (to_numpy(cross[0])[0, :, :, 4:] == 0).all()
+    cache = stack.initial_cache(B, T)
+    source_cache = stack.read_source(keras.ops.convert_to_tensor(source))
+    for t in range(T):
+        layers, cache = stack(
+            x[:, t : t + 1],
+            source_cache=source_cache,
+            source_mask=mask,
+            cache=cache,
+            cache_index=t,
+        )
+        assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
+
+
+def test_cross_attention_stands_between_the_two_parts():
+    x, source = normal(B, T, D), normal(B, 7, D, seed=1)
+    block = TransformerBlock(2, D, 11, cross_attention=True)
+    actual = block(x, source=source)
+    x = layer_norm(x + to_numpy(block.attention(query=x)), block.attention_norm)
+    asked = to_numpy(block.cross_attention(query=x.astype("float32"), value=source))
+    x = layer_norm(x + asked, block.cross_norm)
+    changed = to_numpy(block.feed_forward(x.astype("float32")))
+    assert_close(actual, layer_norm(x + changed, block.feed_forward_norm))
+
+
+def test_a_source_is_needed_where_it_has_a_use():
+    with pytest.raises(ValueError, match="cross_attention=True, 0 sources"):
+        TransformerBlock(2, D, 11, cross_attention=True)(normal(B, T, D))
+    with pytest.raises(ValueError, match="cross_attention=False, 1 sources"):
+        TransformerBlock(2, D, 11)(normal(B, T, D), source=normal(B, T, D))
 
 
 def test_block_refuses_another_width():

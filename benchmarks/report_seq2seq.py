@@ -1,0 +1,131 @@
+"""Tables and pictures of the suite `seq2seq`, from its result files."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from keras_plm.plots import attention, lines
+
+NAMES = {
+    "transformer.self": "Transformer",
+    "rnn.additive": "RNN, additive",
+    "rnn.bilinear": "RNN, bilinear",
+    "rnn.dot": "RNN, dot",
+    "rnn.scaled_dot": "RNN, scaled dot",
+    "rnn.cosine": "RNN, cosine",
+    "rnn.none": "RNN, one vector",
+}
+
+
+def read(folder):
+    """Results of each run that is there, in the order of the table, all seeds of one setting."""
+    from benchmarks.report import read_results
+
+    runs = defaultdict(list)
+    for result in read_results(folder):
+        runs[result["run"]].append(result)
+    for name, results in runs.items():
+        if len({json.dumps(result["fields"], sort_keys=True) for result in results}) > 1:
+            raise ValueError(
+                "Seeds of one run share their settings: remove the older files. "
+                f"Received: {name} of different settings in {folder}"
+            )
+    return {name: runs[name] for name in NAMES if name in runs}
+
+
+def _spread(values, digits=1):
+    shown = f"{np.mean(values):.{digits}f}"
+    return shown + (f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else "")
+
+
+def markdown(folder):
+    """A row a model: weights, training, BLEU of captions alone, joined, and by source length."""
+    runs = read(folder)
+    buckets = [b["from"] for b in next(iter(runs.values()))[0]["by_length"]]
+    words = [f"from {low}" for low in buckets]
+    head = ["weights", "tokens/s", "BLEU: captions", "captions joined", *words]
+    table = [f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    for name, results in runs.items():
+        rates = [r["fields"]["epochs"] * r["target_tokens"] / r["seconds"] for r in results]
+        cells = [
+            f"{results[0]['parameters'] / 1e6:.2f} M",
+            f"{np.mean(rates):,.0f}",
+            f"{_spread([100 * r['metrics']['bleu'] for r in results])} ({len(results)})",
+            _spread([100 * r["metrics"]["bleu_joined"] for r in results]),
+        ]
+        cells += [
+            f"{np.mean([r['by_length'][i]['bleu'] for r in results]):.1f}"
+            for i in range(len(buckets))
+        ]
+        table.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
+    return "\n".join(table) + "\n"
+
+
+def figures(folder):
+    """BLEU by length, an attention map of each kind, step times and copying: what was run."""
+    runs = read(folder)
+    pictures = {"bleu_by_length": _bleu_by_length(runs)}
+    for name, title in (("rnn.additive", "RNN, additive"), ("transformer.self", "Transformer")):
+        first = min(runs.get(name, ()), key=lambda result: result["seed"], default=None)
+        if first is not None:
+            seen = first["attention"]
+            pieces = [[_shown(piece) for piece in seen[side]] for side in ("output", "source")]
+            pictures[f"attention_{name.split('.')[0]}"] = attention(seen["weights"], *pieces, title)
+    for path in sorted(Path(folder).glob("step_times.*.json")):
+        pictures[path.stem.replace(".", "_")] = _step_times(json.loads(path.read_text()))
+    for path in sorted(Path(folder).glob("copying.*.json")):
+        pictures[path.stem.replace(".", "_")] = _copying(json.loads(path.read_text()))
+    return pictures
+
+
+def _shown(piece):
+    """A piece as it is read: a mark where no space stood before it."""
+    return piece[1:] if piece.startswith(" ") else piece if piece[0] == "[" else f"·{piece}"
+
+
+def _bleu_by_length(runs):
+    curves = {}
+    for name, results in runs.items():
+        buckets = [[b["bleu"] for b in result["by_length"]] for result in results]
+        words = [bucket["words"] for bucket in results[0]["by_length"]]
+        several = len(results) > 1
+        deviation = np.std(buckets, axis=0, ddof=1) if several else None
+        curves[NAMES[name]] = (words, np.mean(buckets, axis=0), deviation)
+    return lines(curves, "words of the source", "BLEU", "Translating longer and longer sources")
+
+
+def _step_times(report):
+    curves = {}
+    for row in report["rows"]:
+        curves.setdefault(row["model"], []).append((row["length"], row["seconds"]))
+    curves = {name: (*zip(*points, strict=True), None) for name, points in curves.items()}
+    tokens = report["fields"]["tokens"]
+    return lines(
+        curves,
+        "length of source and target",
+        "seconds",
+        f"A training step of {tokens:,} target tokens ({report['backend']})",
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _copying(report):
+    cells = defaultdict(lambda: defaultdict(list))
+    for row in report["rows"]:
+        cells[row["model"]][row["length"]].append(100 * row["accuracy"])
+    curves = {}
+    for name, of_length in cells.items():
+        means = [np.mean(values) for values in of_length.values()]
+        several = len(next(iter(of_length.values()))) > 1
+        deviations = [np.std(values, ddof=1) if several else 0 for values in of_length.values()]
+        curves[name] = (list(of_length), means, deviations if several else None)
+    return lines(
+        curves,
+        "steps that a symbol is carried",
+        "% of symbols copied",
+        "Copying a sequence",
+        log_x=True,
+    )

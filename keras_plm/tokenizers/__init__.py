@@ -1,0 +1,8 @@
+"""Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
+
+from keras_plm.tokenizers.byte_pair import BytePair
+from keras_plm.tokenizers.subwords import Encoded
+from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.word_piece import WordPiece
+
+__all__ = ["BytePair", "Encoded", "WordPiece", "open_text"]

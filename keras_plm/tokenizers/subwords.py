@@ -1,0 +1,318 @@
+"""What the tokenizers on the `tokenizers` package share: packing, padding, files."""
+
+import contextlib
+import itertools
+import json
+import os
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from keras_plm.tokenizers.text import open_text
+
+
+@dataclass
+class Encoded:
+    """Packed texts of unequal lengths, one after another in flat arrays.
+
+    Attributes:
+        lengths: (N,) tokens of each row, special ones included.
+        token_ids, segment_ids: (sum of lengths,) int32.
+        cut: (N,) tokens lost to `max_length`.
+        word_ids: (sum of lengths,) int32, the word a token is part of, or -1 at special tokens;
+            `None` unless asked for.
+        offsets: (sum of lengths, 2) int32, characters of the original text (of the word, where
+            words were given); `None` unless asked for.
+    """
+
+    lengths: np.ndarray
+    token_ids: np.ndarray
+    segment_ids: np.ndarray
+    cut: np.ndarray
+    word_ids: np.ndarray | None = None
+    offsets: np.ndarray | None = None
+    starts: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def padded(self, name, rows=None, length=None, pad=0):
+        """One array (rows, length) of the flat array called `name`, filled up with `pad`."""
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
+        flat = getattr(self, name)
+        lengths = self.lengths[rows]
+        if length is None:
+            length = int(lengths.max(initial=0))
+        real = np.arange(length) < lengths[:, None]  # (rows, length)
+        out = np.full((len(rows), length, *flat.shape[1:]), pad, dtype=flat.dtype)
+        source = self.starts[rows][:, None] + np.arange(length)
+        out[real] = flat[source[real]]
+        return out
+
+
+class SubwordTokenizer:
+    """What the tokenizers on the `tokenizers` package share."""
+
+    _special = {}  # attribute -> special token
+    _first, _last = None, None  # attributes of what stands around a text
+    _has_segments = True
+
+    def _set(self, tokenizer):
+        self._tokenizer = tokenizer
+        self._vocabulary = tokenizer.get_vocab()
+        for name, token in self._special.items():
+            setattr(self, name, self._vocabulary[token])
+
+    def save(self, path):
+        """Writes one JSON file, under a temporary name first."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(self._to_json(), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def _to_json(self):
+        return self._tokenizer.to_str()
+
+    def __len__(self):
+        return len(self._vocabulary)
+
+    @property
+    def vocabulary(self):
+        """The pieces in order of their ids."""
+        return sorted(self._vocabulary, key=self._vocabulary.get)
+
+    def tokenize(self, text):
+        """The pieces of a text, or of a list of words, as strings."""
+        words = not isinstance(text, str)
+        text = list(text) if words else text
+        return self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False).tokens
+
+    def detokenize(self, token_ids):
+        """The text of token ids: pieces joined, special tokens left out."""
+        return self._tokenizer.decode([int(i) for i in token_ids])
+
+    def pack(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """Texts, or pairs of texts, with their special tokens as padded arrays.
+
+        Args:
+            texts: A list of N texts; a text may be given as a list of words.
+            pairs: The N second texts, or `None`.
+            max_length: Longest row T; the longer text of a row is cut first. See `encode` for the
+                number of tokens lost.
+            return_offsets: If True, add `offsets` and `word_ids`.
+
+        Returns:
+            A dict of arrays: `token_ids` and, for models that have them, `segment_ids` (N, T)
+            int32, `padding_mask` (N, T) bool; on request `offsets` (N, T, 2), the characters of a
+            token in its text (in its word, where words were given), and `word_ids` (N, T), -1 at
+            special positions and padding.
+        """
+        rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
+        token_ids = rows.padded("token_ids", pad=self.pad_id)
+        packed = {"token_ids": token_ids}
+        if self._has_segments:
+            packed["segment_ids"] = rows.padded("segment_ids")
+        packed["padding_mask"] = np.arange(token_ids.shape[1]) < rows.lengths[:, None]
+        if return_offsets:
+            packed["offsets"] = rows.padded("offsets")
+            packed["word_ids"] = rows.padded("word_ids", pad=-1)
+        return packed
+
+    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """What `pack` does, before padding, as an `Encoded`.
+
+        Raises:
+            ValueError: If `texts` is one string, `texts` and `pairs` differ in length, or
+                `max_length` leaves no room for text.
+        """
+        if isinstance(texts, str) or isinstance(pairs, str):
+            raise ValueError(
+                "`texts` is a list of texts; put a single one in brackets. "
+                f"Received: {texts if isinstance(texts, str) else pairs!r}"
+            )
+        texts = list(texts)
+        if pairs is not None and len(pairs) != len(texts):
+            raise ValueError(
+                f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
+            )
+        begin = 0 if self._first is None else 1
+        special = begin + (1 if pairs is None else 2)
+        if max_length is not None and max_length <= special:
+            raise ValueError(
+                f"`max_length` must leave room for text beside {special} special "
+                f"token{'s' if special > 1 else ''}. Received: max_length={max_length}"
+            )
+        first = FlatPieces(self._encode(texts, return_offsets), return_offsets)
+        if pairs is None:
+            second = FlatPieces([], return_offsets, rows=len(texts))
+        else:
+            second = FlatPieces(self._encode(list(pairs), return_offsets), return_offsets)
+
+        keep_first, keep_second = first.lengths, second.lengths
+        if max_length is not None:
+            room = max_length - special
+            keep_first, keep_second = cut_longer_first(keep_first, keep_second, room)
+        cut = first.lengths + second.lengths - keep_first - keep_second
+        lengths = keep_first + keep_second + special
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+
+        total = int(lengths.sum())
+        token_ids = np.full(total, getattr(self, self._last), dtype=np.int32)
+        segment_ids = np.zeros(total, dtype=np.int32)
+        word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
+        offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
+        if begin:
+            token_ids[starts] = getattr(self, self._first)
+        starts += begin
+        seconds = starts + keep_first + 1  # behind the separator
+        for pieces, keep, start in ((first, keep_first, starts), (second, keep_second, seconds)):
+            source = ranges(pieces.starts, keep)
+            target = ranges(start, keep)
+            token_ids[target] = pieces.token_ids[source]
+            if return_offsets:
+                word_ids[target] = pieces.word_ids[source]
+                offsets[target] = pieces.offsets[source]
+        if pairs is not None:
+            segment_ids[ranges(seconds, keep_second + 1)] = 1
+        return Encoded(lengths, token_ids, segment_ids, cut, word_ids, offsets)
+
+    def _encode(self, texts, offsets):
+        """Encodings of texts or lists of words, without special tokens."""
+        split = [not isinstance(text, str) for text in texts]
+        if any(split) and not all(split):
+            raise ValueError(
+                "`texts` are all strings or all lists of words. "
+                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists"
+            )
+        if not any(split):
+            # The fast one keeps neither offsets nor word ids.
+            encode_batch = self._tokenizer.encode_batch_fast
+            if offsets:
+                encode_batch = self._tokenizer.encode_batch
+            return encode_batch(texts, add_special_tokens=False)
+        texts = [list(words) for words in texts]
+        rows = self._tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        for i, row in enumerate(rows):
+            if len(set(row.word_ids)) < len(texts[i]):
+                rows[i] = with_empty_words(row, len(texts[i]), self.unk_id)
+        return rows
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+class FlatPieces:
+    """Encodings of the `tokenizers` package as flat arrays."""
+
+    def __init__(self, encodings, offsets, rows=0):
+        ids = [encoding.ids for encoding in encodings]
+        self.lengths = np.array([len(row) for row in ids], dtype=np.int64)
+        if not encodings:
+            self.lengths = np.zeros(rows, dtype=np.int64)
+        self.starts = np.cumsum(self.lengths) - self.lengths
+        total = int(self.lengths.sum())
+        self.token_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+        if offsets:
+            word_ids = (encoding.word_ids for encoding in encodings)
+            self.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
+            pairs = (encoding.offsets for encoding in encodings)
+            flat = itertools.chain.from_iterable(itertools.chain.from_iterable(pairs))
+            self.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
+
+
+class Row(typing.NamedTuple):
+    """An encoding that was changed."""
+
+    ids: list
+    word_ids: list
+    offsets: list
+
+
+def with_empty_words(row, num_words, unk_id):
+    """A word that normalises to nothing (a control character, say) becomes an unknown token.
+
+    Otherwise the tags behind it would move.
+    """
+    empty = set(range(num_words)) - set(row.word_ids)
+    tokens = [*zip(row.word_ids, row.ids, row.offsets, strict=True)]
+    tokens += [(word, unk_id, (0, 0)) for word in empty]
+    word_ids, ids, offsets = zip(*sorted(tokens, key=lambda token: token[0]), strict=True)
+    return Row(ids, word_ids, offsets)
+
+
+def numbered(vocabulary, special_tokens, kind):
+    """Piece -> id, after checking the pieces."""
+    vocabulary = list(vocabulary)
+    missing = [token for token in special_tokens if token not in vocabulary]
+    if missing:
+        raise ValueError(
+            f"A {kind} vocabulary must hold {' '.join(special_tokens)}. "
+            f"Received: {len(vocabulary)} pieces without {' '.join(missing)}"
+        )
+    ids = {piece: i for i, piece in enumerate(vocabulary)}
+    if len(ids) < len(vocabulary):
+        double = next(p for i, p in enumerate(vocabulary) if ids[p] != i)
+        raise ValueError(
+            "Every piece of a vocabulary must stand once. "
+            f"Received: {double!r} at line {vocabulary.index(double) + 1} "
+            f"and line {ids[double] + 1}"
+        )
+    return ids
+
+
+@contextlib.contextmanager
+def naming(path, kind):
+    """Errors of a damaged or foreign JSON file name it."""
+    try:
+        yield
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"A saved tokenizer is a JSON file with a {kind} model. Received: {path} ({error})"
+        ) from error
+
+
+def saved_pieces(model, kind):
+    if model["type"] != kind:
+        raise KeyError("type")
+    return sorted(model["vocab"], key=model["vocab"].get)
+
+
+def paths(files):
+    return [files] if isinstance(files, (str, os.PathLike)) else list(files)
+
+
+def lines(paths):
+    return itertools.chain.from_iterable(open_text(path) for path in paths)
+
+
+def no_text(files):
+    return ValueError(f"A vocabulary is learned from text. Received: files without any, {files}")
+
+
+def cut_longer_first(first, second, room):
+    """Lengths after removing tokens one by one from the longer of two texts, until they fit.
+
+    An odd place goes to the text that was longer, to the second of equals, as in Hugging Face's
+    "longest_first".
+    """
+    excess = np.maximum(first + second - room, 0)
+    from_first = np.minimum(np.maximum(first - second, 0), excess)
+    from_second = np.minimum(np.maximum(second - first, 0), excess)
+    rest = excess - from_first - from_second  # of two equally long texts
+    more, less = (rest + 1) // 2, rest // 2
+    from_first += np.where(first > second, less, more)
+    from_second += np.where(first > second, more, less)
+    return first - from_first, second - from_second
+
+
+def ranges(starts, lengths):
+    """The integers of all ranges `[start, start + length)`, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -1,0 +1,204 @@
+"""The command `speed`: its kinds run small on every backend, its peers do the same work."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import speed_attention, speed_translator
+from benchmarks.__main__ import main
+from benchmarks.report import speed_markdown
+from benchmarks.speed import Speed
+from keras_plm.decoding import greedy
+from keras_plm.layers import MultiHeadAttention, TransformerBlock, fast, multi_head
+from keras_plm.models import Transformer
+from tests.checks import assert_close, to_numpy
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Sizes at which the work takes no time; flags for them."""
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    monkeypatch.setitem(speed_translator.TRANSFORMER_SIZES, "tiny", {**size, "dropout": 0.1})
+    for name, value in {"VOCABULARY": 13, "SOURCES": 3, "ROWS": 3}.items():
+        monkeypatch.setattr(speed_translator, name, value)
+    flags = ["--turns", "1", "--steps", "1", "--shapes", "2x3x5x4"]
+    return [*flags, "--translators", "tiny", "--written", "3"]
+
+
+def timed(tmp_path, flags):
+    out = tmp_path / "speed.json"
+    assert main(["speed", *flags, "--out", str(out)]) == 0
+    return json.loads(out.read_text())["results"], speed_markdown(out)
+
+
+def test_attention_runs_beside_its_peers(small, tmp_path):
+    results, table = timed(tmp_path, [*small, "--work", "attention"])
+    assert list(results) == ["attention infer 2x3x5x4", "attention train 2x3x5x4"]
+    for name, work in results.items():
+        ours, *peers = reversed(work["contestants"])
+        assert ours == speed_attention.OURS and speed_attention.KERAS in peers
+        assert work["contestants"][ours]["per_second"] > 0
+        for peer in peers:
+            assert work["contestants"][ours]["ratios"][peer] > 0
+            assert f"| {name}: tokens | {peer} |" in table
+    again, _ = timed(tmp_path, [*small, "--work", "attention"])
+    assert again == results  # nothing is timed twice
+
+
+def test_decoding_runs_with_cache_and_without(small, tmp_path):
+    results, table = timed(tmp_path, [*small, "--work", "decode"])
+    assert list(results) == ["decode greedy tiny", "decode beam-4 tiny"]
+    for name, work in results.items():
+        cached = work["contestants"][speed_translator.CACHED]
+        assert cached["ratios"][speed_translator.ANEW] > 0
+        assert f"| {name}: sentences | {speed_translator.ANEW} |" in table
+
+
+def test_translation_trains_in_both_precisions(small, tmp_path):
+    results, table = timed(tmp_path, [*small, "--work", "translate"])
+    rows = results["translate tiny"]["contestants"]
+    assert {speed_translator.OURS, speed_translator.OURS_HALF} <= set(rows)
+    for peer in (speed_translator.TORCH, speed_translator.TORCH_HALF):
+        assert (f"| translate tiny: tokens | {peer} |" in table) == (peer in rows)
+
+
+def test_every_text_takes_all_steps(small):
+    """Random weights never write the end token, whatever they prefer."""
+    written = []
+
+    def decode(*arguments, **options):
+        written.append(greedy(*arguments, **options)[0])
+
+    work = speed_translator.decoding(Speed(written=5), "tiny", decode)
+    work.makers[speed_translator.CACHED]()()
+    assert written[0].shape == (work.amount, 5)
+    assert (written[0] != speed_translator.NEVER).all()
+
+
+@pytest.mark.parametrize("heads, head_dim", [(3, 5), (2, 7)])
+def test_kerass_layer_has_as_many_weights(heads, head_dim):
+    x = np.zeros((1, 2, heads * head_dim), "float32")
+    ours = MultiHeadAttention(heads, heads * head_dim)
+    theirs = keras.layers.MultiHeadAttention(heads, head_dim)
+    ours(query=x), theirs(x, x)
+    assert ours.count_params() == theirs.count_params()
+
+
+def test_torchs_transformer_computes_the_same(small):
+    """With our weights, between our embeddings, it gives our logits."""
+    torch = pytest.importorskip("torch")
+    size = {**speed_translator.TRANSFORMER_SIZES["tiny"], "dropout": 0.0}
+    speed_translator.TRANSFORMER_SIZES["tiny"] = size
+    model = Transformer(13, **size)
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(4, 13, (2, 3, speed_translator.LONGEST))
+    source[1, 5:] = speed_translator.PAD
+    inputs = {"token_ids": source, "padding_mask": source > 0, "target_ids": target}
+    model(inputs)
+    for weight in model.weights:
+        weight.assign(to_numpy(weight) + rng.normal(scale=0.1, size=weight.shape))
+
+    peer = speed_translator.peer("tiny")
+
+    def put(weight, *arrays):
+        array = np.concatenate([to_numpy(a).T for a in arrays])
+        weight.data.copy_(torch.from_numpy(array.copy()))
+
+    def put_attention(theirs, ours):
+        if ours.fused_projection:
+            put(theirs.in_proj_weight, ours.query_key_value.kernel)
+        else:
+            put(theirs.in_proj_weight, *(x.kernel for x in (ours.query, ours.key, ours.value)))
+        put(theirs.out_proj.weight, ours.output_projection.kernel)
+        theirs.in_proj_bias.data.zero_()
+        theirs.out_proj.bias.data.zero_()
+
+    def put_norm(theirs, ours):
+        put(theirs.weight, ours.gamma)
+        put(theirs.bias, ours.beta)
+        theirs.eps = ours.epsilon
+
+    peer.embedding.weight.data.copy_(
+        torch.from_numpy(to_numpy(model.encoder.token_embedding.embeddings).copy())
+    )
+    stacks = peer.transformer.encoder, peer.transformer.decoder
+    for stack, ours in zip(stacks, (model.encoder._stack, model._decoder), strict=True):
+        for layer, block in zip(stack.layers, ours.blocks, strict=True):
+            put_attention(layer.self_attn, block.attention)
+            norms = [block.attention_norm, block.feed_forward_norm]
+            if block.cross_attention is not None:
+                put_attention(layer.multihead_attn, block.cross_attention)
+                norms.insert(1, block.cross_norm)
+            for i, norm in enumerate(norms, 1):
+                put_norm(getattr(layer, f"norm{i}"), norm)
+            for theirs, dense in (
+                (layer.linear1, block.feed_forward.intermediate),
+                (layer.linear2, block.feed_forward.output_projection),
+            ):
+                put(theirs.weight, dense.kernel)
+                put(theirs.bias, dense.bias)
+    peer.train()  # as it is timed
+    with torch.no_grad():
+        logits = peer(torch.from_numpy(source), torch.from_numpy(target))
+    assert_close(to_numpy(model(inputs)), logits.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("training, fused", [(False, 1), (None, 1), (True, 0)])
+def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch):
+    calls = []
+
+    def spy(*arguments):
+        calls.append(1)
+        return fast.fused_attention(*arguments)
+
+    monkeypatch.setattr(multi_head, "fused_attention", spy)
+    x = np.ones((2, 3, 8), "float32")
+    MultiHeadAttention(2, 8, dropout=0.1)(query=x, training=training)
+    assert len(calls) == fused
+    TransformerBlock(2, 8, 12, dropout=0.1)(x, training=training)
+    assert len(calls) == 2 * fused
+
+
+def test_the_path_taken_follows_the_products(monkeypatch):
+    """Float32 of full precision is fused in training too; what oneDNN computes is not."""
+    torch = pytest.importorskip("torch")
+    if keras.backend.backend() != "torch":
+        pytest.skip("other backends have one path")
+    few, many = torch.zeros(1, 128, 1, 1), torch.zeros(1, 512, 1, 1)
+    if few.device.type == "cpu":
+        assert not fast.fused_is_slow(few, few, training=True)
+        half = few.bfloat16()
+        assert fast.fused_is_slow(half, half, training=False)
+        assert fast.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
+        assert not fast.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
+        torch.set_float32_matmul_precision("medium")
+        try:
+            assert fast.fused_is_slow(few, few, training=True)
+            assert not fast.fused_is_slow(many, many, training=True)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--shapes", "8x12x512"], "`shapes` are four numbers"),
+        (["--shapes", "8x12x512x0"], "Received: '8x12x512x0'"),
+        (["--translators", "mini"], "`translators` are of tiny, small"),
+        (["--written", "0"], "`written` must be 1 or more"),
+    ],
+)
+def test_speed_refuses_before_it_times(flags, message, capsys):
+    assert main(["speed", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_files_from_before_a_setting_are_still_read():
+    old = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
+    assert Speed(**old["settings"]).turns == old["settings"]["turns"]
+    assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13

@@ -1,0 +1,182 @@
+"""The suite `seq2seq`, small, on made-up captions."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.report_seq2seq import markdown
+from benchmarks.sequences import Copying, StepTimes, measure, models
+from benchmarks.suites import SUITES
+from benchmarks.translation import (
+    Translation,
+    TranslationBench,
+    bleu_by_length,
+    join_captions,
+    join_evenly,
+)
+
+TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
+        "num_heads": 2, "epochs": 2, "limit": 20, "beams": 2, "tokens_per_batch": 64}  # fmt: skip
+
+
+@pytest.fixture
+def captions(tmp_path):
+    """A data folder with 40 made-up captions a part."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "data" / "multi30k"
+    folder.mkdir(parents=True)
+    for part in ("train", "val", "test2016"):
+        rows = [rng.choice(list("abcdefgh"), rng.integers(3, 12)) for _ in range(40)]
+        for language, rule in (("en", list), ("de", lambda row: [c.upper() for c in row][::-1])):
+            text = "".join(" ".join(rule(row)) + "\n" for row in rows)
+            with gzip.open(folder / f"{part}.{language}.gz", "wt") as file:
+                file.write(text)
+    return str(tmp_path / "data")
+
+
+def bench(captions, tmp_path, said=None):
+    said = [] if said is None else said
+    return TranslationBench(captions, tmp_path / "results", tmp_path / "runs", said.append)
+
+
+def test_captions_are_joined_and_none_is_lost():
+    sources = [f"s{i}" for i in range(50)]
+    targets = [f"t{i}" for i in range(50)]
+    joined = join_captions(sources, targets, alone=0.5, longest=4, seed=0)
+    assert sorted(" ".join(joined[0]).split()) == sorted(sources)
+    sizes = np.array([len(text.split()) for text in joined[0]])
+    assert (sizes == 1).sum() >= 25 and set(sizes) <= {1, 2, 3, 4}
+    for source, target in zip(*joined, strict=True):
+        assert source.replace("s", "t") == target
+    even, _ = join_evenly(sources[:7], targets[:7], longest=3)
+    assert even[:7] == sources[:7]
+    assert even[7:] == ["s0 s1", "s2 s3", "s4 s5", "s0 s1 s2", "s3 s4 s5"]
+
+
+def test_bleu_is_of_the_sentences_of_each_length():
+    sources = ["a b", "a b c d e f", "a b c d e f g"]
+    references = ["ein Hund läuft im Schnee"] * 3
+    outputs = [references[0], "ganz etwas anderes steht hier", references[0]]
+    found = bleu_by_length(sources, references, outputs, buckets=(0, 5, 7, 9, 11))
+    assert [(b["from"], b["below"], b["sentences"]) for b in found] == [
+        (0, 5, 1), (5, 7, 1), (7, 9, 1),
+    ]  # fmt: skip
+    np.testing.assert_allclose([found[0]["bleu"], found[2]["bleu"]], 100)
+    assert found[1]["bleu"] < 10 and found[1]["words"] == 6
+
+
+def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
+    said = []
+    settings = Translation("additive", **TINY)
+    result = bench(captions, tmp_path, said).run(settings, seed=0)
+    path = tmp_path / "results" / "multi30k_en_de" / "rnn.additive.seed0.json"
+    assert json.loads(path.read_text()) == result
+    assert set(
+        "task encoder method seed score metrics seconds backend device versions commit".split()
+    ) <= set(result)
+    assert result["score"] == result["metrics"]["bleu"] and "nrefs:1" in result["signature"]
+    seen = result["attention"]
+    assert np.shape(seen["weights"]) == (len(seen["output"]), len(seen["source"]))
+    assert not list((tmp_path / "runs").iterdir())
+    before = path.stat().st_mtime_ns
+    bench(captions, tmp_path, said).run(settings, seed=0)
+    assert path.stat().st_mtime_ns == before and len(said) == 1
+    bench(captions, tmp_path, said).run(Translation("additive", **{**TINY, "epochs": 1}), seed=0)
+    assert json.loads(path.read_text())["fields"]["epochs"] == 1
+    assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
+    settings = Translation("none", **TINY)
+    whole = bench(captions, tmp_path).run(settings, seed=0)
+    (tmp_path / "results" / "multi30k_en_de" / "rnn.none.seed0.json").unlink()
+    from keras_plm.resume import TrainingState
+
+    counting = TrainingState.on_train_batch_end
+
+    def stop(self, batch, logs=None):
+        counting(self, batch, logs)
+        if self.steps == 3:
+            self.save()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingState, "on_train_batch_end", stop)
+    with pytest.raises(KeyboardInterrupt):
+        bench(captions, tmp_path).run(settings, seed=0)
+    monkeypatch.undo()
+    said = []
+    again = bench(captions, tmp_path, said).run(settings, seed=0)
+    assert "goes on behind step 3/" in said[0]
+    for name in ("metrics", "dev_loss", "samples"):
+        assert again[name] == whole[name]
+
+
+def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--suite", "seq2seq", "--results", str(tmp_path / "results")]
+    command = ["run", *flags, "--data", captions, "--scale", "test", "--seeds", "1"]
+    assert main(command) == 0
+    table = capsys.readouterr().out
+    for name in ("RNN, additive", "RNN, one vector", "Transformer"):
+        assert f"| {name} |" in table
+    assert main(["report", *flags, "--pictures", str(tmp_path / "pictures")]) == 0
+    names = {path.stem.rpartition("_")[0] for path in (tmp_path / "pictures").iterdir()}
+    assert names == {"bleu_by", "attention", "step_times", "copying"}
+
+
+def test_measurements_are_taken_once(tmp_path):
+    said = []
+    times = StepTimes(width=8, vocabulary_size=9, lengths=(4, 6), tokens=12, turns=1)
+    report = measure(times, tmp_path, said.append)
+    assert [(row["length"], row["batch"]) for row in report["rows"][::2]] == [(4, 3), (6, 2)]
+    assert measure(times, tmp_path, said.append) == report and len(said) == 2
+    copying = Copying(width=8, symbols=3, lengths=(2, 4), steps=4, tokens=15, seeds=1, test=5)
+    rows = measure(copying, tmp_path, said.append)["rows"]
+    assert len(rows) == 6 and all(0 <= row["accuracy"] <= 1 for row in rows)
+    counts = {name: make().count_params() for name, make in models(32, 20).items()}
+    assert 0.8 < counts["RNN, attention"] / counts["Transformer"] <= 1
+
+
+def test_copied_sequences_are_shifted_targets():
+    batches = Copying(lengths=(3, 5), steps=6, tokens=24)._batches(seed=0)
+    assert len(batches) == 6 and batches.buckets == [4, 6]
+    for i in range(6):
+        x, y, _ = batches[i]
+        assert (x["token_ids"] == y).all() and (y[:, -1] == 2).all()
+        assert (x["target_ids"][:, 1:] == y[:, :-1]).all() and (x["target_ids"][:, 0] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "flags, match",
+    [
+        (["--suite", "seq2seq", "--task", "sst5"], "brings its own.*--task beside"),
+        (["--suite", "seq2seq", "--epochs", "3"], "brings its own.*--epochs beside"),
+        (["--suite", "seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, test"),
+        (["--suite", "seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
+        (["--suite", "seq2seq", "--data", "nowhere"], "nowhere"),
+        (["--scale", "test"], "a --scale is that of a suite"),
+        (["--task", "sst5"], "A run has a --task or --task-file and an --encoder"),
+    ],
+)
+def test_bad_flags_end_with_one_sentence(flags, match, capsys):
+    import re
+
+    assert main(["run", *flags]) == 2
+    assert re.search(match, capsys.readouterr().err)
+
+
+def test_wrong_settings_and_mixed_files_are_named(captions, tmp_path):
+    with pytest.raises(ValueError, match="transformer or one of none.*model='mlp'"):
+        Translation("mlp")
+    made = bench(captions, tmp_path)
+    made.run(Translation("none", **TINY), seed=0)
+    made.run(Translation("none", **{**TINY, "epochs": 1}), seed=1)
+    with pytest.raises(ValueError, match="share their settings.*rnn.none"):
+        markdown(tmp_path / "results")
+
+
+def test_the_suite_names_every_score():
+    assert len({run.model for run in SUITES["seq2seq"].scales["small"][:7]}) == 7
