@@ -41,17 +41,15 @@ def _spread(values, digits=1):
 
 
 def markdown(folder):
-    """A row a model: weights, training, BLEU of captions alone, joined, and by source length."""
+    """A row a model: weights, BLEU of captions alone, joined, and by source length."""
     runs = read(folder)
     buckets = [b["from"] for b in next(iter(runs.values()))[0]["by_length"]]
-    words = [f"from {low}" for low in buckets]
-    head = ["weights", "tokens/s", "BLEU: captions", "captions joined", *words]
+    words = [f"{low}-" for low in buckets]
+    head = ["weights", "BLEU: captions", "captions joined", *words]
     table = [f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, results in runs.items():
-        rates = [r["fields"]["epochs"] * r["target_tokens"] / r["seconds"] for r in results]
         cells = [
             f"{results[0]['parameters'] / 1e6:.2f} M",
-            f"{np.mean(rates):,.0f}",
             f"{_spread([100 * r['metrics']['bleu'] for r in results])} ({len(results)})",
             _spread([100 * r["metrics"]["bleu_joined"] for r in results]),
         ]

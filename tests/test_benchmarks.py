@@ -552,7 +552,7 @@ def test_a_backend_that_is_not_installed_is_named(monkeypatch, capsys):
 
 def test_unknown_flags_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["run", "--task", "sst5"])
+        main(["layers", "--task", "sst5"])
     assert stop.value.code == 2
 
 

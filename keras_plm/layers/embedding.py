@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.layers.fast import by_rows
+
 
 @keras.saving.register_keras_serializable("keras_plm")
 class TokenEmbedding(keras.layers.Layer):
@@ -51,7 +53,10 @@ class TokenEmbedding(keras.layers.Layer):
     def call(self, inputs, reverse=False):
         if reverse:
             table = ops.cast(self.embeddings, self.compute_dtype)
-            return ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(table))
+            inputs = ops.cast(inputs, self.compute_dtype)
+            return by_rows(
+                lambda rows: ops.matmul(rows, ops.transpose(table)), inputs, self.vocabulary_size
+            )
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype)  # (B, T, D)
 
