@@ -206,7 +206,7 @@ class TranslationBench:
         sources, references = self.part(settings, "test")
         alone = len(sources)
         sources, references = join_evenly(sources, references, LONGEST_TESTED)
-        outputs = generate(model, tokenizer, sources, beam_search, **options)
+        outputs = generate(model, tokenizer, sources, beam_search, batch_size=256, **options)
         bleu = metrics.bleu(references[:alone], outputs[:alone])
         result = {
             "task": TASK,

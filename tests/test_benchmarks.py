@@ -21,6 +21,7 @@ from benchmarks.report import (
     speed_markdown,
 )
 from benchmarks.run import Bench
+from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
@@ -563,6 +564,9 @@ def test_committed_results_and_readme_agree():
     text = (root / "README.md").read_text()
     assert markdown(read_results(folder / "first")) in text, REFRESH
     assert speed_markdown(folder / "speed.json") in text, REFRESH
+    for name, suite in SUITES.items():
+        again = REFRESH.replace("report", f"report --suite {name}")
+        assert suite.markdown(folder / name) in text, again
 
 
 def test_committed_encoder_loads_and_is_small():

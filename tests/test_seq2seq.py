@@ -27,15 +27,14 @@ def transformer(**options):
 
 MODELS = {
     "none": lambda: Seq2Seq(V, 4, 6, attention=None),
-    "dot": lambda: Seq2Seq(V, 4, 6, attention="dot"),
-    "scaled_dot": lambda: Seq2Seq(V, 4, 6, attention="scaled_dot"),
-    "bilinear": lambda: Seq2Seq(V, 4, 6, attention="bilinear", share_embeddings=True),
+    "dot": lambda: Seq2Seq(V, 4, 6, attention="dot", share_embeddings=True),
     "cosine": lambda: Seq2Seq(V, 4, 6, attention="cosine"),
     "additive": lambda: Seq2Seq(V, 4, 6, attention="additive"),
     "a_layer": lambda: Seq2Seq(V, 4, 6, attention=BilinearAttention()),
     "transformer": transformer,
-    "transformer_pre_norm": lambda: transformer(pre_norm=True, share_embeddings=False),
-    "transformer_learned": lambda: transformer(positions="learned", max_sequence_length=11),
+    "transformer_otherwise": lambda: transformer(
+        pre_norm=True, share_embeddings=False, positions="learned", max_sequence_length=11
+    ),
 }
 
 
