@@ -201,6 +201,7 @@ def run_suite(flags):
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
     suite = SUITES[flags.suite]
     runs = named(suite.scales, flags.scale or "small", "scale")
+    console.print(f"{flags.suite}, after {suite.source}")
     results = Path(flags.results) / flags.suite
     suite.run(runs, flags.data, results, flags.seeds, console.print)
     console.print("\n" + suite.markdown(results))
@@ -285,14 +286,22 @@ def add_data(commands):
 
 
 def run_data(flags):
+    from benchmarks import translation
     from benchmarks.progress import console
     from benchmarks.tasks import TASKS, checksum
     from keras_plm.task import find_file
 
-    for task in TASKS.values():
-        console.print(f"[bold]{task.name}[/bold]  {task.source}  ({task.licence})")
-        for split_files in dict.fromkeys(task.files.values()):
-            splits = ", ".join(s for s, file in task.files.items() if file == split_files)
+    captions = {
+        f"{split}, {language}": f"{file}.{language}"
+        for split, file in translation.FILES.items()
+        for language in ("en", "de")
+    }
+    rows = [(task.name, task.source, task.licence, task.files) for task in TASKS.values()]
+    rows.append((translation.TASK, translation.SOURCE, translation.LICENCE, captions))
+    for name, source, licence, files in rows:
+        console.print(f"[bold]{name}[/bold]  {source}  ({licence})")
+        for split_files in dict.fromkeys(files.values()):
+            splits = ", ".join(s for s, file in files.items() if file == split_files)
             try:
                 path = find_file(flags.data, split_files)
             except ValueError:
@@ -320,7 +329,7 @@ def run_report(flags):
         layer_figure,
         markdown,
         read_results,
-        speed_markdown,
+        speed_tables,
     )
     from benchmarks.suites import SUITES
 
@@ -335,8 +344,8 @@ def run_report(flags):
     else:
         results = read_results(root / flags.suite)
         tables["results"] = markdown(results)
-        if flags.readme and (root / "speed.json").is_file():
-            tables["speed"] = speed_markdown(root / "speed.json")
+        if flags.readme:
+            tables |= speed_tables(root)
     for mark, table in tables.items():
         if flags.readme:
             changed = into_readme(mark, table, HERE.parent / "README.md")

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import time
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from benchmarks import report_seq2seq
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
-from benchmarks.records import environment, write_json, write_text
+from benchmarks.records import environment, read_json, write_json, write_text
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Bench, Run
 from benchmarks.translation import Translation, bleu_by_length, look
 from keras_plm import metrics
 from keras_plm.data import translation_batches
 from keras_plm.decoding import generate, greedy
-from keras_plm.optimization import AdamW, WarmupLinearDecay
 from keras_plm.resume import set_seed
 from keras_plm.tokenizers import BytePair
 
@@ -147,7 +145,7 @@ def translate(world, out, small):
             path = folder / f"{run.name}.seed0.json"
             key = json.dumps([dataclasses.asdict(run), ROWS, lengths, texts])
             key = hashlib.sha256(key.encode()).hexdigest()
-            result = json.loads(path.read_text()) if path.is_file() else {}
+            result = read_json(path) if path.is_file() else {}
             if result.get("hash") != key:
                 result = _translator(run, tokenizer, texts, lengths, advance, done) | {"hash": key}
                 write_json(path, result)
@@ -187,12 +185,7 @@ def _translator(settings, tokenizer, texts, lengths, advance, done):
     model = settings.build(len(tokenizer))
     batches = translation_batches(*texts["train"], tokenizer, batch_size=ROWS, buckets=lengths)
     steps = settings.epochs * len(batches)
-    schedule = WarmupLinearDecay(settings.learning_rate, steps, math.ceil(settings.warmup * steps))
-    model.compile(
-        AdamW(schedule, bias_correction=True),
-        label_smoothing=settings.label_smoothing,
-        weighted_metrics=[],
-    )
+    settings.compile(model, steps)
 
     def show(epoch, logs):
         line = f"{name}  epoch {epoch + 1}/{settings.epochs}  loss {logs['loss']:.3f}"

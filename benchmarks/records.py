@@ -1,5 +1,6 @@
 """Files of results: where a number was measured, and writing that survives a stop."""
 
+import hashlib
 import json
 import os
 import platform
@@ -70,6 +71,26 @@ def _commit():
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+" if changed else "")
+
+
+def read_json(path):
+    """What a result file holds.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    try:
+        return json.loads(Path(path).read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is no whole result file: remove it to run again. Received: {error}"
+        ) from error
+
+
+def set_aside(path):
+    """Keeps an older file under its name and a hash of what it holds; gives the new name."""
+    mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return path.replace(path.with_name(f"{path.name}.{mark}"))
 
 
 def write_json(path, value):

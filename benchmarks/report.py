@@ -1,11 +1,10 @@
 """Result files to tables and pictures; nothing is computed from a live process."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.records import write_text
+from benchmarks.records import read_json, write_text
 from benchmarks.run import summary
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
@@ -22,10 +21,7 @@ def read_results(folder):
     """
     results = []
     for path in sorted(Path(folder).glob("**/*.seed*.json")):
-        try:
-            results.append(json.loads(path.read_text()))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is no whole result file. Received: {error}") from error
+        results.append(read_json(path))
     if not results:
         raise ValueError(f"No result file below {folder}. Received: {str(folder)!r}")
     return results
@@ -187,9 +183,20 @@ def speed_markdown(path, *others):
     of work have a row for each peer and a column for each file, named by its backend, of our rate,
     the peer's, and the median ratio.
     """
-    reports = [json.loads(Path(p).read_text()) for p in (path, *others)]
+    reports = [read_json(p) for p in (path, *others)]
     tables = [_bert_speed(reports[0]["results"]), _speed_by_backend(reports)]
     return "\n".join(table for table in tables if table)
+
+
+def speed_tables(folder):
+    """The tables of a folder's files of `speed`, a dict by README's mark."""
+    folder = Path(folder)
+    of_backends = [
+        folder / f"speed_translator.{backend}.json" for backend in ("tensorflow", "jax", "torch")
+    ]
+    files = {"speed": [folder / "speed.json"], "speed_translator": of_backends}
+    there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
+    return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
 
 
 def _of_bert(work):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.records import read_json
+from benchmarks.report import read_results
 from keras_plm.plots import attention, lines
 
 NAMES = {
@@ -21,8 +23,6 @@ NAMES = {
 
 def read(folder):
     """Results of each run that is there, in the order of the table, all seeds of one setting."""
-    from benchmarks.report import read_results
-
     runs = defaultdict(list)
     for result in read_results(folder):
         runs[result["run"]].append(result)
@@ -72,9 +72,9 @@ def figures(folder):
             pieces = [[_shown(piece) for piece in seen[side]] for side in ("output", "source")]
             pictures[f"attention_{name.split('.')[0]}"] = attention(seen["weights"], *pieces, title)
     for path in sorted(Path(folder).glob("step_times.*.json")):
-        pictures[path.stem.replace(".", "_")] = _step_times(json.loads(path.read_text()))
+        pictures[path.stem.replace(".", "_")] = _step_times(read_json(path))
     for path in sorted(Path(folder).glob("copying.*.json")):
-        pictures[path.stem.replace(".", "_")] = _copying(json.loads(path.read_text()))
+        pictures[path.stem.replace(".", "_")] = _copying(read_json(path))
     return pictures
 
 

@@ -10,14 +10,13 @@ import glob
 import hashlib
 import json
 import math
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 
 import keras_plm
-from benchmarks.records import environment, write_json
+from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import policy, setting
 from keras_plm.data import fingerprint, label_ids, label_names
 from keras_plm.heads import Classifier
@@ -251,12 +250,7 @@ class Bench:
         path = self.path(run, seed)
         if not path.is_file():
             return None
-        try:
-            result = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path} is no whole result file: remove it to run again. Received: {error}"
-            ) from error
+        result = read_json(path)
         return result if result.get("hash") == self.key(run, seed) else None
 
     def _keep_older(self, run):
@@ -266,9 +260,7 @@ class Bench:
             f"{glob.escape(self.name)}.{run.name}.seed*.json"
         ):
             if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
-                mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-                os.replace(path, path.with_name(f"{path.name}.{mark}"))
-                kept += f"; the older result is kept as {path.name}.{mark}"
+                kept += f"; the older result is kept as {set_aside(path).name}"
         return kept
 
     def _encoder(self, run, seed):

@@ -6,6 +6,7 @@ passes through as many states as the sequence is long, or through one look.
 """
 
 import dataclasses
+import json
 import statistics
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.records import environment, write_json
+from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import setting
 from keras_plm.batching import Batches
 from keras_plm.decoding import greedy
@@ -56,37 +57,43 @@ class StepTimes:
     turns: int = setting(5, "how often each is timed, in turns; the median counts")
     name = "step_times"
 
-    def run(self, progress):
-        """Rows of model, length, weights and seconds."""
+    @property
+    def parts(self):
+        """What is measured at a time, as fields of its rows."""
+        return [{"length": length} for length in self.lengths]
+
+    def run(self, part, progress):
+        """Rows of model, length, weights and seconds, of one length."""
+        length = part["length"]
+        batch = max(self.tokens // length, 1)
         rng = np.random.default_rng(0)
-        rows = []
-        for length in self.lengths:
-            batch = max(self.tokens // length, 1)
-            ids = rng.integers(FIRST, self.vocabulary_size, (batch, length)).astype("int32")
-            x = {"token_ids": ids, "padding_mask": ids > 0, "target_ids": ids}
-            seconds, made = {}, {}
-            for name, make in models(self.width, self.vocabulary_size).items():
-                if name == "RNN, one vector":
-                    continue
-                made[name] = make()
-                made[name].compile(AdamW(1e-3), weighted_metrics=[])
-                made[name].train_on_batch(x, ids)  # compiles
-                made[name].train_on_batch(x, ids)
-                seconds[name] = []
-            for _ in range(self.turns):
-                for name, model in made.items():
-                    begun = time.perf_counter()
-                    model.train_on_batch(x, ids)
-                    seconds[name].append(time.perf_counter() - begun)
+        ids = rng.integers(FIRST, self.vocabulary_size, (batch, length)).astype("int32")
+        x = {"token_ids": ids, "padding_mask": ids > 0, "target_ids": ids}
+        made = {name: make() for name, make in models(self.width, self.vocabulary_size).items()}
+        del made["RNN, one vector"]
+        for model in made.values():
+            model.compile(AdamW(1e-3), weighted_metrics=[])
+            model.train_on_batch(x, ids)  # compiles
+            model.train_on_batch(x, ids)
+        seconds = {name: [] for name in made}
+        for _ in range(self.turns):
             for name, model in made.items():
-                rows.append({
-                    "model": name, "length": length, "batch": batch,
-                    "parameters": model.count_params(), "seconds": statistics.median(seconds[name]),
-                })  # fmt: skip
-            progress(f"a step at length {length}: " + ", ".join(
-                f"{name} {statistics.median(s):.3f} s" for name, s in seconds.items()
-            ))  # fmt: skip
-        return rows
+                begun = time.perf_counter()
+                model.train_on_batch(x, ids)
+                seconds[name].append(time.perf_counter() - begun)
+        medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+        shown = ", ".join(f"{name} {median:.3f} s" for name, median in medians.items())
+        progress(f"a step at length {length}: {shown}")
+        return [
+            {
+                "model": name,
+                **part,
+                "batch": batch,
+                "parameters": model.count_params(),
+                "seconds": medians[name],
+            }
+            for name, model in made.items()
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,25 +110,27 @@ class Copying:
     test: int = setting(200, "sequences of each length to score")
     name = "copying"
 
-    def run(self, progress):
+    @property
+    def parts(self):
+        """What is measured at a time, as fields of its rows."""
+        names = models(self.width, self.symbols + FIRST)
+        return [{"seed": seed, "model": name} for seed in range(self.seeds) for name in names]
+
+    def run(self, part, progress):
         """Rows of model, seed, length and the share of symbols copied to their places."""
-        rows = []
-        for seed in range(self.seeds):
-            for name, make in models(self.width, self.symbols + FIRST).items():
-                set_seed(seed)
-                model = make()
-                batches = self._batches(seed)
-                schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)
-                model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
-                model.fit(batches, epochs=1, verbose=0)
-                for length in self.lengths:
-                    rows.append({
-                        "model": name, "seed": seed, "length": length,
-                        "parameters": model.count_params(), "accuracy": self._score(model, length),
-                    })  # fmt: skip
-                shares = ", ".join(f"{r['accuracy']:.2f}" for r in rows[-len(self.lengths) :])
-                progress(f"copying, {name}, seed {seed}: {shares} at lengths {self.lengths}")
-        return rows
+        set_seed(part["seed"])
+        model = models(self.width, self.symbols + FIRST)[part["model"]]()
+        schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)
+        model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
+        model.fit(self._batches(part["seed"]), epochs=1, verbose=0)
+        shares = {length: self._score(model, length) for length in self.lengths}
+        shown = ", ".join(f"{share:.2f} at {length}" for length, share in shares.items())
+        progress(f"copying, {part['model']}, seed {part['seed']}: {shown}")
+        count = model.count_params()
+        return [
+            {**part, "length": length, "parameters": count, "accuracy": share}
+            for length, share in shares.items()
+        ]
 
     def _sequences(self, rng, count, length):
         return rng.integers(FIRST, self.symbols + FIRST, (count, length))
@@ -153,17 +162,19 @@ class Copying:
 
 
 def measure(settings, folder, progress):
-    """Runs one of the two unless its file holds the same settings; returns what the file holds."""
-    import json
+    """Runs what one of the two has not measured yet; returns what its file holds.
 
+    The file is written after each part. One of other settings is set aside.
+    """
     path = Path(folder) / f"{settings.name}.{keras.backend.backend()}.json"
-    fields = {k: list(v) if isinstance(v, tuple) else v
-              for k, v in dataclasses.asdict(settings).items()}  # fmt: skip
-    if path.is_file():
-        report = json.loads(path.read_text())
-        if report["fields"] == fields:
-            return report
-    rows = settings.run(progress)
-    report = {"name": settings.name, "fields": fields, "rows": rows, **environment()}
-    write_json(path, report)
+    fields = json.loads(json.dumps(dataclasses.asdict(settings)))  # as the file gives them
+    report = read_json(path) if path.is_file() else {"fields": fields, "rows": []}
+    if report["fields"] != fields:
+        set_aside(path)
+        report = {"fields": fields, "rows": []}
+    for part in settings.parts:
+        if not any(part.items() <= row.items() for row in report["rows"]):
+            rows = report["rows"] + settings.run(part, progress)
+            report = {"name": settings.name, "fields": fields, "rows": rows, **environment()}
+            write_json(path, report)
     return report

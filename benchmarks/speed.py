@@ -7,11 +7,10 @@ parts of a translator and run on every backend: `attention`, see `speed_attentio
 
 import dataclasses
 import hashlib
-import json
 from pathlib import Path
 
 from benchmarks import speed_attention, speed_bert, speed_translator
-from benchmarks.records import environment, write_json
+from benchmarks.records import environment, read_json, write_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
 from keras_plm.models import BERT_SIZES
@@ -121,12 +120,7 @@ def _timed_before(report, out):
     """The results in a file that an earlier call wrote under the same conditions."""
     if out is None or not Path(out).is_file():
         return {}
-    try:
-        old = json.loads(Path(out).read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{out} is no whole result file: remove it to time anew. Received: {error}"
-        ) from error
+    old = read_json(out)
 
     def conditions(of):
         # A file from before a setting was there was timed with its default.

@@ -17,6 +17,7 @@ from keras_plm.decoding import beam_search, greedy
 from keras_plm.models import Transformer
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 from keras_plm.optimization import AdamW
+from keras_plm.resume import set_seed
 
 KINDS = ("decode", "translate")
 VOCABULARY, PAD, START = 8000, 0, 2
@@ -45,7 +46,7 @@ def works(kind, settings):
 
 def decoding(settings, size, strategy):
     """Writing with random weights, where no text ends early; in sentences per second."""
-    keras.utils.set_random_seed(settings.seed)
+    set_seed(settings.seed)
     model = Transformer(VOCABULARY, **TRANSFORMER_SIZES[size])
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(4, VOCABULARY, (SOURCES, SOURCE_LENGTH)).astype("int32")  # (B, S)

@@ -2,7 +2,7 @@
 
 Multi30k's captions are short, and a fixed vector loses long sentences; so captions are joined. In
 training half of the captions stand alone and half in rows of two to four; the test set is read
-alone and in rows of two to six, which is beyond training.
+alone and in rows of two to six; five and six are beyond training.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.records import environment, write_json
+from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
 from keras_plm import metrics
@@ -33,6 +33,7 @@ SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
 FILES = {split: f"multi30k/{file}" for split, file in
          {"train": "train", "dev": "val", "test": "test2016"}.items()}  # fmt: skip
 LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
+SOURCE, LICENCE = "github.com/multi30k/dataset", "captions of Flickr30k, free for research"
 BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
 
 
@@ -89,6 +90,15 @@ class Translation:
             attention=None if self.model == "none" else self.model,
             share_embeddings=True,
             **common,
+        )
+
+    def compile(self, model, steps):
+        """Gives a model its optimizer and loss for so many steps."""
+        schedule = WarmupLinearDecay(self.learning_rate, steps, math.ceil(self.warmup * steps))
+        model.compile(
+            AdamW(schedule, bias_correction=True),
+            label_smoothing=self.label_smoothing,
+            weighted_metrics=[],
         )
 
 
@@ -157,7 +167,7 @@ class TranslationBench:
         self.data, self.results, self.work = data, Path(results), Path(work)
         self.progress = progress
         self.paths = {
-            split: [find_file(data, f"{file}.{language}.gz") for language in ("en", "de")]
+            split: [find_file(data, f"{file}.{language}") for language in ("en", "de")]
             for split, file in FILES.items()
         }
         self.texts = {split: read_parallel(*paths) for split, paths in self.paths.items()}
@@ -188,7 +198,7 @@ class TranslationBench:
         path = self.path(settings, seed)
         if not path.is_file():
             return None
-        result = json.loads(path.read_text())
+        result = read_json(path)
         return result if result["hash"] == self.key(settings, seed) else None
 
     def run(self, settings, seed):
@@ -235,7 +245,8 @@ class TranslationBench:
             **environment(),
             "hash": self.key(settings, seed),
         }
-        self._keep_older(self.path(settings, seed))
+        if self.path(settings, seed).is_file():
+            set_aside(self.path(settings, seed))
         write_json(self.path(settings, seed), result)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         self.progress(
@@ -243,12 +254,6 @@ class TranslationBench:
             f"{100 * result['metrics']['bleu_joined']:.1f}, {seconds:.0f} s"
         )
         return result
-
-    def _keep_older(self, path):
-        """Sets a result of other settings or data aside."""
-        if path.is_file():
-            mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-            path.replace(path.with_name(f"{path.name}.{mark}"))
 
     def _work(self, settings, seed):
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
@@ -267,14 +272,7 @@ class TranslationBench:
             seed=seed,
         )
         steps = settings.epochs * len(batches)
-        schedule = WarmupLinearDecay(
-            settings.learning_rate, steps, math.ceil(settings.warmup * steps)
-        )
-        model.compile(
-            AdamW(schedule, bias_correction=True),
-            label_smoothing=settings.label_smoothing,
-            weighted_metrics=[],
-        )
+        settings.compile(model, steps)
         work = self._work(settings, seed)
         state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
         clock = Clock(work / "seconds.json", f"{settings.name} seed {seed}", steps, self.progress)
@@ -323,7 +321,7 @@ class Clock(keras.callbacks.Callback):
         super().__init__()
         self.path, self.name, self.steps, self.progress = path, name, steps, progress
         self.every_seconds, self.state = every_seconds, None
-        self._before = json.loads(path.read_text()) if path.is_file() else 0.0
+        self._before = read_json(path) if path.is_file() else 0.0
         self._begun, self._shown = None, time.monotonic()
 
     def seconds(self):

@@ -95,8 +95,9 @@ def sample(
     Args:
         temperature: What logits are divided by: below 1 bolder, above 1 more even.
         top_k: Only so many of the likeliest tokens, or `None` for all.
-        top_p: Only the fewest likeliest tokens that hold this share, or `None` for all.
-        seed: Of the random numbers.
+        top_p: Only the fewest likeliest tokens that hold this share (of what `top_k` leaves), or
+            `None` for all.
+        seed: Of the random numbers: an integer, or several.
         model, inputs, start_id, end_id, max_length, pad_id, cache: as in `greedy`.
 
     Returns:
@@ -122,8 +123,9 @@ def sample(
     }
 
     def uniform(batch, steps):
-        # By row, so that a row's numbers do not depend on how many steps there may be.
-        return (np.random.default_rng(seed).random((batch, 4096), dtype="float32")[:, :steps],)
+        # A generator a row: its numbers depend neither on the other rows nor on `max_length`.
+        rows = [np.random.default_rng([*np.atleast_1d(seed), row]) for row in range(batch)]
+        return (np.stack([rng.random(steps, dtype="float32") for rng in rows]),)
 
     return _run(_write_rows, model, inputs, max_length, cache, options, uniform)
 
@@ -229,6 +231,7 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         mask = np.arange(length) < rows.lengths[chosen][:, None]
         return {"token_ids": token_ids, "padding_mask": mask}, None, None
 
+    seed = options.get("seed", 0)
     batches = Batches(
         rows.lengths,
         collate,
@@ -239,6 +242,8 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
     )
     texts = [""] * len(prompts)
     for i in range(len(batches)):
+        if strategy is sample:  # or each batch would be drawn with the same numbers
+            options["seed"] = [seed, i]
         token_ids, _ = strategy(
             model,
             batches[i][0],
@@ -445,7 +450,9 @@ def _run(function, model, inputs, max_length, cache, options, extra):
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # within a `fit`
     known = _COMPILED.setdefault(model, {})
-    key = (function, max_length, cache, *sorted(options.items()))
+    # Other variables (LoRA, say) are another function: on JAX it is given their values.
+    variables = tuple(id(variable) for variable in model.variables)
+    key = (function, max_length, cache, variables, *sorted(options.items()))
     if key not in known:
         # Not `model` itself, which would keep the model alive in its own entry.
         reference = weakref.ref(model)

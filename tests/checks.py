@@ -65,6 +65,21 @@ def check_learns(model, inputs, targets, untouched=()):
         assert same == any(part in weight.path for part in untouched), weight.path
 
 
+def check_reloads(model, inputs, tmp_path):
+    """Built anew from its config, and saved and loaded, a model gives what it gave."""
+    outputs = model(inputs)
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    assert again.count_params() == model.count_params()
+    again.set_weights(model.get_weights())
+    assert_close(again(inputs), outputs, atol=1e-6)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert_close(loaded(inputs), outputs, atol=1e-6)
+    return loaded
+
+
 def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
     """The encoder contract: outputs, config, save -> load, padding, batch of one = of many."""
     rng = np.random.default_rng(3)
@@ -80,15 +95,7 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
     assert_close(outputs["sequence"], outputs["layers"][-1], atol=0)
     assert len({tuple(layer.shape) for layer in outputs["layers"]}) == 1
 
-    again = type(encoder).from_config(encoder.get_config())
-    assert again.get_config() == encoder.get_config()
-    assert again.count_params() == encoder.count_params()
-    again.set_weights(encoder.get_weights())
-    assert_close(again(inputs), outputs, atol=1e-6)
-
-    path = tmp_path / "encoder.keras"
-    encoder.save(path)
-    assert_close(keras.saving.load_model(path)(inputs), outputs, atol=1e-6)
+    check_reloads(encoder, inputs, tmp_path)
 
     # What stands at padded positions changes nothing elsewhere.
     other = {**inputs, "token_ids": np.where(mask, ids, 1).astype("int32")}

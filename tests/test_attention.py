@@ -133,7 +133,7 @@ def test_scores_in_half_precision_are_near_and_never_nan(name, policy):
     outputs = half(query=query, value=value, padding_mask=padding)
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs} == {policy[6:]}
     actual = [to_numpy(ops.cast(x, "float32")) for x in outputs]
-    assert_close(actual, expected, atol=6e-2)
+    assert_close(actual, expected, atol=3e-2)
     np.testing.assert_allclose(actual[1][1], 1 / S, atol=1e-3)  # a text that is all padding
 
 

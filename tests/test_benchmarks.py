@@ -19,6 +19,7 @@ from benchmarks.report import (
     markdown,
     read_results,
     speed_markdown,
+    speed_tables,
 )
 from benchmarks.run import Bench
 from benchmarks.suites import SUITES
@@ -299,7 +300,7 @@ def test_data_says_what_is_there(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
-    assert out.count("missing") == 11 and "CC BY 4.0" in out
+    assert out.count("missing") == 17 and "CC BY 4.0" in out and "multi30k" in out
     (tmp_path / "wnut17").mkdir()
     (tmp_path / "wnut17" / "train.conll.gz").write_bytes(gzip.compress(b"a O\n")[:-4])
     assert main(["data", "--data", str(tmp_path)]) == 2
@@ -563,7 +564,8 @@ def test_committed_results_and_readme_agree():
     folder = root / "benchmarks" / "results"
     text = (root / "README.md").read_text()
     assert markdown(read_results(folder / "first")) in text, REFRESH
-    assert speed_markdown(folder / "speed.json") in text, REFRESH
+    for mark, table in speed_tables(folder).items():
+        assert f"<!-- {mark} -->\n{table}<!-- end of {mark} -->" in text, REFRESH
     for name, suite in SUITES.items():
         again = REFRESH.replace("report", f"report --suite {name}")
         assert suite.markdown(folder / name) in text, again

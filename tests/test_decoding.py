@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 
 from keras_plm.data import translation_batches
-from keras_plm.decoding import WithoutCache, beam_search, generate, greedy, sample, until_end
+from keras_plm.decoding import (
+    WithoutCache,
+    alignment,
+    beam_search,
+    generate,
+    greedy,
+    sample,
+    until_end,
+)
 from keras_plm.models import Seq2Seq, Transformer
+from keras_plm.optimization import AdamW
 from keras_plm.tokenizers import BytePair
 from tests.checks import assert_close, to_numpy
 
@@ -45,7 +54,8 @@ def test_greedy_takes_the_best_token_each_time(model):
     for b in range(B):
         written, score = [START], 0.0
         while len(written) < 7 and written[-1] != END:
-            logs = log_probabilities(model, [written], slice(b, b + 1))[0, -1]
+            padded = written + [PAD] * (7 - len(written))  # one shape to compile
+            logs = log_probabilities(model, [padded], slice(b, b + 1))[0, len(written) - 1]
             written.append(int(logs.argmax()))
             score += logs.max()
         assert token_ids[b].tolist() == written[1:] + [PAD] * (7 - len(written))
@@ -70,10 +80,11 @@ def every_text(model, row, length):
     """Each finished text of up to `length` tokens of one row, with its log probability."""
     found = []
     for size in range(1, length + 1):
-        for body in itertools.product([i for i in range(V) if i != END], repeat=size - 1):
+        bodies = list(itertools.product([i for i in range(V) if i != END], repeat=size - 1))
+        logs = log_probabilities(model, [[START, *b] for b in bodies], [row] * len(bodies))
+        for body, of_text in zip(bodies, logs, strict=True):
             text = [*body, END]
-            logs = log_probabilities(model, [[START, *body]], slice(row, row + 1))[0]
-            found.append((text, sum(logs[t, token] for t, token in enumerate(text))))
+            found.append((text, sum(of_text[t, token] for t, token in enumerate(text))))
     return found
 
 
@@ -234,6 +245,57 @@ class TestTexts:
         assert generate(model, tokenizer, []) == []
         beams = generate(model, tokenizer, self.lines, beams=2, max_length=5)
         assert len(beams) == 3
+
+    def test_each_batch_draws_its_own_numbers(self, tokenizer):
+        model = Transformer(len(tokenizer), 1, 2, 8)
+        options = {"strategy": sample, "max_length": 12, "batch_size": 2, "temperature": 2.0}
+        texts = generate(model, tokenizer, ["ein Hund"] * 8, seed=1, **options)
+        assert len(set(texts)) == 8
+        assert generate(model, tokenizer, ["ein Hund"] * 8, seed=1, **options) == texts
+        assert generate(model, tokenizer, ["ein Hund"] * 8, seed=2, **options) != texts
+
+    @pytest.mark.parametrize("kind", ["additive", "transformer"])
+    def test_alignment_shows_shares_of_the_source(self, tokenizer, kind):
+        if kind == "transformer":
+            model = Transformer(len(tokenizer), 2, 2, 8)
+        else:
+            model = Seq2Seq(len(tokenizer), 4, 6, attention=kind)
+        source, target = self.lines[:2]
+        weights, written, read = alignment(model, tokenizer, source, target)
+        names, end = tokenizer.vocabulary, tokenizer.vocabulary[tokenizer.end_id]
+        assert written == [names[i] for i in tokenizer.encode([target]).token_ids]
+        assert read == [names[i] for i in tokenizer.encode([source]).token_ids]
+        assert written[-1] == read[-1] == end
+        heads = (2, 2) if kind == "transformer" else ()
+        assert weights.shape == (*heads, len(written), len(read))
+        assert_close(weights.sum(-1), np.ones((*heads, len(written))))
+        # By default what beam search writes.
+        weights, written, _ = alignment(model, tokenizer, source, max_length=4)
+        rows = tokenizer.pack([source])
+        ids = beam_search(model, rows, tokenizer.start_id, tokenizer.end_id, max_length=4)[0]
+        assert written == [*(names[i] for i in until_end(ids[0, 0], tokenizer.end_id)), end]
+        assert weights.shape[-2] == len(written)
+
+    def test_no_alignment_without_words_or_attention(self, tokenizer):
+        model = Seq2Seq(len(tokenizer), 4, 6, attention=None)
+        with pytest.raises(ValueError, match="must have words. Received: ' ' and None"):
+            alignment(model, tokenizer, " ")
+        with pytest.raises(ValueError, match="must have words. Received: 'ein' and ''"):
+            alignment(model, tokenizer, "ein", "")
+        with pytest.raises(ValueError, match="attends to nothing"):
+            alignment(model, tokenizer, "ein", "der")
+
+    @pytest.mark.parametrize("attention", [None, "additive"])
+    def test_a_fitted_model_saves_and_decodes_the_same(self, tokenizer, tmp_path, attention):
+        model = Seq2Seq(len(tokenizer), 4, 6, attention=attention)
+        model.compile(AdamW(1e-2), label_smoothing=0.1)
+        model.fit(translation_batches(self.lines, self.lines, tokenizer), epochs=2, verbose=0)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        texts = generate(model, tokenizer, self.lines, max_length=5)
+        assert generate(loaded, tokenizer, self.lines, max_length=5) == texts
+        batches = translation_batches(self.lines, self.lines, tokenizer, training=False)
+        assert_close(loaded.evaluate(batches, verbose=0), model.evaluate(batches, verbose=0))
 
     def test_bad_prompts_are_named(self, tokenizer):
         model = Transformer(len(tokenizer), 1, 2, 8, positions="learned", max_sequence_length=4)

@@ -98,11 +98,12 @@ def test_decoder_agrees_with_loops(attends):
 @pytest.mark.parametrize("attention", [None, DotProductAttention, lambda: AdditiveAttention(6)])
 def test_decoding_step_by_step_equals_the_whole(attention):
     x, state = normal(B, T, E), normal(B, N, seed=1)
-    source = normal(B, S, 2 * N, seed=2) if attention else normal(B, M, seed=2)
+    source = normal(B, S, M, seed=2) if attention else normal(B, M, seed=2)
+    key = normal(B, S, N, seed=3) if attention else None
     layer = AttentionDecoder(N, attention and attention())
     mask = PADDING if attention else None
-    whole = layer(x, state=state, source=source, padding_mask=mask)
-    memory = layer.prepare(source, mask)
+    whole = layer(x, state=state, source=source, key=key, padding_mask=mask)
+    memory = layer.prepare(source, key, mask)
     for t in range(T):
         step = layer(x[:, t : t + 1], state=state, memory=memory)
         assert_close(step, [to_numpy(part)[:, t : t + 1] for part in whole])

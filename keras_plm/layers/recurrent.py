@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S source steps, E embedding width, n units, M m
 import keras
 from keras import ops
 
-from keras_plm.layers.attention import DotProductAttention, combine_masks
+from keras_plm.layers.attention import combine_masks
 from keras_plm.layers.fast import Dense, scan
 
 
@@ -138,16 +138,16 @@ class AttentionDecoder(keras.layers.Layer):
 
     Args:
         units: Width n of the state.
-        attention: A `keras_plm.layers.Attention` without dropout, or `None`. Where annotations
-            hold two directions of n units and the score needs equal widths, keys are their sum.
+        attention: A `keras_plm.layers.Attention` without dropout, or `None`.
 
     Call arguments:
         inputs: (B, T, E), the embeddings of the tokens before.
         state: (B, n), the state before the first step.
         source: (B, S, M) annotations; without attention (B, M), one vector.
+        key: (B, S, D_key), what is scored; `source` when omitted.
         padding_mask: (B, S), True at real source positions.
-        memory: What `prepare(source, padding_mask)` gave, instead of the two, so that decoding step
-            by step does the source's part once.
+        memory: What `prepare(source, key, padding_mask)` gave, instead of the three, so that
+            decoding step by step does the source's part once.
 
     Returns:
         `(states, contexts)`, (B, T, n) and (B, T, M), with attention also the weights (B, T, S).
@@ -175,7 +175,7 @@ class AttentionDecoder(keras.layers.Layer):
         self.units = units
         self.attention = attention
 
-    def build(self, inputs_shape, state_shape, source_shape):
+    def build(self, inputs_shape, state_shape, source_shape, key_shape=None):
         n = self.units
 
         def dense(name, shape, **options):
@@ -192,20 +192,18 @@ class AttentionDecoder(keras.layers.Layer):
             name="candidate_kernel", shape=(n, n), initializer=Orthogonal()
         )
         if self.attention is not None and not self.attention.built:
-            self.attention.build((state_shape[0], None, n), source_shape, source_shape)
+            self.attention.build((state_shape[0], None, n), source_shape, key_shape)
 
-    def prepare(self, source, padding_mask=None):
+    def prepare(self, source, key=None, padding_mask=None):
         """The source's part of every step, a dict of tensors with the batch first."""
         if self.attention is None:
             return {"context": source, "gates": self.context_projection(source)}
-        key = source
-        if isinstance(self.attention, DotProductAttention) and key.shape[-1] == 2 * self.units:
-            key = key[..., : self.units] + key[..., self.units :]
-        memory = {"value": source, "key": self.attention.prepare(key)}
+        key = self.attention.prepare(source if key is None else key)
+        memory = {"value": source, "key": key}
         return memory if padding_mask is None else {**memory, "padding_mask": padding_mask}
 
-    def call(self, inputs, state, source=None, padding_mask=None, memory=None):
-        memory = self.prepare(source, padding_mask) if memory is None else memory
+    def call(self, inputs, state, source=None, key=None, padding_mask=None, memory=None):
+        memory = self.prepare(source, key, padding_mask) if memory is None else memory
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (T, B, 3 n)
         kernels = self.gates_kernel, self.candidate_kernel
         if self.attention is None:
@@ -231,7 +229,9 @@ class AttentionDecoder(keras.layers.Layer):
         outputs = scan(step, start, (projected,))
         return tuple(ops.transpose(x, (1, 0, 2)) for x in outputs)
 
-    def compute_output_spec(self, inputs, state, source=None, padding_mask=None, memory=None):
+    def compute_output_spec(
+        self, inputs, state, source=None, key=None, padding_mask=None, memory=None
+    ):
         batch, length, _ = inputs.shape
         shapes = [(batch, length, self.units), (batch, length, source.shape[-1])]
         if self.attention is not None:

@@ -204,15 +204,15 @@ class TransformerBlock(keras.layers.Layer):
     def call(
         self,
         inputs,
-        source=None,
-        source_mask=None,
-        source_cache=None,
         padding_mask=None,
         attention_mask=None,
         causal=False,
         cache=None,
         cache_index=None,
         return_weights=False,
+        source=None,
+        source_mask=None,
+        source_cache=None,
         training=None,
     ):
         sources = (source is not None) + (source_cache is not None)
@@ -379,15 +379,15 @@ class TransformerStack(keras.layers.Layer):
     def call(
         self,
         inputs,
-        source=None,
-        source_mask=None,
-        source_cache=None,
         padding_mask=None,
         attention_mask=None,
         causal=False,
         cache=None,
         cache_index=None,
         return_weights=False,
+        source=None,
+        source_mask=None,
+        source_cache=None,
         training=None,
     ):
         layers, extras = [inputs], []

@@ -148,7 +148,8 @@ class Seq2Seq(EncoderDecoder):
         embedding_dim: Width E of the embeddings and of the maxout layer.
         hidden_dim: Width n of the decoder and of each direction of the encoder.
         attention: `None`, a score (`"additive"`, the paper's, `"dot"`, `"scaled_dot"`,
-            `"bilinear"`, `"cosine"`) or an `Attention` layer.
+            `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores that need equal widths are
+            given the sum of both directions as keys.
         dropout: Share dropped of the embeddings, the annotations and the maxout layer.
         share_embeddings: If True, source, target and output have one table of tokens.
         trainable: If False, the model is frozen.
@@ -201,14 +202,20 @@ class Seq2Seq(EncoderDecoder):
         drop_annotations = Dropout(dropout, dtype=dtype, name="drop_annotations")
 
         def read(token_ids, padding_mask):
-            """What the decoder is given of a source: annotations, or one vector; and `s_0`."""
+            """What the decoder is given of a source, by its names; and `s_0`."""
             x = drop_source(source_embedding(token_ids))
             sequence, forward, backward = encoder(x, padding_mask=padding_mask)
+            state = bridge(backward)
             if layer is None:
-                source = ops.concatenate([forward, backward], axis=-1)  # (B, 2 n)
-            else:
-                source = sequence
-            return drop_annotations(source), bridge(backward)
+                vector = ops.concatenate([forward, backward], axis=-1)  # (B, 2 n)
+                return {"source": drop_annotations(vector)}, state
+            given = {"source": drop_annotations(sequence), "padding_mask": padding_mask}
+            if isinstance(layer, DotProductAttention):
+                # States are n wide, annotations 2 n: these scores compare with the sum of both
+                # directions, so that they need no weights.
+                ahead, back = ops.split(given["source"], 2, axis=-1)
+                given["key"] = ahead + back  # (B, S, n)
+            return given, state
 
         def write(target_ids, state, **source):
             """Logits of the tokens behind `target_ids`, the last state, the weights."""
@@ -220,8 +227,7 @@ class Seq2Seq(EncoderDecoder):
 
         inputs = self.make_inputs()
         source, state = read(inputs["token_ids"], inputs["padding_mask"])
-        options = {} if layer is None else {"padding_mask": inputs["padding_mask"]}
-        logits, *_ = write(inputs["target_ids"], state, source=source, **options)
+        logits, *_ = write(inputs["target_ids"], state, **source)
         super().__init__(inputs=inputs, outputs=logits, name=name)
         self.dtype_policy = encoder.dtype_policy
 
@@ -237,8 +243,7 @@ class Seq2Seq(EncoderDecoder):
     def start(self, inputs, max_length):
         """See `EncoderDecoder`."""
         source, state = self._read(inputs["token_ids"], inputs["padding_mask"])
-        mask = None if self.attention is None else inputs["padding_mask"]
-        return self._decoder.prepare(source, mask), state
+        return self._decoder.prepare(**source), state
 
     def step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
