@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.records import read_json
 from benchmarks.report import read_results
+from benchmarks.translation import LONGEST_TRAINED
 from keras_plm.plots import attention, lines
 
 NAMES = {
@@ -57,6 +58,34 @@ def markdown(folder):
             f"{np.mean([r['by_length'][i]['bleu'] for r in results]):.1f}"
             for i in range(len(buckets))
         ]
+        table.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
+    return "\n".join(table) + "\n" + _markdown_of_rows(runs)
+
+
+def _markdown_of_rows(runs):
+    """A row a model: do rows of captions come out whole, and the loss at each place of a row."""
+    # Files of the first runs have no such part.
+    runs = {n: [r for r in results if "by_captions" in r] for n, results in runs.items()}
+    runs = {name: results for name, results in runs.items() if results}
+    if not runs:
+        return ""
+    longest = next(iter(runs.values()))[0]["by_captions"][-1]["captions"]
+    places = [f"loss at place {place}" for place in range(1, longest + 1)]
+    head = ["length", "sentences missing", "sentences too many", *places]
+    table = ["", f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    for name, results in runs.items():
+        trained = [  # in rows of as many captions as in training
+            part for r in results for part in r["by_captions"]
+            if 1 < part["captions"] <= LONGEST_TRAINED
+        ]  # fmt: skip
+        rows = [part["rows"] for part in trained]
+        length, few, many = (
+            np.average([part[key] for part in trained], weights=rows)
+            for key in ("length", "too_few", "too_many")
+        )
+        losses = np.mean([r["by_captions"][-1]["losses"] for r in results], axis=0)
+        cells = [f"{length:.0%} ({len(results)})", f"{few:.0%}", f"{many:.0%}"]
+        cells += [f"{loss:.2f}" for loss in losses]
         table.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
     return "\n".join(table) + "\n"
 

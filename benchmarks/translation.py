@@ -15,6 +15,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from scipy.special import log_softmax
 
 from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import policy, setting
@@ -128,14 +129,13 @@ def _join(texts, rows):
     return [" ".join(texts[i] for i in row) for row in rows]
 
 
-def join_evenly(sources, targets, longest):
-    """Every text alone, then all in rows of 2, of 3, up to `longest`, in their order."""
-    rows = [
+def even_rows(number, longest):
+    """Every one of so many texts alone, then all in rows of 2, of 3, up to `longest`, in order."""
+    return [
         range(first, first + count)
         for count in range(1, longest + 1)
-        for first in range(0, len(sources) - count + 1, count)
+        for first in range(0, number - count + 1, count)
     ]
-    return _join(sources, rows), _join(targets, rows)
 
 
 def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
@@ -151,6 +151,58 @@ def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
                 "words": float(words[rows].mean()), "bleu": score,
             })  # fmt: skip
     return found
+
+
+def by_captions(rows, lengths, losses, references, outputs):
+    """How rows of one caption, of two and so on are translated, and each place in a row.
+
+    Args:
+        rows: The captions of each row, as `even_rows` gives them.
+        lengths: Number of target tokens of each caption, without an end.
+        losses: For each row `-log P` of every target token.
+        references, outputs: A text for each row.
+
+    Returns:
+        A dict for each number of captions: `rows`; `bleu`; `length`, words written to words of the
+        references; `too_few` and `too_many`, the shares of rows with fewer or more full stops than
+        the reference; and `losses`, the mean loss of a token at each place.
+    """
+    found = []
+    for count in sorted({len(row) for row in rows}):
+        chosen = [i for i, row in enumerate(rows) if len(row) == count]
+        wanted, written = [references[i] for i in chosen], [outputs[i] for i in chosen]
+        stops = np.array([[text.count(".") for text in texts] for texts in (wanted, written)])
+        of_place = [[] for _ in range(count)]
+        for i in chosen:
+            ends = np.cumsum([lengths[caption] for caption in rows[i]])
+            for place, part in enumerate(np.split(losses[i], ends)[:count]):
+                of_place[place].append(part)
+        found.append({
+            "captions": count,
+            "rows": len(chosen),
+            "bleu": metrics.bleu(wanted, written),
+            "length": len(" ".join(written).split()) / len(" ".join(wanted).split()),
+            "too_few": float((stops[1] < stops[0]).mean()),
+            "too_many": float((stops[1] > stops[0]).mean()),
+            "losses": [float(np.concatenate(parts).mean()) for parts in of_place],
+        })  # fmt: skip
+    return found
+
+
+def token_losses(model, tokenizer, sources, targets):
+    """For each pair of texts `-log P` of the target's tokens, each given those before it."""
+    batches = translation_batches(
+        sources, targets, tokenizer, training=False, tokens_per_batch=4096, buckets=12
+    )
+    losses = [None] * len(sources)
+    for i in range(len(batches)):
+        x, y, weights = batches[i]
+        logs = log_softmax(model.predict_on_batch(x), axis=-1)  # (B, T, V)
+        logs = np.take_along_axis(logs, y[..., None], axis=-1)[..., 0]
+        for row, log, weight in zip(batches.rows(i), logs, weights, strict=True):
+            if row >= 0:
+                losses[row] = -log[weight > 0]
+    return losses
 
 
 class TranslationBench:
@@ -211,12 +263,16 @@ class TranslationBench:
         model = settings.build(len(tokenizer))
         seconds, tokens = self._train(settings, seed, model, tokenizer)
         dev_loss = self._dev_loss(settings, model, tokenizer)
-        begun = time.monotonic()
         options = {"beams": settings.beams, "length_penalty": settings.length_penalty}
         sources, references = self.part(settings, "test")
         alone = len(sources)
-        sources, references = join_evenly(sources, references, LONGEST_TESTED)
+        rows = even_rows(alone, LONGEST_TESTED)
+        lengths = tokenizer.encode(references).lengths - 1
+        sources, references = _join(sources, rows), _join(references, rows)
+        begun = time.monotonic()
         outputs = generate(model, tokenizer, sources, beam_search, batch_size=256, **options)
+        decoding_seconds = time.monotonic() - begun
+        losses = token_losses(model, tokenizer, sources, references)
         bleu = metrics.bleu(references[:alone], outputs[:alone])
         result = {
             "task": TASK,
@@ -231,12 +287,13 @@ class TranslationBench:
                 "bleu_joined": metrics.bleu(references[alone:], outputs[alone:]) / 100,
             },
             "by_length": bleu_by_length(sources, references, outputs),
+            "by_captions": by_captions(rows, lengths, losses, references, outputs),
             "dev_loss": dev_loss,
             "signature": metrics.bleu_signature(),
             "parameters": model.count_params(),
             "seconds": round(seconds, 1),
             "target_tokens": tokens,
-            "decoding_seconds": round(time.monotonic() - begun, 1),
+            "decoding_seconds": round(decoding_seconds, 1),
             "samples": [
                 {"source": sources[i], "reference": references[i], "output": outputs[i]}
                 for i in range(3)

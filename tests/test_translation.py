@@ -14,9 +14,12 @@ from benchmarks.translation import (
     Translation,
     TranslationBench,
     bleu_by_length,
+    by_captions,
+    even_rows,
     join_captions,
-    join_evenly,
+    token_losses,
 )
+from keras_plm.data import translation_batches
 
 TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
         "num_heads": 2, "epochs": 2, "limit": 20, "beams": 2, "tokens_per_batch": 64}  # fmt: skip
@@ -51,9 +54,9 @@ def test_captions_are_joined_and_none_is_lost():
     assert (sizes == 1).sum() >= 25 and set(sizes) <= {1, 2, 3, 4}
     for source, target in zip(*joined, strict=True):
         assert source.replace("s", "t") == target
-    even, _ = join_evenly(sources[:7], targets[:7], longest=3)
-    assert even[:7] == sources[:7]
-    assert even[7:] == ["s0 s1", "s2 s3", "s4 s5", "s0 s1 s2", "s3 s4 s5"]
+    rows = [list(row) for row in even_rows(7, longest=3)]
+    assert rows[:7] == [[i] for i in range(7)]
+    assert rows[7:] == [[0, 1], [2, 3], [4, 5], [0, 1, 2], [3, 4, 5]]
 
 
 def test_bleu_is_of_the_sentences_of_each_length():
@@ -66,6 +69,32 @@ def test_bleu_is_of_the_sentences_of_each_length():
     ]  # fmt: skip
     np.testing.assert_allclose([found[0]["bleu"], found[2]["bleu"]], 100)
     assert found[1]["bleu"] < 10 and found[1]["words"] == 6
+
+
+def test_losses_are_those_of_each_place():
+    rows = even_rows(2, longest=2)  # each alone, then both
+    losses = [np.array([1.0, 3.0, 9.0]), np.array([5.0, 9.0]), np.array([1.0, 2.0, 6.0, 9.0])]
+    references = ["Ein Hund.", "Zwei.", "Ein Hund. Zwei."]
+    outputs = ["Ein Hund.", "Zwei. Drei.", "Ein Hund."]
+    alone, both = by_captions(rows, [2, 1], losses, references, outputs)
+    assert alone["losses"] == [3.0] and both["losses"] == [1.5, 6.0]  # ends are no place's
+    assert (alone["rows"], alone["length"], both["length"]) == (2, 4 / 3, 2 / 3)
+    assert (alone["too_few"], alone["too_many"]) == (0, 0.5)
+    assert (both["too_few"], both["too_many"]) == (1, 0)
+
+
+def test_losses_are_those_of_the_model(captions, tmp_path):
+    made = bench(captions, tmp_path)
+    settings = Translation("additive", **TINY)
+    tokenizer = made.tokenizer(settings)
+    model = settings.build(len(tokenizer))
+    model.compile(weighted_metrics=[])
+    sources, targets = made.part(settings, "test")
+    losses = token_losses(model, tokenizer, sources, targets)
+    assert [len(loss) for loss in losses] == tokenizer.encode(targets).lengths.tolist()
+    batches = translation_batches(sources, targets, tokenizer, training=False)
+    mean = model.evaluate(batches, verbose=0)
+    np.testing.assert_allclose(np.concatenate(losses).mean(), mean, rtol=1e-4)
 
 
 def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
