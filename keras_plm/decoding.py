@@ -243,7 +243,7 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
     texts = [""] * len(prompts)
     for i in range(len(batches)):
         if strategy is sample:  # or each batch would be drawn with the same numbers
-            options["seed"] = [seed, i]
+            options["seed"] = [*np.atleast_1d(seed), i]
         token_ids, _ = strategy(
             model,
             batches[i][0],
