@@ -36,6 +36,7 @@ FILES = {split: f"multi30k/{file}" for split, file in
 LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
 SOURCE, LICENCE = "github.com/multi30k/dataset", "captions of Flickr30k, free for research"
 BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
+LENGTHS = 12  # to which rows are padded: every one is a compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +193,7 @@ def by_captions(rows, lengths, losses, references, outputs):
 def token_losses(model, tokenizer, sources, targets):
     """For each pair of texts `-log P` of the target's tokens, each given those before it."""
     batches = translation_batches(
-        sources, targets, tokenizer, training=False, tokens_per_batch=4096, buckets=12
+        sources, targets, tokenizer, training=False, tokens_per_batch=4096, buckets=LENGTHS
     )
     losses = [None] * len(sources)
     for i in range(len(batches)):
@@ -325,7 +326,7 @@ class TranslationBench:
             targets,
             tokenizer,
             tokens_per_batch=settings.tokens_per_batch,
-            buckets=12,
+            buckets=LENGTHS,
             seed=seed,
         )
         steps = settings.epochs * len(batches)

@@ -26,8 +26,9 @@ TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers"
 
 
 @pytest.fixture
-def captions(tmp_path):
-    """A data folder with 40 made-up captions a part."""
+def captions(tmp_path, monkeypatch):
+    """A data folder with 40 made-up captions a part; rows of few lengths."""
+    monkeypatch.setattr("benchmarks.translation.LENGTHS", 2)
     rng = np.random.default_rng(0)
     folder = tmp_path / "data" / "multi30k"
     folder.mkdir(parents=True)
@@ -110,9 +111,9 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     seen = result["attention"]
     assert np.shape(seen["weights"]) == (len(seen["output"]), len(seen["source"]))
     assert not list((tmp_path / "runs").iterdir())
-    before = path.stat().st_mtime_ns
+    before, heard = path.stat().st_mtime_ns, len(said)
     bench(captions, tmp_path, said).run(settings, seed=0)
-    assert path.stat().st_mtime_ns == before and len(said) == 1
+    assert path.stat().st_mtime_ns == before and len(said) == heard
     bench(captions, tmp_path, said).run(Translation("additive", **{**TINY, "epochs": 1}), seed=0)
     assert json.loads(path.read_text())["fields"]["epochs"] == 1
     assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
@@ -132,10 +133,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
             self.save()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainingState, "on_train_batch_end", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TrainingState, "on_train_batch_end", stop)
         bench(captions, tmp_path).run(settings, seed=0)
-    monkeypatch.undo()
     said = []
     again = bench(captions, tmp_path, said).run(settings, seed=0)
     assert "goes on behind step 3/" in said[0]
@@ -155,16 +155,37 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
     names = {path.stem.rpartition("_")[0] for path in (tmp_path / "pictures").iterdir()}
     assert names == {"bleu_by", "attention", "step_times", "copying"}
 
+    def rows(name):
+        (path,) = (tmp_path / "results").rglob(f"{name}.*.json")
+        return json.loads(path.read_text())["rows"]
 
-def test_measurements_are_taken_once(tmp_path):
-    said = []
-    times = StepTimes(width=8, vocabulary_size=9, lengths=(4, 6), tokens=12, turns=1)
-    report = measure(times, tmp_path, said.append)
-    assert [(row["length"], row["batch"]) for row in report["rows"][::2]] == [(4, 3), (6, 2)]
-    assert measure(times, tmp_path, said.append) == report and len(said) == 2
-    copying = Copying(width=8, symbols=3, lengths=(2, 4), steps=4, tokens=15, seeds=1, test=5)
-    rows = measure(copying, tmp_path, said.append)["rows"]
-    assert len(rows) == 6 and all(0 <= row["accuracy"] <= 1 for row in rows)
+    times = rows("step_times")  # of 16 tokens
+    assert [(row["length"], row["batch"]) for row in times[::2]] == [(4, 4), (8, 2)]
+    assert len(rows("copying")) == 6
+    assert all(0 <= row["accuracy"] <= 1 for row in rows("copying"))
+
+
+def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatch):
+    taken = []
+
+    def run(self, part, progress):
+        taken.append(part["length"])
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        return [{**part, "seconds": 1.0}]
+
+    monkeypatch.setattr(StepTimes, "run", run)
+    times = StepTimes(lengths=(4, 6))
+    with pytest.raises(KeyboardInterrupt):
+        measure(times, tmp_path, print)
+    report = measure(times, tmp_path, print)
+    assert taken == [4, 6, 6] and [row["length"] for row in report["rows"]] == [4, 6]
+    assert measure(times, tmp_path, print) == report and len(taken) == 3
+    assert len(measure(StepTimes(lengths=(5,)), tmp_path, print)["rows"]) == 1
+    assert len(list(tmp_path.iterdir())) == 2  # the older one is kept
+
+
+def test_the_measured_models_are_of_one_size():
     counts = {name: make().count_params() for name, make in models(32, 20).items()}
     assert 0.8 < counts["RNN, attention"] / counts["Transformer"] <= 1
 
@@ -197,12 +218,14 @@ def test_bad_flags_end_with_one_sentence(flags, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
-def test_wrong_settings_and_mixed_files_are_named(captions, tmp_path):
+def test_wrong_settings_and_mixed_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="transformer or one of none.*model='mlp'"):
         Translation("mlp")
-    made = bench(captions, tmp_path)
-    made.run(Translation("none", **TINY), seed=0)
-    made.run(Translation("none", **{**TINY, "epochs": 1}), seed=1)
+    folder = tmp_path / "results" / "multi30k_en_de"
+    folder.mkdir(parents=True)
+    for seed, epochs in ((0, 2), (1, 3)):
+        result = {"run": "rnn.none", "seed": seed, "fields": {"epochs": epochs}}
+        (folder / f"rnn.none.seed{seed}.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="share their settings.*rnn.none"):
         markdown(tmp_path / "results")
 
