@@ -32,6 +32,7 @@ class Speed:
     )
     length: int = setting(128, "row length at fixed shapes")
     hub: bool = setting(True, "also time KerasHub, which takes long to load")
+    half: bool = setting(True, "also time bfloat16, which processors without it take minutes for")
     seed: int = setting(0, "of sentences and ids")
     shapes: str = setting(
         "8x12x512x64,32x8x128x64", "of attention: batch x heads x length x head width"
@@ -105,6 +106,9 @@ def speed(settings, sentences=None, out=None, say=print):
             say(f"{name}: in {out} already")
             continue
         work = make()
+        if not settings.half:
+            makers = {n: maker for n, maker in work.makers.items() if n not in work.half}
+            work = dataclasses.replace(work, makers=makers)
         say(f"{name}, in {work.unit} per second")
         report["results"][name] = {
             "unit": work.unit,
@@ -125,6 +129,8 @@ def _timed_before(report, out):
     def conditions(of):
         # A file from before a setting was there was timed with its default.
         settings = dataclasses.asdict(Speed()) | of["settings"]
+        # Results with more contestants than are asked for do as well.
+        settings["half"] = settings["half"] or not report["settings"]["half"]
         chosen = ("sizes", "work", "shapes", "translators")  # part of each result's name
         settings = {k: v for k, v in settings.items() if k not in chosen}
         return settings, of.get("sentences"), of["device"], of["backend"], of["versions"]

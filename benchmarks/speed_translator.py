@@ -98,7 +98,7 @@ def translating(settings, size):
         makers = peers | makers
         beside = {OURS: (TORCH,), OURS_HALF: (TORCH_HALF,)}
     amount = int((source > PAD).sum() + (labels > PAD).sum()) * settings.steps
-    return Work(makers, amount, "tokens", beside)
+    return Work(makers, amount, "tokens", beside, half=frozenset({OURS_HALF, TORCH_HALF}))
 
 
 def peer_turn(size, source, target, labels, steps, half):

@@ -67,6 +67,17 @@ def test_translation_trains_in_both_precisions(small, tmp_path):
         assert (f"| translate tiny: tokens | {peer} |" in table) == (peer in rows)
 
 
+def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
+    flags = [*small, "--work", "translate"]
+    alone, _ = timed(tmp_path, [*flags, "--no-half"])
+    half = {speed_translator.OURS_HALF, speed_translator.TORCH_HALF}
+    assert speed_translator.OURS in alone["translate tiny"]["contestants"]
+    assert not half & set(alone["translate tiny"]["contestants"])
+    both, _ = timed(tmp_path, flags)  # does not do with less
+    assert speed_translator.OURS_HALF in both["translate tiny"]["contestants"]
+    assert timed(tmp_path, [*flags, "--no-half"])[0] == both
+
+
 def test_every_text_takes_all_steps(small):
     """Random weights never write the end token, whatever they prefer."""
     written = []
