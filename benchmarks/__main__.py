@@ -175,8 +175,8 @@ def run_run(flags):
         return run_suite(flags)
     if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
         raise ValueError(
-            "A run has a --task or --task-file and an --encoder; a --scale is that of a suite, "
-            f"{', '.join(SUITES)}. Received: --suite {flags.suite}, --scale {flags.scale}, "
+            "A run has a --task or --task-file and an --encoder, or is a whole --suite, which "
+            f"alone has a --scale: {', '.join(SUITES)}. Received: --suite {flags.suite}, --scale {flags.scale}, "
             f"--task {flags.task}, --encoder {flags.encoder}"
         )
     run_all(flags, [from_flags(Run, flags)])

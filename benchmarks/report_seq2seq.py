@@ -71,7 +71,7 @@ def _markdown_of_rows(runs):
         return ""
     longest = next(iter(runs.values()))[0]["by_captions"][-1]["captions"]
     places = [f"loss at place {place}" for place in range(1, longest + 1)]
-    head = ["length", "sentences missing", "sentences too many", *places]
+    head = ["length", "rows: sentences missing", "too many", *places]
     table = ["", f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, results in runs.items():
         trained = [  # in rows of as many captions as in training

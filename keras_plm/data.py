@@ -295,9 +295,12 @@ def translation_batches(
         the target behind a start token; y: (B, T), the target with its end token; and weights.
 
     Raises:
-        ValueError: If there are not equally many, or if a text is empty or longer than
-            `max_length`, with its number.
+        ValueError: If there are not equally many, if a text is empty or longer than `max_length`,
+            with its number, or if they are no lists.
     """
+    for texts in (sources, targets):
+        if isinstance(texts, str) or not hasattr(texts, "__iter__"):
+            raise ValueError(f"Sources and targets are lists of texts. Received: {texts!r:.60}")
     sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise ValueError(

@@ -162,8 +162,8 @@ def beam_search(
     Raises:
         ValueError: If `beams` is less than 1 or `length_penalty` negative, or as in `greedy`.
     """
-    if beams < 1:
-        raise ValueError(f"`beams` must be 1 or more. Received: beams={beams}")
+    if not isinstance(beams, int | np.integer) or beams < 1:
+        raise ValueError(f"`beams` must be 1 or more, a whole number. Received: beams={beams}")
     if not 0 <= length_penalty < math.inf:
         raise ValueError(
             f"`length_penalty` must be 0 or more. Received: length_penalty={length_penalty}"
@@ -274,8 +274,10 @@ def alignment(model, tokenizer, source, target=None, **options):
         NumPy array, and two lists of strings, the end tokens included.
 
     Raises:
-        ValueError: If a text is empty, or the model has no attention.
+        ValueError: If a text is empty or no string, or the model has no attention.
     """
+    if not isinstance(source, str) or not isinstance(target, str | None):
+        raise ValueError(f"`source` and `target` are one text each. Received: {source!r}")
     if not source.strip() or (target is not None and not target.strip()):
         raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
     packed = tokenizer.pack([source])

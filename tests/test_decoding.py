@@ -202,7 +202,8 @@ def test_the_loop_ends_with_its_texts():
 @pytest.mark.parametrize(
     "decode, options, message",
     [
-        (beam_search, {"beams": 0}, "`beams` must be 1 or more. Received: beams=0"),
+        (beam_search, {"beams": 0}, "`beams` must be 1 or more, .* Received: beams=0"),
+        (beam_search, {"beams": 1.5}, "a whole number. Received: beams=1.5"),
         (beam_search, {"length_penalty": -1}, "`length_penalty` must be 0 or more"),
         (sample, {"temperature": 0}, "`temperature` must be above 0"),
         (sample, {"top_k": 0}, "`top_k` must be 1 or more"),
@@ -283,6 +284,8 @@ class TestTexts:
             alignment(model, tokenizer, " ")
         with pytest.raises(ValueError, match="must have words. Received: 'ein' and ''"):
             alignment(model, tokenizer, "ein", "")
+        with pytest.raises(ValueError, match="one text each. Received: \\['ein'\\]"):
+            alignment(model, tokenizer, ["ein"])
         with pytest.raises(ValueError, match="attends to nothing"):
             alignment(model, tokenizer, "ein", "der")
 
@@ -327,6 +330,8 @@ class TestTexts:
         "sources, targets, options, message",
         [
             (["a"], ["b", "c"], {}, "1 sources and 2 targets"),
+            ("a b", ["c"], {}, "are lists of texts. Received: 'a b'"),
+            (["a"], None, {}, "are lists of texts. Received: None"),
             (["ein", ""], ["der", "der"], {}, "source 1 is ''"),
             (["ein", "ein"], ["der", " "], {}, "target 1 is ' '"),
             (["ein Hund"], ["der Mann"], {"max_length": 2}, "more than 2 tokens.*source 0 with"),

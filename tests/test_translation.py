@@ -207,7 +207,8 @@ def test_copied_sequences_are_shifted_targets():
         (["--suite", "seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, test"),
         (["--suite", "seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
         (["--suite", "seq2seq", "--data", "nowhere"], "nowhere"),
-        (["--scale", "test"], "a --scale is that of a suite"),
+        (["--scale", "test"], "a whole --suite, which alone has a --scale: seq2seq"),
+        (["--suite", "seq2sq"], "seq2seq. Received: --suite seq2sq"),
         (["--task", "sst5"], "A run has a --task or --task-file and an --encoder"),
     ],
 )
