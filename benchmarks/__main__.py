@@ -176,8 +176,8 @@ def run_run(flags):
     if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
         raise ValueError(
             "A run has a --task or --task-file and an --encoder, or is a whole --suite, which "
-            f"alone has a --scale: {', '.join(SUITES)}. Received: --suite {flags.suite}, --scale {flags.scale}, "
-            f"--task {flags.task}, --encoder {flags.encoder}"
+            f"alone has a --scale: {', '.join(SUITES)}. Received: --suite {flags.suite}, "
+            f"--scale {flags.scale}, --task {flags.task}, --encoder {flags.encoder}"
         )
     run_all(flags, [from_flags(Run, flags)])
 
