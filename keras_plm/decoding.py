@@ -160,7 +160,8 @@ def beam_search(
         that reached `max_length` unfinished. NumPy arrays.
 
     Raises:
-        ValueError: If `beams` is less than 1 or `length_penalty` negative, or as in `greedy`.
+        ValueError: If `beams` is no whole number of 1 or more or `length_penalty` negative, or as
+            in `greedy`.
     """
     if not isinstance(beams, int | np.integer) or beams < 1:
         raise ValueError(f"`beams` must be 1 or more, a whole number. Received: beams={beams}")
