@@ -188,7 +188,7 @@ def run_suite(flags):
 
     from benchmarks.progress import console
     from benchmarks.run import Run
-    from benchmarks.suites import SUITES
+    from benchmarks.suites import SUITES, folder
 
     own = ("task", "task_file", "encoder", *(field.name for field in dataclasses.fields(Run)))
     given = [name for name in own if getattr(flags, name, None) is not None]
@@ -202,7 +202,7 @@ def run_suite(flags):
     suite = SUITES[flags.suite]
     runs = named(suite.scales, flags.scale or "small", "scale")
     console.print(f"{flags.suite}, after {suite.source}")
-    results = Path(flags.results) / flags.suite
+    results = folder(flags.results, flags.suite, flags.scale)
     suite.run(runs, flags.data, results, flags.seeds, console.print)
     console.print("\n" + suite.markdown(results))
     console.print(f"Result files: {results}")
@@ -315,6 +315,7 @@ def add_report(commands):
     text = "tables from result files"
     parser = commands.add_parser("report", help=text, description=text)
     parser.add_argument("--suite", default="first", metavar="NAME", help="(default first)")
+    parser.add_argument("--scale", metavar="NAME", help="of a suite that has scales")
     parser.add_argument(
         "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
     )
@@ -331,18 +332,21 @@ def run_report(flags):
         read_results,
         speed_tables,
     )
-    from benchmarks.suites import SUITES
+    from benchmarks.suites import SUITES, folder
 
     root, tables = Path(flags.results), {}
+    if flags.scale is not None:
+        named(named(SUITES, flags.suite, "suite with scales").scales, flags.scale, "scale")
+    kept = folder(root, flags.suite, flags.scale)
     if flags.readme and flags.suite not in ("first", *SUITES):
         raise ValueError(
             f"README shows the suites first, {', '.join(SUITES)}. "
             f"Received: --suite {flags.suite} --readme"
         )
     if flags.suite in SUITES:
-        tables[flags.suite] = SUITES[flags.suite].markdown(root / flags.suite)
+        tables[kept.name] = SUITES[flags.suite].markdown(kept)
     else:
-        results = read_results(root / flags.suite)
+        results = read_results(kept)
         tables["results"] = markdown(results)
         if flags.readme:
             tables |= speed_tables(root)
@@ -354,7 +358,7 @@ def run_report(flags):
             print(table)
     if flags.pictures:
         if flags.suite in SUITES:
-            pictures = SUITES[flags.suite].figures(root / flags.suite)
+            pictures = SUITES[flags.suite].figures(kept)
         else:
             read = sorted({r["task"] for r in results if r["method"] == "features"})
             pictures = {task: layer_figure(results, task) for task in read}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from pathlib import Path
 
 from benchmarks import report_seq2seq
 from benchmarks.sequences import Copying, StepTimes, measure
@@ -10,13 +11,14 @@ from benchmarks.translation import Translation, TranslationBench
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A published comparison.
+    """A published comparison. Each scale but "small" has its own folder of results.
 
     Args:
         run: `run(runs, data, results, seeds, progress)` does what is not done yet.
         markdown: `markdown(results)`, the tables of its result files.
         figures: `figures(results)`, a dict of pictures by name.
-        scales: Lists of runs by scale: "small" for two cores in hours, "test" for seconds.
+        scales: Lists of runs by scale: "small" for two cores in hours, "long" for a GPU or a day,
+            "test" for seconds.
         source: The tables and figures that it follows.
     """
 
@@ -25,6 +27,11 @@ class Suite:
     figures: typing.Callable
     scales: dict
     source: str
+
+
+def folder(results, suite, scale=None):
+    """Where a suite's results at a scale are."""
+    return Path(results) / (suite if scale in (None, "small") else f"{suite}_{scale}")
 
 
 def _run_seq2seq(runs, data, results, seeds, progress):
@@ -51,6 +58,7 @@ SUITES = {
         report_seq2seq.figures,
         {
             "small": [*(Translation(model) for model in _MODELS), StepTimes(), Copying()],
+            "long": [Translation(model, epochs=30) for model in ("transformer", "additive")],
             "test": [
                 *(Translation(model, **_TEST) for model in ("additive", "none", "transformer")),
                 StepTimes(width=16, vocabulary_size=20, lengths=(4, 8), tokens=16, turns=1),

@@ -67,6 +67,7 @@ class Batches(keras.utils.PyDataset):
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
         buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
         longest: No chosen length is larger: what the model reads.
+        vocabulary_size: How many token ids rows may hold, which `fit` compares with its model's.
         fill_last: If False, the last batch has only as many rows as a power of two needs: for
             outputs, not for means over batches, which Keras does not weigh on every backend.
         seed: Of all that is random.
@@ -96,6 +97,7 @@ class Batches(keras.utils.PyDataset):
         tokens_per_batch=None,
         buckets=4,
         longest=None,
+        vocabulary_size=None,
         fill_last=True,
         seed=0,
         shard=(0, 1),
@@ -113,6 +115,7 @@ class Batches(keras.utils.PyDataset):
         self.training = training
         self.batch_size = batch_size
         self.tokens_per_batch = tokens_per_batch
+        self.vocabulary_size = vocabulary_size
         self.fill_last = fill_last
         self.seed = seed
         self.shard = shard
@@ -365,6 +368,8 @@ class FitsBatches:
                     f"This encoder reads at most {limit} positions. "
                     f"Received: batches of length {source.buckets[-1]}"
                 )
+            if source.vocabulary_size is not None:
+                check_vocabulary(self, source.vocabulary_size)
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
             before = source.class_weight
             if class_weight is not None:
@@ -380,6 +385,19 @@ class FitsBatches:
         finally:
             if isinstance(source, Batches):
                 source.class_weight = before
+
+
+def check_vocabulary(model, count):
+    """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
+    known = getattr(model, "vocabulary_size", None)
+    if known is None:
+        known = getattr(getattr(model, "encoder", None), "vocabulary_size", None)
+    if known is not None and count > known:
+        raise ValueError(
+            "A model must know every id of its tokenizer: build it with "
+            "`vocabulary_size=len(tokenizer)`. "
+            f"Received: {count} pieces, vocabulary_size={known}"
+        )
 
 
 def class_weights(class_weight, labels=None):

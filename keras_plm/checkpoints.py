@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 import keras_plm
+from keras_plm.batching import check_vocabulary
 from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import BytePair, WordPiece
@@ -41,7 +42,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
             f"{folder} holds a model that keras_plm.save did not write: name another folder. "
             f"Received: {str(folder)!r}"
         )
-    _check_they_fit(encoder, tokenizer)
+    check_vocabulary(encoder, len(tokenizer))
     temporary = folder / "save.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -94,7 +95,7 @@ def load(folder, dtype=None):
     weights = _read_weights(folder / "model.safetensors")
     _assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
-    _check_they_fit(encoder, tokenizer)
+    check_vocabulary(encoder, len(tokenizer))
     return encoder, tokenizer
 
 
@@ -133,14 +134,6 @@ def average_weights(model, paths):
             f"{path} does not hold the weights of this model. Received: {error}"
         ) from error
     model.set_weights([m.astype(w.dtype) for m, w in zip(mean, before, strict=True)])
-
-
-def _check_they_fit(encoder, tokenizer):
-    if len(tokenizer) > encoder.vocabulary_size:
-        raise ValueError(
-            "The encoder must know every id of its tokenizer. "
-            f"Received: {len(tokenizer)} pieces, vocabulary_size={encoder.vocabulary_size}"
-        )
 
 
 def load_tokenizer(path):

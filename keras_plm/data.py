@@ -61,6 +61,7 @@ def batches(
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
         longest=max_length,
+        vocabulary_size=None if tokenizer is None else len(tokenizer),
         **{"fill_last": source.targets is not None, **options},
     )
     made.source = source
@@ -348,5 +349,6 @@ def translation_batches(
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
         longest=max_length,
+        vocabulary_size=len(tokenizer),
         **options,
     )

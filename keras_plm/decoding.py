@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, check_vocabulary
 from keras_plm.layers.fast import compiled
 
 IMPOSSIBLE = -1e30  # a score below all others, and finite
@@ -208,7 +208,8 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         A list of texts, the best for each prompt.
 
     Raises:
-        ValueError: If `prompts` is one string, a prompt is empty, or the model reads fewer tokens.
+        ValueError: If `prompts` is one string, a prompt is empty, the model reads fewer tokens, or
+            the tokenizer has more ids than it.
     """
     if isinstance(prompts, str):
         raise ValueError(f"`prompts` is a list of texts. Received: {prompts!r}")
@@ -218,14 +219,7 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         raise ValueError(f"A prompt must have text. Received: {prompts[empty[0]]!r} at {empty[0]}")
     if not prompts:
         return []
-    rows = tokenizer.encode(prompts)
-    limit = getattr(model, "max_sequence_length", None)
-    if limit is not None and rows.lengths.max() > limit:
-        longest = int(rows.lengths.argmax())
-        raise ValueError(
-            f"This model reads at most {limit} tokens: shorten or part the text. Received: "
-            f"{rows.lengths[longest]} tokens in prompt {longest}, {prompts[longest][:60]!r}"
-        )
+    rows = _encode(model, tokenizer, prompts)
 
     def collate(chosen, length, rng, epoch):
         token_ids = rows.padded("token_ids", chosen, length, pad=tokenizer.pad_id)
@@ -238,7 +232,7 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         collate,
         training=False,
         batch_size=min(batch_size, len(prompts)),
-        longest=limit,
+        longest=getattr(model, "max_sequence_length", None),
         fill_last=False,
     )
     texts = [""] * len(prompts)
@@ -260,6 +254,20 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
     return texts
 
 
+def _encode(model, tokenizer, texts):
+    """Token ids that the model can read."""
+    check_vocabulary(model, len(tokenizer))
+    rows = tokenizer.encode(texts)
+    limit = getattr(model, "max_sequence_length", None)
+    if limit is not None and rows.lengths.max() > limit:
+        longest = int(rows.lengths.argmax())
+        raise ValueError(
+            f"This model reads at most {limit} tokens: shorten or part the text. Received: "
+            f"{rows.lengths[longest]} tokens in text {longest}, {texts[longest][:60]!r}"
+        )
+    return rows
+
+
 def alignment(model, tokenizer, source, target=None, **options):
     """Where a model looks while it writes: what `keras_plm.plots.attention` draws.
 
@@ -275,19 +283,21 @@ def alignment(model, tokenizer, source, target=None, **options):
         NumPy array, and two lists of strings, the end tokens included.
 
     Raises:
-        ValueError: If a text is empty or no string, or the model has no attention.
+        ValueError: If a text is empty, longer than the model reads or no string, the tokenizer has
+            more ids than the model, or the model has no attention.
     """
     if not isinstance(source, str) or not isinstance(target, str | None):
         raise ValueError(f"`source` and `target` are one text each. Received: {source!r}")
     if not source.strip() or (target is not None and not target.strip()):
         raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
+    _encode(model, tokenizer, [source])
     packed = tokenizer.pack([source])
     start_id, end_id = tokenizer.start_id, tokenizer.end_id
     if target is None:
         written = beam_search(model, packed, start_id, end_id, **options)[0][0, 0]
         written = [*until_end(written, end_id), end_id]
     else:
-        written = tokenizer.encode([target]).token_ids
+        written = _encode(model, tokenizer, [target]).token_ids
     inputs = {**packed, "target_ids": np.array([[start_id, *written[:-1]]], "int32")}
     inputs = {name: ops.convert_to_tensor(inputs[name]) for name in model.input}
     weights = model.attention_weights(inputs)

@@ -20,6 +20,23 @@ def shapes(outputs):
     return [tuple(x.shape) for x in keras.tree.flatten(outputs)]
 
 
+def check_elsewhere(make, inputs):
+    """All is computed where the inputs are, on a GPU say; torch's `meta` stands for one here.
+
+    There a NumPy array in an expression with a tensor fails, which on the CPU works.
+
+    Args:
+        make: Gives an unbuilt layer or a fresh model.
+        inputs: A dict of NumPy arrays by argument name.
+    """
+    if keras.backend.backend() != "torch":
+        return  # the others move arrays by themselves
+    with keras.device("meta"):
+        called = make()
+        outputs = called(inputs) if isinstance(called, keras.Model) else called(**inputs)
+    assert all(x.device.type == "meta" for x in keras.tree.flatten(outputs))
+
+
 def check_layer(layer, inputs, tmp_path, learns=True):
     """Config round trip, symbolic = real shapes, save -> load, every weight learns.
 
@@ -32,6 +49,7 @@ def check_layer(layer, inputs, tmp_path, learns=True):
     config = layer.get_config()
     again = type(layer).from_config(config)
     assert again.get_config() == config
+    check_elsewhere(lambda: type(layer).from_config(config), inputs)
 
     symbols = {
         name: keras.Input(array.shape[1:], dtype=array.dtype.name, name=name)
@@ -71,6 +89,7 @@ def check_reloads(model, inputs, tmp_path):
     again = type(model).from_config(model.get_config())
     assert again.get_config() == model.get_config()
     assert again.count_params() == model.count_params()
+    check_elsewhere(lambda: type(model).from_config(model.get_config()), inputs)
     again.set_weights(model.get_weights())
     assert_close(again(inputs), outputs, atol=1e-6)
     path = tmp_path / "model.keras"

@@ -221,6 +221,13 @@ def test_hidden_keys_get_exactly_zero(dtype):
     assert (to_numpy(ops.cast(weights, "float32"))[..., ~mask] == 0).all()
 
 
+@pytest.mark.filterwarnings("error:.*softmax:UserWarning")
+def test_one_key_alone_gets_all_without_a_warning():
+    layer, one = MultiHeadAttention(2, 6), normal(2, 1, 6)
+    for scores in (DotProductAttention()(query=one, value=one), layer(one, return_weights=True)):
+        assert_close(scores[1], np.ones(scores[1].shape), atol=0)
+
+
 def test_masks_combine():
     padding = np.array([[True, True, False]])
     allowed = np.array([[True, False, True], [True, True, True]])

@@ -278,6 +278,23 @@ class TestTexts:
         assert written == [*(names[i] for i in until_end(ids[0, 0], tokenizer.end_id)), end]
         assert weights.shape[-2] == len(written)
 
+    def test_what_the_model_cannot_read_is_named(self, tokenizer):
+        model = Transformer(len(tokenizer) - 1, 1, 2, 8)
+        pairs = translation_batches(self.lines, self.lines, tokenizer)
+        model.compile(AdamW(1e-2))
+        for use in (
+            lambda: generate(model, tokenizer, self.lines),
+            lambda: alignment(model, tokenizer, self.lines[0]),
+            lambda: model.fit(pairs),
+        ):
+            with pytest.raises(ValueError, match="must know every id of its tokenizer"):
+                use()
+        model = Transformer(len(tokenizer), 1, 2, 8, positions="learned", max_sequence_length=4)
+        long = " ".join(self.lines)
+        for texts in ((long,), ("ein", long)):
+            with pytest.raises(ValueError, match="at most 4 tokens: shorten or part"):
+                alignment(model, tokenizer, *texts)
+
     def test_no_alignment_without_words_or_attention(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=None)
         with pytest.raises(ValueError, match="must have words. Received: ' ' and None"):
@@ -307,7 +324,7 @@ class TestTexts:
             generate(model, tokenizer, "ein Hund")
         with pytest.raises(ValueError, match="must have text. Received: ' ' at 1"):
             generate(model, tokenizer, ["ein", " "])
-        with pytest.raises(ValueError, match="at most 4 tokens.*in prompt 1, 'zwei Hunde"):
+        with pytest.raises(ValueError, match="at most 4 tokens.*in text 1, 'zwei Hunde"):
             generate(model, tokenizer, self.lines)
 
     def test_batches_shift_the_target(self, tokenizer):

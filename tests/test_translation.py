@@ -151,6 +151,8 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
     table = capsys.readouterr().out
     for name in ("RNN, additive", "RNN, one vector", "Transformer"):
         assert f"| {name} |" in table
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["seq2seq_test"]
+    flags += ["--scale", "test"]
     assert main(["report", *flags, "--pictures", str(tmp_path / "pictures")]) == 0
     names = {path.stem.rpartition("_")[0] for path in (tmp_path / "pictures").iterdir()}
     assert names == {"bleu_by", "attention", "step_times", "copying"}
@@ -204,7 +206,7 @@ def test_copied_sequences_are_shifted_targets():
     [
         (["--suite", "seq2seq", "--task", "sst5"], "brings its own.*--task beside"),
         (["--suite", "seq2seq", "--epochs", "3"], "brings its own.*--epochs beside"),
-        (["--suite", "seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, test"),
+        (["--suite", "seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, long, test"),
         (["--suite", "seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
         (["--suite", "seq2seq", "--data", "nowhere"], "nowhere"),
         (["--scale", "test"], "a whole --suite, which alone has a --scale: seq2seq"),
@@ -217,6 +219,15 @@ def test_bad_flags_end_with_one_sentence(flags, match, capsys):
 
     assert main(["run", *flags]) == 2
     assert re.search(match, capsys.readouterr().err)
+
+
+def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
+    assert main(["report", "--suite", "seq2seq", "--scale", "huge"]) == 2
+    assert "small, long, test" in capsys.readouterr().err
+    assert main(["report", "--scale", "long"]) == 2
+    assert "Unknown suite with scales 'first'. Known: seq2seq" in capsys.readouterr().err
+    assert main(["report", "--suite", "seq2seq", "--results", str(tmp_path)]) == 2
+    assert str(tmp_path / "seq2seq") in capsys.readouterr().err
 
 
 def test_wrong_settings_and_mixed_files_are_named(tmp_path):

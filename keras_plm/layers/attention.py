@@ -55,7 +55,12 @@ def masked_softmax(scores, mask=None):
     if mask is not None:
         # Added, because the small mask broadcasts: one pass over the scores, `where` takes two.
         wide = wide + additive_mask(mask, wide.dtype)
-    return ops.cast(ops.softmax(wide, axis=-1), scores.dtype)
+    return ops.cast(softmax(wide), scores.dtype)
+
+
+def softmax(scores):
+    """Over the last axis. One key alone is no mistake here, as Keras' own softmax warns it is."""
+    return 0 * scores + 1 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps):

@@ -172,7 +172,7 @@ class SinePositionEmbedding(keras.layers.Layer):
         width = inputs.shape[-1]
         positions = ops.cast(ops.arange(ops.shape(inputs)[1]) + start, "float32")
         rates = 10000.0 ** -(np.arange(0, width, 2) / width)  # (D / 2,)
-        angles = positions[:, None] * rates.astype("float32")  # (T, D / 2)
+        angles = ops.outer(positions, rates.astype("float32"))  # (T, D / 2)
         pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (T, D / 2, 2)
         return ops.cast(ops.reshape(pairs, (-1, width)), self.compute_dtype)
 

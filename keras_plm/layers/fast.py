@@ -39,7 +39,7 @@ class Dropout(keras.layers.Dropout):
     >>> layer = Dropout(0.5)
     >>> float(layer(np.ones((2, 3)), training=False)[0, 0])
     1.0
-    >>> sorted({float(x) for x in np.ravel(layer(np.ones((9, 9)), training=True))})
+    >>> sorted({float(x) for x in keras.ops.ravel(layer(np.ones((9, 9)), training=True))})
     [0.0, 2.0]
     """
 

@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N hea
 import keras
 from keras import ops
 
-from keras_plm.layers.attention import check_masks, combine_masks
+from keras_plm.layers.attention import check_masks, combine_masks, softmax
 from keras_plm.layers.fast import (
     Dense,
     Dropout,
@@ -188,7 +188,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _explicit(self, query, key, value, mask, training):
         # Heads before steps: (B, N, T, H), (B, N, S, H), (B, N, S, H)
         query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-        weights = ops.softmax(scaled_scores(query, key, mask), axis=-1)  # (B, N, T, S)
+        weights = softmax(scaled_scores(query, key, mask))  # (B, N, T, S)
         dropped = self.weights_dropout(weights, training=True) if training else weights
         context = ops.matmul(dropped, value)  # (B, N, T, H)
         return ops.transpose(context, (0, 2, 1, 3)), weights  # (B, T, N, H)
