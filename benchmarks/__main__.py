@@ -33,6 +33,9 @@ def main(arguments=None):
             )
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, ImportError, OSError) as error:
         # One sentence: the library's messages say the rule, the fix and what was received.
         print(f"error: {error}", file=sys.stderr)
@@ -99,7 +102,9 @@ def add_bench_flags(parser, required=True):
     parser.add_argument("--encoder", required=required, metavar="DIR", help="an encoder's folder")
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default 3)")
-    parser.add_argument("--suite", default="local", metavar="NAME", help="folder of results")
+    parser.add_argument(
+        "--suite", default="local", metavar="NAME", help="folder of results (default local)"
+    )
     parser.add_argument(
         "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
     )
@@ -161,7 +166,8 @@ def add_run(commands):
         description=f"{text}: --suite {', '.join(SUITES)} needs neither task nor encoder.",
     )
     add_bench_flags(parser, required=False)
-    parser.add_argument("--scale", metavar="NAME", help="of a suite (default small)")
+    scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
+    parser.add_argument("--scale", metavar="NAME", help=f"of a whole suite ({scales})")
     add_flags(parser, Run)
     parser.set_defaults(run=run_run)
 
@@ -173,6 +179,8 @@ def run_run(flags):
 
     if flags.suite in SUITES:
         return run_suite(flags)
+    if flags.suite != "local" and not (flags.task or flags.task_file or flags.encoder):
+        named(SUITES, flags.suite, "suite")
     if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
         raise ValueError(
             "A run has a --task or --task-file and an --encoder, or is a whole --suite, which "
@@ -336,7 +344,12 @@ def run_report(flags):
 
     root, tables = Path(flags.results), {}
     if flags.scale is not None:
-        named(named(SUITES, flags.suite, "suite with scales").scales, flags.scale, "scale")
+        if flags.suite not in SUITES:
+            raise ValueError(
+                f"Only a whole --suite has scales: {', '.join(SUITES)}. "
+                f"Received: --suite {flags.suite} --scale {flags.scale}"
+            )
+        named(SUITES[flags.suite].scales, flags.scale, "scale")
     kept = folder(root, flags.suite, flags.scale)
     if flags.readme and flags.suite not in ("first", *SUITES):
         raise ValueError(
@@ -373,7 +386,7 @@ def add_speed(commands):
     from benchmarks.settings import add_flags
     from benchmarks.speed import Speed
 
-    text = "our throughput beside transformers' and KerasHub's, in one run"
+    text = "our throughput beside the peers', in one run"
     parser = commands.add_parser("speed", help=text, description=text)
     parser.add_argument("--data", metavar="DIR", help="for real sentences: its sst/trees")
     parser.add_argument("--out", metavar="FILE", help="also write a JSON file")

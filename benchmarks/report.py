@@ -23,7 +23,10 @@ def read_results(folder):
     for path in sorted(Path(folder).glob("**/*.seed*.json")):
         results.append(read_json(path))
     if not results:
-        raise ValueError(f"No result file below {folder}. Received: {str(folder)!r}")
+        raise ValueError(
+            f"No result file below {folder}: `python -m benchmarks run` writes them. "
+            f"Received: {str(folder)!r}"
+        )
     return results
 
 

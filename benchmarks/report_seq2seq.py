@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.records import read_json
 from benchmarks.report import read_results
-from benchmarks.translation import LONGEST_TRAINED
+from benchmarks.translation import LONGEST_TESTED, LONGEST_TRAINED
 from keras_plm.plots import attention, lines
 
 NAMES = {
@@ -63,28 +63,28 @@ def markdown(folder):
 
 
 def _markdown_of_rows(runs):
-    """A row a model: do rows of captions come out whole, and the loss at each place of a row."""
+    """A row a model: BLEU by captions in a row, are all written, and the loss by place in a row."""
     # Files of the first runs have no such part.
     runs = {n: [r for r in results if "by_captions" in r] for n, results in runs.items()}
     runs = {name: results for name, results in runs.items() if results}
     if not runs:
         return ""
-    longest = next(iter(runs.values()))[0]["by_captions"][-1]["captions"]
-    places = [f"loss at place {place}" for place in range(1, longest + 1)]
-    head = ["length", "rows: sentences missing", "too many", *places]
+    trained = f"2 to {LONGEST_TRAINED}"
+    beyond = range(LONGEST_TRAINED + 1, LONGEST_TESTED + 1)
+    head = [f"BLEU: {count} in a row" for count in range(1, LONGEST_TESTED + 1)]
+    head += [f"{trained}: words", "stops missing", "stops too many"]
+    head += [f"loss at places 1 to {LONGEST_TRAINED}", *(f"at {place}" for place in beyond)]
     table = ["", f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, results in runs.items():
-        trained = [  # in rows of as many captions as in training
-            part for r in results for part in r["by_captions"]
-            if 1 < part["captions"] <= LONGEST_TRAINED
-        ]  # fmt: skip
-        rows = [part["rows"] for part in trained]
-        length, few, many = (
-            np.average([part[key] for part in trained], weights=rows)
-            for key in ("length", "too_few", "too_many")
-        )
+        counts = zip(*(r["by_captions"] for r in results), strict=True)
+        cells = [f"{np.mean([part['bleu'] for part in parts]):.1f}" for parts in counts]
+        cells[0] += f" ({len(results)})"
+        parts = [part for r in results for part in r["by_captions"][1:LONGEST_TRAINED]]
+        rows = [part["rows"] for part in parts]
+        for key in ("length", "too_few", "too_many"):
+            cells.append(f"{np.average([part[key] for part in parts], weights=rows):.0%}")
         losses = np.mean([r["by_captions"][-1]["losses"] for r in results], axis=0)
-        cells = [f"{length:.0%} ({len(results)})", f"{few:.0%}", f"{many:.0%}"]
+        losses = [losses[:LONGEST_TRAINED].mean(), *losses[LONGEST_TRAINED:]]
         cells += [f"{loss:.2f}" for loss in losses]
         table.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
     return "\n".join(table) + "\n"
@@ -98,18 +98,14 @@ def figures(folder):
         first = min(runs.get(name, ()), key=lambda result: result["seed"], default=None)
         if first is not None:
             seen = first["attention"]
-            pieces = [[_shown(piece) for piece in seen[side]] for side in ("output", "source")]
-            pictures[f"attention_{name.split('.')[0]}"] = attention(seen["weights"], *pieces, title)
+            pictures[f"attention_{name.split('.')[0]}"] = attention(
+                seen["weights"], seen["output"], seen["source"], title
+            )
     for path in sorted(Path(folder).glob("step_times.*.json")):
         pictures[path.stem.replace(".", "_")] = _step_times(read_json(path))
     for path in sorted(Path(folder).glob("copying.*.json")):
         pictures[path.stem.replace(".", "_")] = _copying(read_json(path))
     return pictures
-
-
-def _shown(piece):
-    """A piece as it is read: a mark where no space stood before it."""
-    return piece[1:] if piece.startswith(" ") else piece if piece[0] == "[" else f"·{piece}"
 
 
 def _bleu_by_length(runs):

@@ -362,14 +362,7 @@ class FitsBatches:
                     "stop early a callback. "
                     f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
                 )
-            limit = getattr(getattr(self, "encoder", None), "max_sequence_length", None)
-            if limit is not None and source.buckets[-1] > limit:
-                raise ValueError(
-                    f"This encoder reads at most {limit} positions. "
-                    f"Received: batches of length {source.buckets[-1]}"
-                )
-            if source.vocabulary_size is not None:
-                check_vocabulary(self, source.vocabulary_size)
+            check_batches(self, source)
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
             before = source.class_weight
             if class_weight is not None:
@@ -385,6 +378,29 @@ class FitsBatches:
         finally:
             if isinstance(source, Batches):
                 source.class_weight = before
+
+    def evaluate(self, x=None, *args, **kwargs):
+        check_batches(self, x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        check_batches(self, x)
+        return super().predict(x, *args, **kwargs)
+
+
+def check_batches(model, batches):
+    """Raises unless a model can read these `Batches`; other data pass."""
+    if not isinstance(batches, Batches):
+        return
+    limit = getattr(getattr(model, "encoder", model), "max_sequence_length", None)
+    if limit is not None and batches.buckets[-1] > limit:
+        raise ValueError(
+            f"This model reads at most {limit} positions: make the batches with "
+            f"`max_length={limit}`, to which they are padded then. "
+            f"Received: batches of length {batches.buckets[-1]}"
+        )
+    if batches.vocabulary_size is not None:
+        check_vocabulary(model, batches.vocabulary_size)
 
 
 def check_vocabulary(model, count):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_plm.batching import Batches, class_weights
+from keras_plm.tokenizers.subwords import check_start
 
 
 def batches(
@@ -297,7 +298,7 @@ def translation_batches(
 
     Raises:
         ValueError: If there are not equally many, if a text is empty or longer than `max_length`,
-            with its number, or if they are no lists.
+            with its number, if they are no lists, or the tokenizer has no start token.
     """
     for texts in (sources, targets):
         if isinstance(texts, str) or not hasattr(texts, "__iter__"):
@@ -308,6 +309,7 @@ def translation_batches(
             "Every source needs one target. "
             f"Received: {len(sources)} sources and {len(targets)} targets"
         )
+    check_start(tokenizer)
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32
     encoded = []

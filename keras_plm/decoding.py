@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_plm.batching import Batches, check_vocabulary
 from keras_plm.layers.fast import compiled
+from keras_plm.tokenizers.subwords import check_start
 
 IMPOSSIBLE = -1e30  # a score below all others, and finite
 EXTRA_STEPS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50
@@ -145,7 +146,7 @@ def beam_search(
 
     A text that ends among the K best of its step is finished; a row is done when K are. Finished
     texts are compared by `log P / ((5 + length) / 6) ** length_penalty`; without the penalty short
-    ones win. With one beam it is `greedy`.
+    ones win. With one beam it writes what `greedy` writes.
 
     Reference: length penalty: Wu et al. 2016, arXiv 1609.08144, section 7, equation 14; 4 beams and
     0.6: Vaswani et al. 2017, section 6.1.
@@ -202,17 +203,23 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         prompts: A list of texts.
         strategy: `greedy`, `sample` or `beam_search`.
         batch_size: Prompts read together.
-        **options: Of the strategy.
+        **options: Of the strategy. With `sample` a text depends on the `seed` and on the place of
+            its prompt among the others.
 
     Returns:
         A list of texts, the best for each prompt.
 
     Raises:
         ValueError: If `prompts` is one string, a prompt is empty, the model reads fewer tokens, or
-            the tokenizer has more ids than it.
+            the tokenizer has more ids than it, or one of the three is of another kind.
     """
     if isinstance(prompts, str):
         raise ValueError(f"`prompts` is a list of texts. Received: {prompts!r}")
+    if not callable(strategy):
+        raise ValueError(
+            "`strategy` is one of the functions `greedy`, `sample` and `beam_search`, without "
+            f"quotes. Received: {strategy!r}"
+        )
     prompts = list(prompts)
     empty = [i for i, prompt in enumerate(prompts) if not prompt.strip()]
     if empty:
@@ -256,6 +263,12 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
 
 def _encode(model, tokenizer, texts):
     """Token ids that the model can read."""
+    if not hasattr(model, "step"):
+        raise ValueError(
+            "Only a model with a step can write: a `Seq2Seq`, a `Transformer` or your own. "
+            f"Received: {type(model).__name__}"
+        )
+    check_start(tokenizer)
     check_vocabulary(model, len(tokenizer))
     rows = tokenizer.encode(texts)
     limit = getattr(model, "max_sequence_length", None)
@@ -280,7 +293,7 @@ def alignment(model, tokenizer, source, target=None, **options):
 
     Returns:
         `(weights, target_pieces, source_pieces)`: weights (T, S), of a Transformer (L, N, T, S), a
-        NumPy array, and two lists of strings, the end tokens included.
+        NumPy array, and two lists of strings, the end tokens included where they were written.
 
     Raises:
         ValueError: If a text is empty, longer than the model reads or no string, the tokenizer has
@@ -294,8 +307,8 @@ def alignment(model, tokenizer, source, target=None, **options):
     packed = tokenizer.pack([source])
     start_id, end_id = tokenizer.start_id, tokenizer.end_id
     if target is None:
-        written = beam_search(model, packed, start_id, end_id, **options)[0][0, 0]
-        written = [*until_end(written, end_id), end_id]
+        best = beam_search(model, packed, start_id, end_id, **options)[0][0, 0]
+        written = best[: len(until_end(best, end_id)) + 1]
     else:
         written = _encode(model, tokenizer, [target]).token_ids
     inputs = {**packed, "target_ids": np.array([[start_id, *written[:-1]]], "int32")}

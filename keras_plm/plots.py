@@ -87,8 +87,10 @@ def score_by_layer(table, title="", metric="score", baselines=None):
 def attention(weights, query_tokens, key_tokens, title=""):
     """Heat maps of where each query token looks: the darker, the more weight.
 
-    All panels share one scale, from white at 0 to the largest weight drawn. To be compared with
-    Figure 3 of Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473.
+    All panels share one scale, from white at 0 to the largest weight drawn. Tokens too small to be
+    read, as those of a long sentence in many panels, are left out. Blanks in tokens, as where a
+    word begins in byte pairs, are drawn as ▁. To be compared with Figure 3 of Bahdanau et al. 2015,
+    https://arxiv.org/abs/1409.0473.
 
     Args:
         weights: Of one sentence, an array or tensor: `(T, S)` one picture, `(N, T, S)` a picture
@@ -107,7 +109,8 @@ def attention(weights, query_tokens, key_tokens, title=""):
     """
     from matplotlib.colors import LinearSegmentedColormap
 
-    weights, queries, keys = ops.convert_to_numpy(weights), list(query_tokens), list(key_tokens)
+    weights = ops.convert_to_numpy(weights)
+    queries, keys = ([t.replace(" ", "▁") for t in side] for side in (query_tokens, key_tokens))
     if weights.ndim not in (2, 3, 4):
         raise ValueError(
             "`weights` is of one sentence: (T, S), (N, T, S) by heads, or (L, N, T, S) by layers "

@@ -161,6 +161,8 @@ def test_a_window_hides_what_is_far():
     "masks, message",
     [
         ({"padding_mask": np.ones((B, S + 1), bool)}, r"padding_mask.shape=\(2, 6\)"),
+        ({"padding_mask": np.ones((B, 1), bool)}, r"padding_mask.shape=\(2, 1\)"),
+        ({"padding_mask": np.ones((B, S), "float32")}, "True where to look.*float32"),
         ({"padding_mask": np.ones((B, T, S), bool)}, r"padding_mask.shape=\(2, 3, 5\)"),
         ({"attention_mask": np.ones((B, S, T), bool)}, r"attention_mask.shape=\(2, 5, 3\)"),
         ({"attention_mask": np.ones(S, bool)}, r"attention_mask.shape=\(5,\)"),
@@ -338,6 +340,16 @@ class TestMultiHead:
     def test_cache_needs_its_place(self):
         with pytest.raises(ValueError, match="a place in `cache`"):
             self.layer()(query=normal(B, S, 5), cache_index=0)
+        layer = self.layer()
+        with pytest.raises(ValueError, match="that is not built"):
+            layer.keys_and_values(normal(B, S, 5))
+        layer(query=normal(B, S, 5))
+        with pytest.raises(ValueError, match="Received: a layer of self-attention"):
+            layer.keys_and_values(normal(B, S, 5))
+        cache = np.zeros((B, 2, S, layer.num_heads, layer.hidden_dim // layer.num_heads))
+        for index in (-1, S):
+            with pytest.raises(ValueError, match=f"cache_index={index}"):
+                layer(query=normal(B, 1, 5), cache=cache, cache_index=index)
 
     def test_heads_must_divide_the_width(self):
         with pytest.raises(ValueError, match="must divide `hidden_dim`"):

@@ -16,9 +16,9 @@ from keras_plm.decoding import (
     sample,
     until_end,
 )
-from keras_plm.models import Seq2Seq, Transformer
+from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.optimization import AdamW
-from keras_plm.tokenizers import BytePair
+from keras_plm.tokenizers import BytePair, WordPiece
 from tests.checks import assert_close, to_numpy
 
 V, B, S = 7, 3, 5
@@ -275,7 +275,7 @@ class TestTexts:
         weights, written, _ = alignment(model, tokenizer, source, max_length=4)
         rows = tokenizer.pack([source])
         ids = beam_search(model, rows, tokenizer.start_id, tokenizer.end_id, max_length=4)[0]
-        assert written == [*(names[i] for i in until_end(ids[0, 0], tokenizer.end_id)), end]
+        assert written == [names[i] for i in ids[0, 0]] and end not in written
         assert weights.shape[-2] == len(written)
 
     def test_what_the_model_cannot_read_is_named(self, tokenizer):
@@ -286,6 +286,8 @@ class TestTexts:
             lambda: generate(model, tokenizer, self.lines),
             lambda: alignment(model, tokenizer, self.lines[0]),
             lambda: model.fit(pairs),
+            lambda: model.evaluate(pairs),
+            lambda: model.predict(pairs),
         ):
             with pytest.raises(ValueError, match="must know every id of its tokenizer"):
                 use()
@@ -294,6 +296,22 @@ class TestTexts:
         for texts in ((long,), ("ein", long)):
             with pytest.raises(ValueError, match="at most 4 tokens: shorten or part"):
                 alignment(model, tokenizer, *texts)
+        model.compile(AdamW(1e-2))
+        with pytest.raises(ValueError, match="`max_length=4`.*Received: batches of length 8"):
+            model.fit(translation_batches(self.lines[:1], self.lines[:1], tokenizer))
+
+    def test_what_cannot_write_is_named(self, tokenizer):
+        model = Seq2Seq(len(tokenizer), 4, 6)
+        with pytest.raises(ValueError, match="without quotes. Received: 'sample'"):
+            generate(model, tokenizer, self.lines, strategy="sample")
+        with pytest.raises(ValueError, match="with a step.*Received: BERT"):
+            generate(BERT(9, 1, 1, 4, 4), tokenizer, self.lines)
+        for use in (
+            lambda pieces: generate(model, pieces, self.lines),
+            lambda pieces: translation_batches(self.lines, self.lines, pieces),
+        ):
+            with pytest.raises(ValueError, match="as `BytePair`. Received: WordPiece"):
+                use(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
 
     def test_no_alignment_without_words_or_attention(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=None)

@@ -42,10 +42,10 @@ def panels(figure):
 
 def test_attention_of_one_sentence(tmp_path):
     weights = np.random.default_rng(0).random((5, 7)).astype("float32")
-    queries, keys = ["Das", "Mädchen", "läuft"], ["the", "girl", "$runs$", "off", "."]
+    queries, keys = ["Das", "Mädchen", "läuft"], ["the", " girl", "$runs$", "off", "."]
     figure = attention(ops.convert_to_tensor(weights), queries, keys, "Übersetzung")
     (axes,) = panels(figure)
-    assert ticks(axes) == [queries, keys]
+    assert ticks(axes) == [queries, ["the", "▁girl", *keys[2:]]]
     assert figure.get_suptitle() == "Übersetzung" and axes.get_title() == ""
     picture = axes.images[0]
     np.testing.assert_array_equal(picture.get_array(), weights[:3, :5])

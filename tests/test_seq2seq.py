@@ -6,7 +6,7 @@ import pytest
 
 from keras_plm.data import translation_batches
 from keras_plm.decoding import greedy
-from keras_plm.layers import BilinearAttention
+from keras_plm.layers import BilinearAttention, MultiHeadAttention
 from keras_plm.models import (
     SEQ2SEQ_SIZES,
     TRANSFORMER_SIZES,
@@ -205,12 +205,23 @@ def test_bad_settings_are_named():
     learned = transformer(positions="learned", max_sequence_length=5)
     with pytest.raises(ValueError, match="at most 5 positions"):
         learned(some_inputs())
+    for layer in (BilinearAttention, MultiHeadAttention(1, 6), keras.layers.AdditiveAttention()):
+        with pytest.raises(ValueError, match="layers.Attention`'s family"):
+            Seq2Seq(V, 4, 6, attention=layer)
+    with pytest.raises(ValueError, match="of the default loss.*Received: label_smoothing=0.1"):
+        transformer().compile(loss="mse", label_smoothing=0.1)
+    mask = {"padding_mask": np.ones((B, S + 1), bool)}
+    with pytest.raises(ValueError, match="padding_mask.*S=7.*Received: .*8"):
+        Seq2Seq(V, 4, 6)({**some_inputs(), **mask})
 
 
 class Letters:
     """A tokenizer of lists of numbers as words, for tasks of symbols."""
 
     pad_id, start_id, end_id = PAD, START, END
+
+    def __len__(self):
+        return V
 
     def encode(self, texts):
         from keras_plm.tokenizers import Encoded

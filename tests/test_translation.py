@@ -210,7 +210,7 @@ def test_copied_sequences_are_shifted_targets():
         (["--suite", "seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
         (["--suite", "seq2seq", "--data", "nowhere"], "nowhere"),
         (["--scale", "test"], "a whole --suite, which alone has a --scale: seq2seq"),
-        (["--suite", "seq2sq"], "seq2seq. Received: --suite seq2sq"),
+        (["--suite", "seq2sq"], "Unknown suite 'seq2sq'. Did you mean 'seq2seq'?"),
         (["--task", "sst5"], "A run has a --task or --task-file and an --encoder"),
     ],
 )
@@ -225,7 +225,7 @@ def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
     assert main(["report", "--suite", "seq2seq", "--scale", "huge"]) == 2
     assert "small, long, test" in capsys.readouterr().err
     assert main(["report", "--scale", "long"]) == 2
-    assert "Unknown suite with scales 'first'. Known: seq2seq" in capsys.readouterr().err
+    assert "Only a whole --suite has scales: seq2seq" in capsys.readouterr().err
     assert main(["report", "--suite", "seq2seq", "--results", str(tmp_path)]) == 2
     assert str(tmp_path / "seq2seq") in capsys.readouterr().err
 

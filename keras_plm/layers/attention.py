@@ -64,10 +64,10 @@ def softmax(scores):
 
 
 def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps):
-    """Compares the shapes of masks with those of what they mask, as far as they are known.
+    """Compares masks with what they mask, as far as its shape is known.
 
     Raises:
-        ValueError: If a mask has another rank, or an axis of another length.
+        ValueError: If a mask has another rank or an axis of another length, or holds fractions.
     """
     steps = {"padding_mask": "(B, S)", "attention_mask": "(B, T, S) or (T, S)"}
     wanted = {"padding_mask": (batch, source_steps)}
@@ -79,13 +79,19 @@ def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps)
         if name == "attention_mask" and len(shape) == 2:
             expected = expected[1:]
         fits = len(shape) == len(expected) and all(
-            None in (have, want) or have in (1, want)
-            for have, want in zip(shape, expected, strict=True)
+            # One row may stand for all; one key for all would be a mask of another step.
+            None in (have, want) or have == want or (have == 1 and axis < len(shape) - 1)
+            for axis, (have, want) in enumerate(zip(shape, expected, strict=True))
         )
         if not fits:
             raise ValueError(
                 f"`{name}` has the shape {steps[name]} with B={batch}, T={target_steps} query and "
                 f"S={source_steps} key positions. Received: {name}.shape={shape}"
+            )
+        if "float" in keras.backend.standardize_dtype(mask.dtype):
+            raise ValueError(
+                f"`{name}` is True where to look and False elsewhere, or 1 and 0 as whole numbers, "
+                f"not what is added to scores. Received: {name}.dtype={mask.dtype}"
             )
 
 

@@ -3,6 +3,8 @@
 Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N head width.
 """
 
+import math
+
 import keras
 from keras import ops
 
@@ -134,7 +136,17 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, head_dim))
 
     def keys_and_values(self, value, key=None):
-        """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H)."""
+        """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H).
+
+        Raises:
+            ValueError: If the layer was not built with a `value`.
+        """
+        if not self.built or self.fused_projection:
+            raise ValueError(
+                "A layer that reads another sequence has projections of its own for it: build it "
+                "with a first call that names a `value`. Received: a layer "
+                + ("of self-attention" if self.built else "that is not built")
+            )
         key = value if key is None else key
         return ops.stack([self._heads(self.key(key)), self._heads(self.value(value))], axis=1)
 
@@ -156,6 +168,13 @@ class MultiHeadAttention(keras.layers.Layer):
                 "`cache_index` is a place in `cache`. "
                 f"Received: cache=None, cache_index={cache_index}"
             )
+        if isinstance(cache_index, int):
+            last = (cache.shape[2] or math.inf) - (query.shape[1] or 1)
+            if not 0 <= cache_index <= last:
+                raise ValueError(
+                    f"A `cache` of {cache.shape[2]} places has none for {query.shape[1]} more "
+                    f"behind `cache_index`. Received: cache_index={cache_index}"
+                )
         if cache is not None and cache_index is None:
             query = self._heads(self.query(query))
             key, value = cache[:, 0], cache[:, 1]  # (B, S, N, H)

@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S source steps, E embedding width, n units, M m
 import keras
 from keras import ops
 
-from keras_plm.layers.attention import combine_masks
+from keras_plm.layers.attention import Attention, check_masks, combine_masks
 from keras_plm.layers.fast import Dense, scan
 
 
@@ -98,6 +98,8 @@ class BidirectionalGRU(keras.layers.Layer):
 
     def call(self, inputs, padding_mask=None):
         n = self.units
+        if padding_mask is not None:
+            check_masks(padding_mask, None, inputs.shape[0], inputs.shape[1], inputs.shape[1])
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (S, B, 6 n)
         ahead, back = projected[..., : 3 * n], ops.flip(projected[..., 3 * n :], axis=0)
         steps = (ops.stack([ahead, back], axis=1),)  # (S, 2, B, 3 n)
@@ -153,7 +155,8 @@ class AttentionDecoder(keras.layers.Layer):
         `(states, contexts)`, (B, T, n) and (B, T, M), with attention also the weights (B, T, S).
 
     Raises:
-        ValueError: If the attention has dropout, which a loop over time cannot draw.
+        ValueError: If `attention` is anything else, or has dropout, which a loop over time cannot
+            draw.
 
     >>> import numpy as np
     >>> from keras_plm.layers import AdditiveAttention
@@ -167,6 +170,11 @@ class AttentionDecoder(keras.layers.Layer):
 
     def __init__(self, units, attention=None, **kwargs):
         super().__init__(**kwargs)
+        if not isinstance(attention, Attention | None):
+            raise ValueError(
+                "`attention` is a layer of `keras_plm.layers.Attention`'s family, with one score "
+                f"for a query and a key, or None. Received: attention={attention!r}"
+            )
         if getattr(attention, "dropout", 0):
             raise ValueError(
                 "The attention of a recurrent decoder has no dropout. "

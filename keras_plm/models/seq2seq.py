@@ -49,7 +49,16 @@ class EncoderDecoder(FitsBatches, keras.Model):
     def compile(
         self, optimizer="adam", loss=None, weighted_metrics=None, label_smoothing=0.0, **kwargs
     ):
-        """As `keras.Model.compile`, with cross-entropy and accuracy by default."""
+        """As `keras.Model.compile`, with cross-entropy and accuracy by default.
+
+        Raises:
+            ValueError: If there are both a `loss` and `label_smoothing`, which is of ours.
+        """
+        if loss is not None and label_smoothing:
+            raise ValueError(
+                "`label_smoothing` is of the default loss: give it to yours instead. "
+                f"Received: label_smoothing={label_smoothing} beside loss={loss!r}"
+            )
         if loss is None:
             loss = TokenCrossEntropy(label_smoothing=label_smoothing)
         if weighted_metrics is None:

@@ -190,7 +190,8 @@ class Transformer(EncoderDecoder):
         num_heads: Number of attention heads.
         hidden_dim: Width D.
         intermediate_dim: Width of the feed-forward networks; 4 D when omitted.
-        max_sequence_length: Number of learned positions; sines need none.
+        max_sequence_length: Number of learned positions, and the most that is read and written;
+            sines need none.
         dropout: Share dropped of embeddings and of the output of every part of a block.
         attention_dropout: Share of attention weights dropped.
         positions: `"sine"` or `"learned"`.

@@ -316,3 +316,12 @@ def ranges(starts, lengths):
     """The integers of all ranges `[start, start + length)`, one after another."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def check_start(tokenizer):
+    """Raises unless a tokenizer has what a target begins with."""
+    if not hasattr(tokenizer, "start_id"):
+        raise ValueError(
+            "A model that writes needs a tokenizer with a start and an end token, as `BytePair`. "
+            f"Received: {type(tokenizer).__name__}"
+        )
