@@ -1,13 +1,16 @@
 """The harness from the command line: `python -m benchmarks --help`."""
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Every length is a trace on purpose.
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
 # Fits of a search compile the same steps: on JAX once, not once a fit.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(HERE.parent / ".compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
