@@ -77,7 +77,7 @@ def _markdown_of_rows(runs):
     table = ["", f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, results in runs.items():
         counts = zip(*(r["by_captions"] for r in results), strict=True)
-        cells = [f"{np.mean([part['bleu'] for part in parts]):.1f}" for parts in counts]
+        cells = [_spread([part["bleu"] for part in parts]) for parts in counts]
         cells[0] += f" ({len(results)})"
         parts = [part for r in results for part in r["by_captions"][1:LONGEST_TRAINED]]
         rows = [part["rows"] for part in parts]
