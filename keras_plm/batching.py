@@ -67,7 +67,8 @@ class Batches(keras.utils.PyDataset):
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
         buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
         longest: No chosen length is larger: what the model reads.
-        vocabulary_size: How many token ids rows may hold, which `fit` compares with its model's.
+        vocabulary_size: How many token ids rows may hold; models of keras_plm that know fewer
+            refuse these batches.
         fill_last: If False, the last batch has only as many rows as a power of two needs: for
             outputs, not for means over batches, which Keras does not weigh on every backend.
         seed: Of all that is random.

@@ -300,7 +300,9 @@ def alignment(model, tokenizer, source, target=None, **options):
             more ids than the model, or the model has no attention.
     """
     if not isinstance(source, str) or not isinstance(target, str | None):
-        raise ValueError(f"`source` and `target` are one text each. Received: {source!r}")
+        raise ValueError(
+            f"`source` and `target` are one text each. Received: {source!r} and {target!r}"
+        )
     if not source.strip() or (target is not None and not target.strip()):
         raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
     _encode(model, tokenizer, [source])

@@ -320,8 +320,10 @@ class TestTexts:
             alignment(model, tokenizer, " ")
         with pytest.raises(ValueError, match="must have words. Received: 'ein' and ''"):
             alignment(model, tokenizer, "ein", "")
-        with pytest.raises(ValueError, match="one text each. Received: \\['ein'\\]"):
+        with pytest.raises(ValueError, match="one text each. Received: \\['ein'\\] and None"):
             alignment(model, tokenizer, ["ein"])
+        with pytest.raises(ValueError, match="one text each. Received: 'ein' and 3"):
+            alignment(model, tokenizer, "ein", 3)
         with pytest.raises(ValueError, match="attends to nothing"):
             alignment(model, tokenizer, "ein", "der")
 
