@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_plm.data import fingerprint
 from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.subwords import paths
 
 
 def split_sentences(paragraph):
@@ -127,6 +128,45 @@ class TokenStream:
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
         return cls(folder)
+
+
+def read_ids(files, tokenizer, blank_lines=False):
+    """Text files as one array of token ids, each line ended by `tokenizer.end_id`.
+
+    What n-grams, `NNLM` and word vectors are trained on; it is held in memory, 4 bytes a token.
+
+    Args:
+        files: One path or a list of paths, plain or .gz.
+        tokenizer: One that puts nothing around a text, as `Words`.
+        blank_lines: If True, a blank line gives an end too.
+
+    Returns:
+        (number of tokens,) int32.
+
+    Raises:
+        ValueError: If a file is missing or there is no text at all.
+    """
+    parts = []
+    for batch in _line_batches(paths(files)):
+        kept = [line for line in batch if blank_lines or line.strip()]
+        rows = tokenizer.encode(kept)
+        ends = np.cumsum(rows.lengths + 1) - 1
+        ids = np.full(int(rows.lengths.sum()) + len(kept), tokenizer.end_id, np.int32)
+        inside = np.ones(len(ids), bool)
+        inside[ends] = False
+        ids[inside] = rows.token_ids
+        parts.append(ids)
+    ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+    if not (ids != tokenizer.end_id).any():
+        raise ValueError(f"There is no text in these files. Received: {files}")
+    return ids
+
+
+def _line_batches(files, size=20_000):
+    for path in files:
+        with open_text(path) as file:
+            while batch := list(itertools.islice(file, size)):
+                yield batch
 
 
 def _sentence_batches(files, sentences, size=20_000):

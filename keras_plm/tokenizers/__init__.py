@@ -4,5 +4,6 @@ from keras_plm.tokenizers.byte_pair import BytePair
 from keras_plm.tokenizers.subwords import Encoded
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.word_piece import WordPiece
+from keras_plm.tokenizers.words import Words
 
-__all__ = ["BytePair", "Encoded", "WordPiece", "open_text"]
+__all__ = ["BytePair", "Encoded", "WordPiece", "Words", "open_text"]

@@ -56,7 +56,7 @@ class BytePair(SubwordTokenizer):
 
     _special = {"pad_id": "[PAD]", "unk_id": "[UNK]", "start_id": "[BOS]", "end_id": "[EOS]"}
     _last = "end_id"
-    _has_segments = False
+    has_segments = False
 
     def __init__(self, vocabulary, merges, lowercase=False, unknown="[UNK]"):
         ids = numbered(vocabulary, self._special.values(), "BytePair")

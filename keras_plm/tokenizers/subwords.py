@@ -59,8 +59,8 @@ class SubwordTokenizer:
     """What the tokenizers on the `tokenizers` package share."""
 
     _special = {}  # attribute -> special token
-    _first, _last = None, None  # attributes of what stands around a text
-    _has_segments = True
+    _first, _last = None, None  # attributes of what stands around a text, if anything does
+    has_segments = True
 
     def _set(self, tokenizer):
         self._tokenizer = tokenizer
@@ -115,7 +115,7 @@ class SubwordTokenizer:
         rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
         token_ids = rows.padded("token_ids", pad=self.pad_id)
         packed = {"token_ids": token_ids}
-        if self._has_segments:
+        if self.has_segments:
             packed["segment_ids"] = rows.padded("segment_ids")
         packed["padding_mask"] = np.arange(token_ids.shape[1]) < rows.lengths[:, None]
         if return_offsets:
@@ -140,12 +140,12 @@ class SubwordTokenizer:
             raise ValueError(
                 f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
             )
-        begin = 0 if self._first is None else 1
-        special = begin + (1 if pairs is None else 2)
+        begin, end = self._first is not None, self._last is not None
+        special = begin + end * (1 if pairs is None else 2)
         if max_length is not None and max_length <= special:
             raise ValueError(
                 f"`max_length` must leave room for text beside {special} special "
-                f"token{'s' if special > 1 else ''}. Received: max_length={max_length}"
+                f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
         first = FlatPieces(self._encode(texts, return_offsets), return_offsets)
         if pairs is None:
@@ -163,14 +163,14 @@ class SubwordTokenizer:
         starts = ends - lengths
 
         total = int(lengths.sum())
-        token_ids = np.full(total, getattr(self, self._last), dtype=np.int32)
+        token_ids = np.full(total, getattr(self, self._last) if end else 0, dtype=np.int32)
         segment_ids = np.zeros(total, dtype=np.int32)
         word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
         offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
         if begin:
             token_ids[starts] = getattr(self, self._first)
         starts += begin
-        seconds = starts + keep_first + 1  # behind the separator
+        seconds = starts + keep_first + end  # behind the separator
         for pieces, keep, start in ((first, keep_first, starts), (second, keep_second, seconds)):
             source = ranges(pieces.starts, keep)
             target = ranges(start, keep)
@@ -179,7 +179,7 @@ class SubwordTokenizer:
                 word_ids[target] = pieces.word_ids[source]
                 offsets[target] = pieces.offsets[source]
         if pairs is not None:
-            segment_ids[ranges(seconds, keep_second + 1)] = 1
+            segment_ids[ranges(seconds, keep_second + end)] = 1
         return Encoded(lengths, token_ids, segment_ids, cut, word_ids, offsets)
 
     def _encode(self, texts, offsets):

@@ -1,0 +1,177 @@
+"""Whole words, for n-grams, neural language models and word vectors."""
+
+import json
+
+import keras
+import tokenizers
+
+from keras_plm.tokenizers.subwords import (
+    Row,
+    SubwordTokenizer,
+    lines,
+    naming,
+    no_text,
+    numbered,
+    paths,
+    saved_pieces,
+)
+from keras_plm.tokenizers.text import open_text
+
+SPLITS = ("punctuation", "spaces")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Words(SubwordTokenizer):
+    """Whole words: a word that the vocabulary has not becomes the unknown word.
+
+    For n-gram models, the neural language model of Bengio et al. and word vectors. A text is split
+    at white space and around punctuation, or at white space alone where it is tokenised already;
+    words given as a list stay as they are. Nothing is put around a text: `read_ids` ends the
+    lines of a language model's text with `[EOS]`.
+
+    Args:
+        vocabulary: The words in order of their ids; must hold `[PAD]`, `[EOS]` and `unk_token`.
+        lowercase: If True, lower-case first.
+        split: `"punctuation"`, or `"spaces"` for text that is tokenised.
+        unk_token: The unknown word, as the text writes it where it writes one.
+
+    Raises:
+        ValueError: If a special token is missing, a word stands twice, or `split` is neither.
+
+    >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "low", "er", "."])
+    >>> tokenizer.tokenize("low, low.")
+    ['low', '[UNK]', 'low', '.']
+    >>> tokenizer.pack([["low", "er"], ["low."]])["token_ids"].tolist()
+    [[3, 4], [1, 0]]
+    """
+
+    has_segments = False
+
+    def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
+        if split not in SPLITS:
+            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        self._special = {"pad_id": "[PAD]", "unk_id": unk_token, "end_id": "[EOS]"}
+        ids = numbered(vocabulary, self._special.values(), "Words")
+        model = tokenizers.models.WordLevel(ids, unk_token=unk_token)
+        self._set(_word_tokenizer(model, lowercase, split))
+        self.lowercase, self.split, self.unk_token = lowercase, split, unk_token
+
+    @classmethod
+    def train(
+        cls,
+        files,
+        vocabulary_size=None,
+        lowercase=False,
+        split="punctuation",
+        unk_token="[UNK]",
+        min_count=1,
+    ):
+        """Takes the most frequent words of text files (plain or .gz), of equals the first by code.
+
+        Args:
+            files: One path or a list of paths.
+            vocabulary_size: Number of words, the three special ones included; by default all.
+            lowercase, split, unk_token: As in the class.
+            min_count: Words that occur less often are left out.
+
+        Raises:
+            ValueError: If a file is missing, there is no text, or an argument leaves no word.
+        """
+        files = paths(files)
+        special = ["[PAD]", unk_token, "[EOS]"]
+        if vocabulary_size is not None and vocabulary_size <= len(special):
+            raise ValueError(
+                f"`vocabulary_size` must leave room beside {len(special)} special words. "
+                f"Received: {vocabulary_size}"
+            )
+        if min_count < 1:
+            raise ValueError(f"`min_count` must be 1 or more. Received: {min_count}")
+        if split not in SPLITS:
+            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        model = tokenizers.models.WordLevel(unk_token=unk_token)
+        tokenizer = _word_tokenizer(model, lowercase, split)
+        trainer = tokenizers.trainers.WordLevelTrainer(
+            vocab_size=2**31 if vocabulary_size is None else vocabulary_size,
+            min_frequency=min_count,
+            special_tokens=special,
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(lines(files), trainer)
+        vocabulary = tokenizer.get_vocab()
+        if len(vocabulary) == len(special):
+            if min_count > 1:
+                raise ValueError(
+                    f"No word of these files occurs so often. Received: min_count={min_count}"
+                )
+            raise no_text(files)
+        return cls(sorted(vocabulary, key=vocabulary.get), lowercase, split, unk_token)
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If the file is missing or was not written by `Words.save`.
+        """
+        with open_text(path) as file:
+            text = "".join(file)
+        with naming(path, "WordLevel"):
+            saved = json.loads(text)
+            split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
+            pieces = saved_pieces(saved["model"], "WordLevel")
+            lowercase, unk_token = saved["normalizer"]["lowercase"], saved["model"]["unk_token"]
+            return cls(pieces, lowercase, split, unk_token)
+
+    def detokenize(self, token_ids):
+        """The words of token ids with spaces between, special ones left out."""
+        left_out = {self.pad_id, self.end_id}
+        return " ".join(self._tokenizer.id_to_token(int(i)) for i in token_ids if i not in left_out)
+
+    def tokenize(self, text):
+        """The words of a text, or of a list of words, as the model sees them."""
+        return [self._tokenizer.id_to_token(i) for i in self._encode([text], False)[0].ids]
+
+    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """What `pack` does, before padding, as an `Encoded`.
+
+        Raises:
+            ValueError: If `texts` is one string, or `pairs` are given.
+        """
+        if pairs is not None:
+            raise ValueError(
+                "`Words` packs one text in a row; pack the second texts by themselves. "
+                f"Received: pairs={pairs!r:.60}"
+            )
+        return super().encode(texts, None, max_length, return_offsets)
+
+    def _encode(self, texts, offsets):
+        if not texts or isinstance(texts[0], str):
+            return super()._encode(texts, offsets)
+        if any(isinstance(words, str) for words in texts):
+            return super()._encode(texts, offsets)  # says that both kinds were given
+        normalize, find = self._tokenizer.normalizer.normalize_str, self._vocabulary.get
+        rows = []
+        for words in texts:
+            ids = [find(normalize(word), self.unk_id) for word in words]
+            rows.append(Row(ids, list(range(len(ids))), [(0, len(word)) for word in words]))
+        return rows
+
+    def get_config(self):
+        return {
+            "vocabulary": self.vocabulary,
+            "lowercase": self.lowercase,
+            "split": self.split,
+            "unk_token": self.unk_token,
+        }
+
+
+def _word_tokenizer(model, lowercase, split):
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase
+    )
+    if split == "spaces":
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return tokenizer
