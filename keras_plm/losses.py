@@ -48,3 +48,54 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     def get_config(self):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class LogisticLoss(keras.losses.Loss):
+    """Telling what is true from what is not: -log σ(score) or -log σ(-score), weighted and summed.
+
+    Reference: Mikolov et al. 2013, arXiv 1310.4546, equation 4.
+
+    Call arguments:
+        y_true: (..., K) weights: above 0 for what is true, below 0 for what is not, 0 to leave out.
+        y_pred: (..., K) scores.
+
+    Returns:
+        The sum over everything, not a mean: the steps of word2vec are one word's, not a batch's.
+
+    >>> import numpy as np
+    >>> loss = LogisticLoss()
+    >>> round(float(loss(np.array([[1.0, -2.0, 0.0]]), np.array([[0.0, 0.0, 5.0]]))), 4)  # 3 log 2
+    2.0794
+    """
+
+    def __init__(self, name="logistic_loss", reduction="sum", **kwargs):
+        super().__init__(name=name, reduction=reduction, **kwargs)
+
+    def call(self, y_true, y_pred):
+        y_pred = ops.cast(y_pred, "float32")
+        losses = ops.abs(y_true) * ops.softplus(ops.where(y_true > 0, -y_pred, y_pred))
+        return ops.sum(losses, axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class MeanLoss(keras.metrics.Mean):
+    """The mean over all positions of a loss that `fit` sums.
+
+    Args:
+        loss: A Keras loss whose `call` gives one number per position.
+    """
+
+    def __init__(self, loss, name="mean_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.loss = loss
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(self.loss.call(y_true, y_pred), sample_weight)
+
+    def get_config(self):
+        return {**super().get_config(), "loss": keras.saving.serialize_keras_object(self.loss)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches
 from keras_plm.layers import Dense, LayerNormalization
+from keras_plm.layers.fast import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
 from keras_plm.losses import TokenCrossEntropy
 
@@ -64,7 +65,7 @@ class MaskedTokenScores(keras.layers.Layer):
         masked = ops.take_along_axis(sequence, positions[..., None], axis=1)  # (B, P, D)
         masked = self.norm(self.activation(self.dense(masked)))
         scores = self.token_embedding(masked, reverse=True)  # (B, P, V)
-        return scores + ops.cast(self.bias, scores.dtype)
+        return add_bias(scores, self.bias)
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -1,0 +1,370 @@
+"""The neural probabilistic language model of Bengio et al. 2003: the first network of words."""
+
+import math
+import weakref
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.batching import Batches, FitsBatches
+from keras_plm.layers import Dense, Dropout, TokenEmbedding
+from keras_plm.layers.fast import compiled, token_cross_entropy
+from keras_plm.losses import TokenCrossEntropy
+from keras_plm.optimization import AdamW
+
+BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
+_COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions
+
+
+def contexts(token_ids, order, end_id):
+    """The `order - 1` tokens before each token of a stream.
+
+    Every sentence of the stream ends with `end_id`. A context does not reach into the sentence
+    before: what lies beyond the start of a sentence, or of the stream, is filled with `end_id`.
+
+    Args:
+        token_ids: (N,) the stream.
+        order: Words that a model of this order sees at once, n: the context and the word.
+        end_id: What ends a sentence.
+
+    Returns:
+        (N, n - 1) int32, the oldest token first.
+
+    Raises:
+        ValueError: If `order` is less than 2.
+
+    >>> contexts([5, 6, 7, 2, 8], order=3, end_id=2).tolist()
+    [[2, 2], [2, 5], [5, 6], [6, 7], [2, 2]]
+    """
+    _check_order(order)
+    token_ids = np.asarray(token_ids)
+    found = np.empty((len(token_ids), order - 1), dtype=np.int32)
+    for start in range(0, len(token_ids), BLOCK):
+        stop = min(start + BLOCK, len(token_ids))
+        found[start:stop] = _contexts_at(token_ids, np.arange(start, stop), order, end_id)
+    return found
+
+
+def _contexts_at(token_ids, positions, order, end_id):
+    """The contexts of some positions, any up to the one behind the last token: (B, n - 1) int32."""
+    found = np.empty((len(positions), order - 1), dtype=np.int32)
+    newer = None
+    for back in range(1, order):
+        places = positions - back
+        tokens = np.where(places < 0, end_id, token_ids[np.maximum(places, 0)])
+        # Once the end of the sentence before is met, all that is older is hidden.
+        newer = tokens if newer is None else np.where(newer == end_id, end_id, tokens)
+        found[:, -back] = newer
+    return found
+
+
+def _check_order(order):
+    if order < 2:
+        raise ValueError(
+            "`order` must be 2 or more: with 1 there is no context to read. "
+            f"Received: order={order}"
+        )
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class NNLM(FitsBatches, keras.Model):
+    """A feed-forward network that predicts a word from the vectors of the few words before it.
+
+    Where an n-gram model has a count for every context, the network has a vector for every word:
+    what it learns of a context holds for all contexts of similar words. With x the n - 1 vectors
+    side by side,
+
+        y = b + W x + U tanh(d + H x),    P(word | context) = softmax(y).
+
+    A step costs B · V · (hidden_dim + (n - 1) · embedding_dim) with the direct connections W, and
+    without them B · V · hidden_dim: the softmax over all words takes nearly all of the time. The
+    text is one stream of ids in which every sentence ends with `end_id`; see `contexts`.
+
+    Reference: Bengio, Ducharme, Vincent and Jauvin 2003, JMLR 3:1137-1155, section 2, equation 1.
+
+    Differs from the paper: by default it is trained in batches with AdamW. The paper's SGD takes
+    one word at a time, at the rate 1e-3 / (1 + 1e-8 · t), with a weight decay of 1e-4 (Brown) or
+    1e-5 (AP News) on all but the biases. Vectors begin uniform within 0.05 and kernels uniform as
+    Glorot and Bengio 2010 have it, which gives W and U the range of one matrix. Dropout is ours.
+
+    Args:
+        vocabulary_size: Number of words V.
+        order: Words seen at once, n: n - 1 of context and the predicted one.
+        embedding_dim: Width m of the word vectors.
+        hidden_dim: Number of hidden units h; 0 for no hidden layer.
+        direct: If True, word vectors also reach the output directly, through W.
+        end_id: What ends a sentence; it also fills contexts beyond the start of one.
+        dropout: Share dropped of the word vectors and of the hidden units.
+        trainable: If False, the model is frozen.
+        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
+        name: Of the model.
+
+    Call arguments:
+        inputs: A dict of `context_ids` (B, n - 1), the oldest word first.
+
+    Returns:
+        (B, V) float32 logits of the next word.
+
+    Raises:
+        ValueError: If `order` is less than 2, a size has no meaning, `end_id` is no word, or there
+            is neither a hidden layer nor direct connections.
+
+    >>> import numpy as np
+    >>> model = NNLM(7, order=3, embedding_dim=4, hidden_dim=5, end_id=2)
+    >>> tuple(model({"context_ids": np.array([[2, 2], [2, 4]])}).shape)
+    (2, 7)
+    >>> len(model.batches(np.array([4, 5, 6, 2] * 50), batch_size=20))
+    10
+    >>> round(float(model.distribution(context=[4]).sum()), 6)
+    1.0
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        order=5,
+        embedding_dim=60,
+        hidden_dim=50,
+        direct=True,
+        end_id=2,
+        dropout=0.0,
+        trainable=True,
+        dtype=None,
+        name=None,
+    ):
+        _check_order(order)
+        if embedding_dim < 1 or hidden_dim < 0:
+            raise ValueError(
+                "`embedding_dim` must be 1 or more, `hidden_dim` 0 or more. "
+                f"Received: embedding_dim={embedding_dim}, hidden_dim={hidden_dim}"
+            )
+        if not hidden_dim and not direct:
+            raise ValueError(
+                "Without a hidden layer the output needs the direct connections: give a "
+                "`hidden_dim` or `direct=True`. "
+                f"Received: hidden_dim={hidden_dim}, direct={direct}"
+            )
+        if not 0 <= end_id < vocabulary_size:
+            raise ValueError(
+                "`end_id` must be one of the `vocabulary_size` words. "
+                f"Received: end_id={end_id}, vocabulary_size={vocabulary_size}"
+            )
+
+        token_embedding = TokenEmbedding(
+            vocabulary_size, embedding_dim, "uniform", dtype=dtype, name="token_embedding"
+        )
+        inputs = {"context_ids": keras.Input((order - 1,), dtype="int32", name="context_ids")}
+        vectors = token_embedding(inputs["context_ids"])  # (B, n - 1, m)
+        x = ops.reshape(vectors, (-1, (order - 1) * embedding_dim))
+        x = Dropout(dropout, dtype=dtype, name="embedding_dropout")(x)
+        parts = [x] if direct else []
+        if hidden_dim:
+            hidden = Dense(hidden_dim, activation="tanh", dtype=dtype, name="hidden")(x)
+            parts.append(Dropout(dropout, dtype=dtype, name="hidden_dropout")(hidden))
+        # W x + U h is one product of [x, h]: two would be two passes more over (B, V).
+        both = ops.concatenate(parts, axis=-1) if len(parts) == 2 else parts[0]
+        logits = Dense(vocabulary_size, dtype=dtype, name="output")(both)
+        super().__init__(inputs=inputs, outputs=ops.cast(logits, "float32"), name=name)
+        self.dtype_policy = token_embedding.dtype_policy
+
+        self.token_embedding = token_embedding
+        self.vocabulary_size = vocabulary_size
+        self.order = order
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.direct = direct
+        self.end_id = end_id
+        self.dropout = dropout
+        self.trainable = trainable
+
+    def compile(self, optimizer=None, loss=None, **kwargs):
+        """As `keras.Model.compile`, by default with AdamW and the next word's cross-entropy."""
+        if optimizer is None:
+            optimizer = AdamW(1e-3, bias_correction=True)
+        if loss is None:
+            loss = TokenCrossEntropy()
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def start_from_unigrams(self, token_ids):
+        """Sets the output's biases to the log frequencies of a text's words, one added to each.
+
+        Training then begins at the unigram model's perplexity and need not learn it first.
+        """
+        counts = np.bincount(self._stream(token_ids), minlength=self.vocabulary_size) + 1.0
+        self.get_layer("output").bias.assign(np.log(counts / counts.sum()))
+
+    def batches(self, token_ids, batch_size=512, seed=0, training=True, **options):
+        """Every word of a stream with its context, in batches for `fit` or `evaluate`.
+
+        Contexts are read from the stream when a batch is made; in training each epoch has its own
+        order, which depends on `seed` and its number alone.
+
+        Args:
+            token_ids: (N,) the stream.
+            batch_size: Words of a batch.
+            seed: Of the order.
+            training: If True, shuffle.
+            **options: Others of `Batches`.
+
+        Returns:
+            `Batches` of `({"context_ids": (B, n - 1)}, (B,) ids of the next words, weights)`.
+
+        Raises:
+            ValueError: If the stream is empty or holds an id outside the vocabulary.
+        """
+        token_ids = self._stream(token_ids)
+
+        def collate(rows, length, rng, epoch):
+            context_ids = _contexts_at(token_ids, rows, self.order, self.end_id)
+            return {"context_ids": context_ids}, token_ids[rows].astype("int32"), None
+
+        return Batches(
+            np.ones(len(token_ids), "int8"),
+            collate,
+            training=training,
+            batch_size=batch_size,
+            buckets=[1],
+            seed=seed,
+            **options,
+        )
+
+    def log_prob(self, token_ids, batch_size=1024):
+        """The natural logarithm of the probability of each word of a stream, given those before.
+
+        Args:
+            token_ids: (N,) the stream; it begins a sentence.
+            batch_size: Words at a time: the logits take `4 * batch_size * V` bytes.
+
+        Returns:
+            (N,) float64.
+
+        Raises:
+            ValueError: If the stream is empty or holds an id outside the vocabulary.
+        """
+        token_ids = self._stream(token_ids)
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be 1 or more. Received: batch_size={batch_size}")
+        # A few words alone are not thousands of rows of padding.
+        size = min(batch_size, 1 << (len(token_ids) - 1).bit_length())
+        found = np.empty(len(token_ids))
+        for start in range(0, len(token_ids), size):
+            stop = min(start + size, len(token_ids))
+            rows = np.arange(start, start + size)
+            rows[stop - start :] = start  # padding, so that there is one shape
+            context_ids = _contexts_at(token_ids, rows, self.order, self.end_id)
+            next_ids = token_ids[rows].astype("int32")
+            found[start:stop] = self._run(_log_prob, context_ids, next_ids)[: stop - start]
+        return found
+
+    def perplexity(self, token_ids, batch_size=1024):
+        """e to the mean of `-log_prob`: as many equally likely words would be as hard to tell."""
+        return math.exp(-self.log_prob(token_ids, batch_size).mean())
+
+    def distribution(self, context=()):
+        """The probability of every word behind a context.
+
+        Args:
+            context: Ids of the words before, of which the last n - 1 are read, at most; `()` is the
+                start of a sentence.
+
+        Returns:
+            (V,) float64, of sum 1.
+
+        Raises:
+            ValueError: If an id is outside the vocabulary.
+        """
+        return self._distribution(self._last(context), 1.0)
+
+    def generate(self, length, context=(), seed=0, temperature=1.0):
+        """Random words behind a context, each drawn given those before.
+
+        Args:
+            length: How many words at most: an `end_id` is the last.
+            context: As in `distribution`.
+            seed: Of the random numbers, one a word.
+            temperature: What logits are divided by: below 1 bolder, above 1 more even.
+
+        Returns:
+            A list of ids.
+
+        Raises:
+            ValueError: If `length` is negative, `temperature` not positive, or an id is outside the
+                vocabulary.
+        """
+        if length < 0:
+            raise ValueError(f"`length` must be 0 or more. Received: length={length}")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
+        tokens = self._last(context)
+        before = len(tokens)
+        for uniform in np.random.default_rng(seed).random(length):
+            ends = np.cumsum(self._distribution(tokens, temperature))
+            tokens.append(int(np.searchsorted(ends, uniform * ends[-1], side="right")))
+            if tokens[-1] == self.end_id:
+                break
+        return tokens[before:]
+
+    def _distribution(self, tokens, temperature):
+        recent = np.array(tokens[1 - self.order :])
+        context_ids = _contexts_at(recent, np.array([len(recent)]), self.order, self.end_id)
+        logits = self._run(_logits, context_ids)[0].astype("float64") / temperature
+        shares = np.exp(logits - logits.max())
+        return shares / shares.sum()
+
+    def _last(self, context):
+        """A context as a list that is never empty: an end is where a sentence starts."""
+        context = np.asarray(context)
+        return [self.end_id, *(self._stream(context).tolist() if context.size else [])]
+
+    def _stream(self, token_ids):
+        """A checked stream: JAX reads past its table in silence."""
+        token_ids = np.asarray(token_ids)
+        if token_ids.ndim != 1 or not token_ids.size:
+            raise ValueError(
+                "A text is one stream of ids, of at least one. "
+                f"Received: an array of shape {token_ids.shape}"
+            )
+        if not np.issubdtype(token_ids.dtype, np.integer):
+            raise ValueError(f"Token ids are integers. Received: dtype={token_ids.dtype}")
+        low, high = token_ids.min(), token_ids.max()
+        if low < 0 or high >= self.vocabulary_size:
+            raise ValueError(
+                "Every id must be one of the vocabulary: 0 to `vocabulary_size` - 1. "
+                f"Received: ids from {low} to {high}, vocabulary_size={self.vocabulary_size}"
+            )
+        return token_ids
+
+    def _run(self, function, *arrays):
+        """`function(model, *arrays)` as NumPy, compiled once for each set of weights."""
+        if hasattr(self, "jax_state_sync"):
+            self.jax_state_sync()  # within a `fit`
+        # Other variables (LoRA, say) are another function: on JAX it is given their values.
+        known = _COMPILED.setdefault(self, {})
+        key = (function, *(id(variable) for variable in self.variables))
+        if key not in known:
+            model = weakref.proxy(self)  # the model itself would keep itself alive in its entry
+            known[key] = compiled(lambda *tensors: function(model, *tensors), self.variables)
+        return ops.convert_to_numpy(known[key](*arrays))
+
+    def get_config(self):
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "order": self.order,
+            "embedding_dim": self.embedding_dim,
+            "hidden_dim": self.hidden_dim,
+            "direct": self.direct,
+            "end_id": self.end_id,
+            "dropout": self.dropout,
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": self.dtype_policy.name,
+        }
+
+
+def _logits(model, context_ids):
+    return model({"context_ids": context_ids}, training=False)
+
+
+def _log_prob(model, context_ids, next_ids):
+    return -token_cross_entropy(ops.convert_to_tensor(next_ids), _logits(model, context_ids))
