@@ -10,12 +10,12 @@ import numpy as np
 
 import keras_plm
 from keras_plm.batching import check_vocabulary
-from keras_plm.models import BERT, Seq2Seq, Transformer
+from keras_plm.models import BERT, NNLM, Seq2Seq, Transformer, WordVectors
 from keras_plm.pretraining import MaskedLM
-from keras_plm.tokenizers import BytePair, WordPiece
+from keras_plm.tokenizers import BytePair, WordPiece, Words
 
-MODELS = {"BERT": BERT, "Seq2Seq": Seq2Seq, "Transformer": Transformer}
-TOKENIZERS = {"BytePair": BytePair, "WordPiece": WordPiece}
+MODELS = {model.__name__: model for model in (BERT, NNLM, Seq2Seq, Transformer, WordVectors)}
+TOKENIZERS = {"BytePair": BytePair, "WordPiece": WordPiece, "Words": Words}
 
 
 def save(folder, encoder, tokenizer, dtype="float32"):
@@ -154,8 +154,8 @@ def load_tokenizer(path):
         if (path / name).is_file():
             if name == "vocab.txt":
                 return WordPiece.load(path / name, lowercase)
-            byte_pairs = _model_type(path / name) == "BPE"
-            return (BytePair if byte_pairs else WordPiece).load(path / name)
+            kinds = {"BPE": BytePair, "WordLevel": Words}
+            return kinds.get(_model_type(path / name), WordPiece).load(path / name)
     raise ValueError(f"No tokenizer.json or vocab.txt in this folder. Received: {str(path)!r}")
 
 

@@ -32,7 +32,7 @@ def batches(
         tokenizer: Packs the texts; not needed for arrays.
         labels: The label names in the order of their ids; required where examples have labels.
         targets: With arrays only: (N, ...) targets.
-        words: If True, `x` also holds `word_positions` (B, T), where each word begins, 0 at
+        words: If True, `x` also holds `word_positions` (B, T), where each word begins, -1 at
             padding; by default where examples are lists of words.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.
@@ -104,9 +104,9 @@ class _Arrays:
         return x, y, None
 
 
-def stack_padded(rows, length):
-    """Arrays of unequal first dimension as one, filled up with zeros."""
-    out = np.zeros((len(rows), length, *rows[0].shape[1:]), rows[0].dtype)
+def stack_padded(rows, length, pad=0):
+    """Arrays of unequal first dimension as one, filled up with `pad`."""
+    out = np.full((len(rows), length, *rows[0].shape[1:]), pad, rows[0].dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out
@@ -172,12 +172,12 @@ class PackedExamples:
     def _windows(self, texts, max_length):
         """Lists of words cut so that each fits; where each came from, and its first word."""
         windows, examples, first_words = [], [], []
-        room = None if max_length is None else max_length - 2
         pieces = self.tokenizer.encode(texts, return_offsets=True)
         for i, words in enumerate(texts):
             bounds = [0]
-            if room is not None and pieces.lengths[i] > max_length:
+            if max_length is not None and pieces.lengths[i] > max_length:
                 ids = pieces.word_ids[pieces.starts[i] :][: pieces.lengths[i]]
+                room = max_length - np.count_nonzero(ids < 0)
                 sizes = np.bincount(ids[ids >= 0], minlength=len(words))
                 used = 0
                 for j, size in enumerate(np.minimum(sizes, room)):
@@ -203,14 +203,13 @@ class PackedExamples:
 
     def collate(self, rows, length, rng, epoch):
         token_ids = self.encoded.padded("token_ids", rows, length, pad=self.tokenizer.pad_id)
-        x = {
-            "token_ids": token_ids,
-            "segment_ids": self.encoded.padded("segment_ids", rows, length),
-            "padding_mask": np.arange(length) < self.lengths[rows][:, None],
-        }
+        x = {"token_ids": token_ids}
+        if getattr(self.tokenizer, "has_segments", True):
+            x["segment_ids"] = self.encoded.padded("segment_ids", rows, length)
+        x["padding_mask"] = np.arange(length) < self.lengths[rows][:, None]
         if self.words is not None:
             positions = [self.word_positions(row) for row in rows]
-            x["word_positions"] = stack_padded(positions, length)
+            x["word_positions"] = stack_padded(positions, length, -1)
         if self.targets is None:
             return x, None, None
         if not self.tags:

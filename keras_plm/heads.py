@@ -59,12 +59,12 @@ class Frozen(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class WordVectors(keras.layers.Layer):
+class FirstTokens(keras.layers.Layer):
     """Vectors of each word's first token, of one or more layers.
 
     Call arguments:
         layers: A list of n tensors (B, T, D).
-        word_positions: (B, W), the first token of each word.
+        word_positions: (B, W), the first token of each word, -1 at padding.
 
     Returns:
         (B, W, n, D).
@@ -72,7 +72,8 @@ class WordVectors(keras.layers.Layer):
 
     def call(self, layers, word_positions):
         stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
-        return ops.take_along_axis(stacked, word_positions[..., None, None], axis=1)
+        positions = ops.maximum(word_positions, 0)[..., None, None]
+        return ops.take_along_axis(stacked, positions, axis=1)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -136,8 +137,8 @@ class Head(FitsBatches, keras.Model):
         if pool is None:
             positions = keras.Input((None,), dtype="int32", name="word_positions")
             inputs["word_positions"] = positions
-            features = WordVectors(name="word_vectors")(chosen, positions)  # (B, W, n, D)
-            mask = positions > 0  # position 0 is [CLS], never a word
+            features = FirstTokens(name="first_tokens")(chosen, positions)  # (B, W, n, D)
+            mask = positions >= 0
         else:
             if pool == "pooled":
                 vectors = [outputs["pooled"]]

@@ -286,7 +286,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
     assert joined.tolist() == [0, 1, 0, 1, 0, 1, 0]
     x, y, weights = source.collate(np.arange(len(source.lengths)), 8, None, 0)
     for row in range(len(source.lengths)):
-        positions = x["word_positions"][row][x["word_positions"][row] > 0]
+        positions = x["word_positions"][row][x["word_positions"][row] >= 0]
         assert len(positions) == source.words[row] == weights[row].sum()
         assert (x["token_ids"][row][positions] >= 5).all()  # a first piece, not [CLS]
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots"],
-    ["task", "decoding"],
-    ["data"],
+    ["task", "decoding", "fasttext_files"],
+    ["data", "vector_files"],
     ["streams"],
     ["readers", "heads", "features", "resume"],
     ["models"],

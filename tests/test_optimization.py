@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.optimization import AdamW, InverseSquareRoot, WarmupLinearDecay
+from keras_plm.optimization import AdaGrad, AdamW, InverseSquareRoot, WarmupLinearDecay
 from tests.checks import assert_close, to_numpy
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
@@ -121,3 +121,22 @@ def test_inverse_square_root_has_the_papers_values():
     np.testing.assert_allclose(float(again(9)), 2 * (8 * 10) ** -0.5, rtol=1e-5)
     with pytest.raises(ValueError, match="above 0. Received: hidden_dim=0"):
         InverseSquareRoot(0)
+
+
+def test_adagrad_is_that_of_duchi_et_al():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(3, 5)).astype("float32"), rng.normal(size=7).astype("float32")
+    variables = [keras.Variable(first), keras.Variable(second)]
+    optimizer = AdaGrad(keras.optimizers.schedules.PolynomialDecay(0.3, 10, 0.1), 0.5)
+    optimizer.build(variables)
+    expected, sums = [first.copy(), second.copy()], [np.full_like(w, 0.5) for w in (first, second)]
+    for step in range(4):
+        gradients = [rng.normal(size=w.shape).astype("float32") for w in (first, second)]
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
+        for weight, total, gradient in zip(expected, sums, gradients, strict=True):
+            total += gradient**2
+            weight -= (0.3 - 0.02 * step) * gradient / np.sqrt(total)
+    for variable, weight in zip(variables, expected, strict=True):
+        assert_close(variable, weight)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
+    assert isinstance(again, AdaGrad) and again.get_config() == optimizer.get_config()

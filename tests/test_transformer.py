@@ -34,6 +34,23 @@ def test_token_embedding_reads_and_scores_with_one_table(tmp_path):
     assert len(layer.weights) == 1
 
 
+def test_a_token_read_twice_has_one_gradient():
+    """AdaGrad squares the sum of a token's gradients, not each; on TensorFlow Keras does not."""
+    ids = np.array([[3, 1, 3, 3]], "int32")
+    layer = TokenEmbedding(vocabulary_size=5, hidden_dim=D)
+    inputs = keras.Input((4,), dtype="int32")
+    model = keras.Model(inputs, layer(inputs))
+    before, targets = to_numpy(layer.embeddings).copy(), normal(1, 4, D)
+    model.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5), loss="mse")
+    model.train_on_batch(ids, targets)
+    expected = before.copy()
+    for token in (1, 3):
+        places = ids[0] == token
+        gradient = (2 * (before[ids[0]] - targets[0]) / (4 * D))[places].sum(axis=0)
+        expected[token] -= 0.1 * gradient / np.sqrt(0.5 + gradient**2)
+    assert_close(layer.embeddings, expected)
+
+
 def test_position_embedding_starts_where_told(tmp_path):
     layer = PositionEmbedding(max_sequence_length=7)
     check_layer(layer, {"inputs": normal(B, T, D)}, tmp_path, learns=False)

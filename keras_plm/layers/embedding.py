@@ -7,6 +7,16 @@ from keras import ops
 from keras_plm.layers.fast import by_rows
 
 
+def rows_of(table, ids):
+    """Rows of a table, whose gradient sums what a row that is read twice is given.
+
+    On TensorFlow the gradient of a lookup is a list of rows, a row read twice standing there twice,
+    and Keras' optimizers square and clip it so: Adam and AdaGrad then add g1² + g2² instead of
+    (g1 + g2)². Reshaped, the table has a dense gradient, as on the other backends.
+    """
+    return ops.take(ops.reshape(table, table.shape), ids, axis=0)
+
+
 @keras.saving.register_keras_serializable("keras_plm")
 class TokenEmbedding(keras.layers.Layer):
     """A table of token vectors that also scores vectors against the table (tied output).
@@ -57,7 +67,7 @@ class TokenEmbedding(keras.layers.Layer):
             return by_rows(
                 lambda rows: ops.matmul(rows, ops.transpose(table)), inputs, self.vocabulary_size
             )
-        vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+        vectors = rows_of(self.embeddings, ops.cast(inputs, "int32"))
         return ops.cast(vectors, self.compute_dtype)  # (B, T, D)
 
     def compute_output_spec(self, inputs, reverse=False):

@@ -160,7 +160,7 @@ class LayerChoice:
 
     Layers are numbered as in the encoder's output: 0 the embeddings, 1 the first block, -1 the
     last. A range that reaches below the first block stops there, so that "the last four" of a
-    two-block encoder are its two.
+    two-block encoder are its two. Word vectors have only layer 0, which is their last.
 
     Attributes:
         first, last: The first and last layer read.
@@ -186,11 +186,12 @@ class LayerChoice:
         Raises:
             ValueError: If the encoder is too shallow.
         """
-        first = self.first if self.first >= 0 else max(count + self.first, 1)
+        lowest = min(count - 1, 1)
+        first = self.first if self.first >= 0 else max(count + self.first, lowest)
         last = self.last if self.last >= 0 else count + self.last
         if self.first == self.last:
             first = last
-        if not 0 <= first <= last < count or (self.last < 0 and last < 1):
+        if not 0 <= first <= last < count or (self.last < 0 and last < lowest):
             raise ValueError(
                 "This encoder has too few layers for this choice. "
                 f"Received: layers {self.first} to {self.last} of {count - 1} blocks"

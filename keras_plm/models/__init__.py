@@ -1,16 +1,26 @@
 """Whole networks, one paper each."""
 
 from keras_plm.models.bert import BERT, BERT_SIZES
+from keras_plm.models.ngram import Mixture, NGram
+from keras_plm.models.nnlm import NNLM
 from keras_plm.models.seq2seq import SEQ2SEQ_SIZES, EncoderDecoder, Seq2Seq
 from keras_plm.models.transformer import TRANSFORMER_SIZES, Transformer, TransformerEncoder
+from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 
 __all__ = [
     "BERT",
     "BERT_SIZES",
+    "NNLM",
     "SEQ2SEQ_SIZES",
     "TRANSFORMER_SIZES",
     "EncoderDecoder",
+    "FastText",
+    "GloVe",
+    "Mixture",
+    "NGram",
     "Seq2Seq",
     "Transformer",
     "TransformerEncoder",
+    "Word2Vec",
+    "WordVectors",
 ]

@@ -1,0 +1,452 @@
+"""word2vec: word vectors from a word's neighbours, by skip-gram and CBOW.
+
+Shapes: B rows of T words each, window w, N noise words per row, L inner nodes of a path, D width.
+"""
+
+import heapq
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.batching import Batches, FitsBatches
+from keras_plm.layers import TokenEmbedding
+from keras_plm.losses import LogisticLoss, MeanLoss
+from keras_plm.optimization import AdaGrad
+
+ARCHITECTURES = ("skip_gram", "cbow")
+OBJECTIVES = ("negative_sampling", "hierarchical_softmax")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Neighbours(keras.layers.Layer):
+    """What stands `1 ... window` places before and after each position.
+
+    Args:
+        window: How far w to look to each side.
+
+    Call arguments:
+        inputs: (B, T, D).
+        query: (B, T, D) to score the neighbours with, or `None`.
+        weights: (B, T, 2 w) to sum the neighbours with, or `None`.
+
+    Returns:
+        With `query` the scores (B, T, 2 w) of the neighbours, from w before to w behind; with
+        `weights` their weighted sum (B, T, D); else the neighbours themselves (B, T, 2 w, D). What
+        lies outside of the row is zero.
+    """
+
+    def __init__(self, window, **kwargs):
+        super().__init__(**kwargs)
+        self.window = window
+
+    def call(self, inputs, query=None, weights=None):
+        w = self.window
+        length = inputs.shape[1]
+        padded = ops.pad(inputs, ((0, 0), (w, w), (0, 0)))  # (B, T + 2 w, D)
+        if query is None and weights is None:
+            places = np.arange(length)[:, None] + np.delete(np.arange(2 * w + 1), w)  # (T, 2 w)
+            return ops.take(padded, places, axis=1)
+        # One product of a row with itself costs T / 2 w times the operations that are needed, and
+        # is still far faster than 2 w products of single vectors. A row one longer than it is
+        # written turns its diagonals into columns.
+        wide = length + 2 * w
+        if query is not None:
+            scores = ops.matmul(query, ops.transpose(padded, (0, 2, 1)))  # (B, T, T + 2 w)
+            flat = ops.pad(ops.reshape(scores, (-1, length * wide)), ((0, 0), (0, length)))
+            band = ops.reshape(flat, (-1, length, wide + 1))[:, :, : 2 * w + 1]
+            return ops.concatenate([band[:, :, :w], band[:, :, w + 1 :]], axis=-1)
+        middle = ops.zeros_like(weights[:, :, :1])
+        band = ops.concatenate([weights[:, :, :w], middle, weights[:, :, w:]], axis=-1)
+        flat = ops.pad(band, ((0, 0), (0, 0), (0, wide - 2 * w)))
+        flat = ops.reshape(flat, (-1, length * (wide + 1)))[:, : length * wide]
+        return ops.matmul(ops.reshape(flat, (-1, length, wide)), padded)  # (B, T, D)
+
+    def compute_output_spec(self, inputs, query=None, weights=None):
+        batch, length, width = inputs.shape
+        shape = (batch, length, 2 * self.window)
+        if query is None:
+            shape = (batch, length, width) if weights is not None else (*shape, width)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "window": self.window}
+
+
+def small_uniform(width):
+    return keras.initializers.RandomUniform(-0.5 / width, 0.5 / width)
+
+
+class FitsByAdaGrad(FitsBatches):
+    """Training of word vectors by AdaGrad on a summed loss, with `fit` alone if need be."""
+
+    default_rate, loss_class, loss_name = 0.3, LogisticLoss, "loss_per_word"
+
+    def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
+        """As `keras.Model.compile`, with AdaGrad, the published loss and its mean by default.
+
+        A number or a schedule in place of an optimizer is AdaGrad's rate: with
+        `optimization.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
+        """
+        if optimizer is None or not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
+            rate = self.default_rate if optimizer is None else optimizer
+            optimizer = AdaGrad(rate)
+        loss = loss or self.loss_class()
+        if weighted_metrics is None:
+            weighted_metrics = [MeanLoss(self.loss_class(), name=self.loss_name)]
+        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+
+    def fit(self, *args, **kwargs):
+        if not self.compiled:
+            self.compile()
+        return super().fit(*args, **kwargs)
+
+
+class NeighbourModel(FitsByAdaGrad, keras.Model):
+    """What `Word2Vec` and `FastText` share; see there."""
+
+    def __init__(
+        self,
+        inputs,
+        vectors,
+        embedding,
+        vocabulary_size,
+        hidden_dim,
+        architecture,
+        objective,
+        window,
+        row_length,
+        noise_words,
+        name,
+    ):
+        """The graph from the words' vectors (B, T, D) on."""
+        check_sizes(architecture=architecture, objective=objective)
+        sizes = {"vocabulary_size": vocabulary_size, "window": window, "noise_words": noise_words}
+        check_sizes(**sizes)
+        neighbours = Neighbours(window, name="neighbours_of")
+        skip_gram, noise = architecture == "skip_gram", objective == "negative_sampling"
+        # Rows of `output` belong to words, or to the inner nodes of the tree, one fewer.
+        output = TokenEmbedding(vocabulary_size, hidden_dim, "zeros", name="output")
+        if not skip_gram:
+            shares = keras.Input((row_length, 2 * window), name="neighbours")
+            inputs["neighbours"] = shares
+            vectors = neighbours(vectors, weights=shares)  # (B, T, D)
+        if noise:
+            drawn = keras.Input((noise_words,), dtype="int32", name="noise_ids")
+            inputs["noise_ids"] = drawn
+            # One lookup: each has a gradient of the table's size.
+            both = output(ops.concatenate([inputs["token_ids"], drawn], axis=1))
+            words, drawn_words = both[:, :row_length], both[:, row_length:]  # (B, T, D), (B, N, D)
+            if skip_gram:
+                scores = neighbours(words, query=vectors)  # (B, T, 2 w)
+            else:
+                scores = ops.sum(vectors * words, axis=-1, keepdims=True)  # (B, T, 1)
+            noise_scores = ops.matmul(vectors, ops.transpose(drawn_words, (0, 2, 1)))
+            scores = ops.concatenate([scores, noise_scores], axis=-1)
+        else:
+            nodes = keras.Input((row_length, None), dtype="int32", name="node_ids")
+            inputs["node_ids"] = nodes
+            paths = output(nodes)  # (B, T, L, D)
+            if skip_gram:
+                around = ops.transpose(neighbours(vectors), (0, 1, 3, 2))  # (B, T, D, 2 w)
+                scores = ops.matmul(paths, around)  # (B, T, L, 2 w)
+            else:
+                scores = ops.matmul(paths, vectors[..., None])  # (B, T, L, 1)
+            scores = keras.layers.Reshape((row_length, -1), name="scores")(scores)
+        super().__init__(inputs=inputs, outputs=scores, name=name)
+        self.embedding = embedding
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.architecture = architecture
+        self.objective = objective
+        self.window = window
+        self.row_length = row_length
+        self.noise_words = noise_words
+
+    def batches(
+        self,
+        token_ids,
+        negatives=5,
+        sample=1e-3,
+        end_id=2,
+        left_out=(0, 1),
+        tokens_per_batch=8192,
+        seed=0,
+        **options,
+    ):
+        """Rows of running text, drawn anew in each epoch, as `Batches`.
+
+        Args:
+            token_ids: (N,) ids, each sentence ended by `end_id`, as `streams.read_ids` gives them.
+            negatives: Noise words per pair.
+            sample: Words more frequent than this share are left out at random; `None` for none.
+            end_id: Ends sentences, which windows do not cross.
+            left_out: Ids that are no words, as the unknown word: their neighbours move together.
+            tokens_per_batch: Words of a batch.
+            seed, **options: As in `Batches`.
+
+        Raises:
+            ValueError: If ids are no flat integers in [0, V), or too few words are left for a row.
+        """
+        source = _RunningText(self, token_ids, negatives, sample, end_id, left_out, seed)
+        return Batches(
+            source.lengths,
+            source.collate,
+            batch_size=max(tokens_per_batch // self.row_length, 1),
+            buckets=[self.row_length],
+            vocabulary_size=int(np.max(token_ids)) + 1,
+            seed=seed,
+            **options,
+        )
+
+    def get_config(self):
+        return {
+            "hidden_dim": self.hidden_dim,
+            "architecture": self.architecture,
+            "objective": self.objective,
+            "window": self.window,
+            "row_length": self.row_length,
+            "noise_words": self.noise_words,
+            "name": self.name,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Word2Vec(NeighbourModel):
+    """word2vec: vectors of words that tell their neighbours from other words.
+
+    Skip-gram scores every neighbour of a word by itself, CBOW the word in the middle by the mean
+    of its neighbours. The neighbour (the middle word) is told from words drawn as noise, or is
+    found by the turns of its path down a Huffman tree. `batches` makes rows of running text; the
+    pairs are formed inside the model, so that a word's vector is read once for all its pairs.
+
+    Reference: Mikolov et al. 2013, arXiv 1301.3781; noise, subsampling: arXiv 1310.4546,
+    sections 2.1 to 2.3; the numbers of word2vec.c.
+
+    Differs from the paper: one step is a batch of rows, by AdaGrad as in GloVe instead of SGD word
+    by word; the noise words of a row serve all its words, each weighted so that a pair has
+    `negatives` of them; windows end with the row; CBOW's gradient is that of its mean.
+
+    Args:
+        vocabulary_size: Number of words V.
+        hidden_dim: Width D.
+        architecture: `"skip_gram"` or `"cbow"`.
+        objective: `"negative_sampling"` or `"hierarchical_softmax"`.
+        window: Neighbours to each side, at most; each position draws its own from 1 to this.
+        row_length: Words per row T.
+        noise_words: Different draws of noise per row N.
+        name: Of the model.
+
+    Call arguments:
+        inputs: A dict as `batches` gives it: `token_ids` (B, T), with CBOW `neighbours` (B, T,
+            2 w), and `noise_ids` (B, N) or `node_ids` (B, T, L).
+
+    Returns:
+        Scores (B, T, K): with noise the neighbours' (CBOW: the word's own) and the noise words',
+        else those of the nodes, with skip-gram as seen from each neighbour.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> text = np.array([3, 4, 5, 2] * 50)
+    >>> model = Word2Vec(6, hidden_dim=4, window=2, row_length=8, noise_words=2)
+    >>> history = model.fit(model.batches(text, tokens_per_batch=32, sample=None), verbose=0)
+    >>> tuple(model.vectors.shape)
+    (6, 4)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        hidden_dim=100,
+        architecture="skip_gram",
+        objective="negative_sampling",
+        window=5,
+        row_length=128,
+        noise_words=32,
+        name=None,
+    ):
+        check_sizes(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim, row_length=row_length)
+        embedding = TokenEmbedding(
+            vocabulary_size, hidden_dim, small_uniform(hidden_dim), name="words"
+        )
+        tokens = keras.Input((row_length,), dtype="int32", name="token_ids")
+        super().__init__(
+            {"token_ids": tokens},
+            embedding(tokens),
+            embedding,
+            vocabulary_size,
+            hidden_dim,
+            architecture,
+            objective,
+            window,
+            row_length,
+            noise_words,
+            name,
+        )
+
+    def words_of(self, token_ids):
+        """What the model reads of the words of a batch (B, T)."""
+        return {"token_ids": token_ids}
+
+    @property
+    def vectors(self):
+        """(V, D) the words' vectors."""
+        return ops.convert_to_numpy(self.embedding.embeddings)
+
+    def get_config(self):
+        return {"vocabulary_size": self.vocabulary_size, **super().get_config()}
+
+
+def check_sizes(**arguments):
+    """Raises unless names are known and sizes at least 1."""
+    known = {"architecture": ARCHITECTURES, "objective": OBJECTIVES}
+    for name, value in arguments.items():
+        if name in known and value not in known[name]:
+            raise ValueError(f"`{name}` must be one of {known[name]}. Received: {value!r}")
+        if name not in known and value < 1:
+            raise ValueError(f"`{name}` must be 1 or more. Received: {value}")
+
+
+class _RunningText:
+    """Rows of a text for `Word2Vec.batches`: subsampled anew in each epoch."""
+
+    def __init__(self, model, token_ids, negatives, sample, end_id, left_out, seed):
+        token_ids = np.asarray(token_ids)
+        size = model.vocabulary_size
+        if token_ids.ndim != 1 or not np.issubdtype(token_ids.dtype, np.integer):
+            raise ValueError(
+                "A text is one flat array of integer ids. "
+                f"Received: shape {token_ids.shape}, dtype {token_ids.dtype}"
+            )
+        if not len(token_ids) or token_ids.min() < 0 or token_ids.max() >= size:
+            raise ValueError(
+                "Token ids must lie in [0, `vocabulary_size`), and there must be some. Received: "
+                f"{len(token_ids)} ids, vocabulary_size={size}"
+            )
+        if negatives <= 0 or (sample is not None and sample <= 0):
+            raise ValueError(
+                f"`negatives` and `sample` must be above 0. Received: {negatives}, {sample}"
+            )
+        self.model, self.token_ids, self.negatives = model, token_ids, negatives
+        self.end_id, self.seed = end_id, seed
+        counts = np.bincount(token_ids, minlength=size).astype(float)
+        counts[[*left_out, end_id]] = 0
+        shares = counts / max(counts.sum(), 1)
+        self.keep = (shares > 0).astype("float32")
+        if sample is not None:  # word2vec.c; the paper's equation 5 lacks the second term
+            with np.errstate(divide="ignore"):
+                kept = np.sqrt(sample / shares) + sample / shares
+            self.keep *= np.minimum(kept, 1.0)
+        self.keep[end_id] = 1.0
+        self.noise = np.cumsum(counts**0.75)  # arXiv 1310.4546, section 2.2
+        if model.objective == "hierarchical_softmax":
+            self.nodes, self.turns = huffman_paths(counts)
+        self._texts = {}
+        if not len(self.lengths(0)):
+            raise ValueError(
+                f"A row has {model.row_length} words: take a longer text or a smaller "
+                f"`row_length`. Received: {len(self.text(0)[0])} words after subsampling"
+            )
+
+    def text(self, epoch):
+        """The words of an epoch, the sentence of each, and how far each looks."""
+        if epoch not in self._texts:
+            rng = np.random.default_rng([self.seed, epoch])
+            kept = rng.random(len(self.token_ids), "float32") < self.keep[self.token_ids]
+            ids = self.token_ids[kept]
+            words = ids != self.end_id
+            sentences = np.cumsum(~words, dtype=np.int32)[words]
+            ids = ids[words].astype(np.int32)
+            reach = rng.integers(1, self.model.window + 1, len(ids), dtype=np.int16)
+            recent = list(self._texts.items())[-1:]
+            self._texts = {**dict(recent), epoch: (ids, sentences, reach)}
+        return self._texts[epoch]
+
+    def lengths(self, epoch):
+        length = self.model.row_length
+        return np.full(len(self.text(epoch)[0]) // length, length)
+
+    def collate(self, rows, length, rng, epoch):
+        model, window = self.model, self.model.window
+        places = rows[:, None] * length + np.arange(length)
+        ids, sentences, reach = (array[places] for array in self.text(epoch))
+        x = model.words_of(ids)
+        skip_gram = model.architecture == "skip_gram"
+        noise = model.objective == "negative_sampling"
+        # Skip-gram with noise scores words as neighbours of the word at t, which is in *their*
+        # window; the others gather what is in the window of the word at t.
+        pairs = self._pairs(sentences, reach, window, of_neighbour=skip_gram and noise)
+        count = pairs.sum(axis=-1, keepdims=True)  # (B, T, 1)
+        if not skip_gram:
+            x["neighbours"] = pairs / np.maximum(count, 1)
+            count = np.minimum(count, 1)
+        if noise:
+            drawn = rng.random((len(ids), model.noise_words)) * self.noise[-1]
+            x["noise_ids"] = np.searchsorted(self.noise, drawn, side="right").astype(np.int32)
+            against = -count * (self.negatives / model.noise_words)
+            against = np.broadcast_to(against, (*ids.shape, model.noise_words))
+            y = np.concatenate([pairs if skip_gram else count, against], axis=-1)
+        else:
+            nodes, turns = self.nodes[ids], self.turns[ids]  # (B, T, L)
+            x["node_ids"] = np.maximum(nodes, 0)
+            y = turns * (count if not skip_gram else 1)
+            if skip_gram:
+                y = (y[..., None] * pairs[:, :, None]).reshape(*ids.shape, -1)
+        return x, y.astype("float32"), np.ones(ids.shape, "float32")
+
+    @staticmethod
+    def _pairs(sentences, reach, window, of_neighbour):
+        """(B, T, 2 w) 1 where a neighbour is of the same sentence and near enough, else 0."""
+        pad = ((0, 0), (window, window))
+        sentences_around = np.pad(sentences, pad, constant_values=-1)
+        reach_around = np.pad(reach, pad)
+        length = sentences.shape[1]
+        pairs = np.zeros((*sentences.shape, 2 * window), "float32")
+        offsets = [*range(-window, 0), *range(1, window + 1)]
+        for i, offset in enumerate(offsets):
+            there = slice(window + offset, window + offset + length)
+            far = reach_around[:, there] if of_neighbour else reach
+            pairs[:, :, i] = (sentences_around[:, there] == sentences) & (far >= abs(offset))
+        return pairs
+
+
+def huffman_paths(counts):
+    """The way from the root of a Huffman tree to each word that occurs.
+
+    Args:
+        counts: (V,) how often each word occurs; a word that does not has no way.
+
+    Returns:
+        `(nodes, turns)`, (V, L) each, L the longest way: the inner nodes, -1 behind the end, and 1
+        for a left turn, -1 for a right one, 0 behind the end.
+
+    Raises:
+        ValueError: If fewer than two words occur.
+    """
+    words = np.flatnonzero(counts)
+    if len(words) < 2:
+        raise ValueError(f"A tree needs two words or more. Received: {len(words)} that occur")
+    heap = [(counts[word], int(word)) for word in words]
+    heapq.heapify(heap)
+    parent, turn = {}, {}
+    size = len(counts)
+    for node in range(len(words) - 1):  # the last is the root
+        (left_count, left), (right_count, right) = heapq.heappop(heap), heapq.heappop(heap)
+        parent[left] = parent[right] = size + node
+        turn[left], turn[right] = 1, -1
+        heapq.heappush(heap, (left_count + right_count, size + node))
+    root = size + len(words) - 2
+    ways = []
+    for word in words:
+        way, at = [], int(word)
+        while at != root:
+            way.append((parent[at] - size, turn[at]))
+            at = parent[at]
+        ways.append(way[::-1])
+    longest = max(map(len, ways))
+    nodes = np.full((size, longest), -1, np.int32)
+    turns = np.zeros((size, longest), np.float32)
+    for word, way in zip(words, ways, strict=True):
+        nodes[word, : len(way)], turns[word, : len(way)] = zip(*way, strict=True)
+    return nodes, turns

@@ -1,0 +1,373 @@
+"""Word vectors as an encoder, whatever trained them, and what they say of words."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.layers import Dropout, TokenEmbedding
+from keras_plm.layers.embedding import rows_of
+from keras_plm.models.fasttext import FastText
+from keras_plm.models.glove import GloVe
+from keras_plm.models.word2vec import Word2Vec
+from keras_plm.tokenizers import Words
+from keras_plm.vector_files import read_vectors, write_vectors
+
+__all__ = ["FastText", "GloVe", "Spelling", "Word2Vec", "WordTable", "WordVectors"]
+
+SPECIAL = ("[PAD]", "[UNK]", "[EOS]")
+
+# How files write the unknown word: GloVe's programs, others.
+UNKNOWN = ("[UNK]", "<unk>", "UNK", "unk")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WordTable(keras.layers.Layer):
+    """A table of word vectors that may stay as it is while the model around it learns.
+
+    Args:
+        vocabulary_size: Number of words V.
+        hidden_dim: Width D.
+        learns: If False, the table is no trainable weight.
+
+    Call arguments:
+        token_ids: (B, T).
+
+    Returns:
+        (B, T, D).
+    """
+
+    def __init__(self, vocabulary_size, hidden_dim, learns=True, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.learns = learns
+
+    def build(self, token_ids_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocabulary_size, self.hidden_dim),
+            # As wide as trained vectors: Kim 2014, arXiv 1408.5882, section 3.1.
+            initializer=keras.initializers.RandomUniform(-0.25, 0.25),
+            trainable=self.learns,
+            autocast=False,
+        )
+
+    def call(self, token_ids):
+        return ops.cast(rows_of(self.embeddings, token_ids), self.compute_dtype)
+
+    def get_config(self):
+        sizes = {"vocabulary_size": self.vocabulary_size, "hidden_dim": self.hidden_dim}
+        return {**super().get_config(), **sizes, "learns": self.learns}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Spelling(keras.layers.Layer):
+    """A word's vector from its characters: a convolution and the maximum over the places.
+
+    Its weights learn with the task. It knows the words of a vocabulary by their ids, so that it
+    needs no input of its own.
+
+    Reference: Ma and Hovy 2016, arXiv 1603.01354, section 2.1; sizes: AllenNLP's tagger, 16
+    dimensions a character, width 3, ReLU.
+
+    Args:
+        vocabulary: The words in order of their ids.
+        filters: Width F of the result.
+        character_dim: Width of a character's vector.
+        kernel_size: Characters that a filter sees.
+        max_characters: Bytes of a word that are read, its two ends counted.
+
+    Call arguments:
+        token_ids: (B, T).
+
+    Returns:
+        (B, T, F).
+    """
+
+    def __init__(
+        self, vocabulary, filters, character_dim=16, kernel_size=3, max_characters=24, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary = list(vocabulary)
+        self.filters = filters
+        self.character_dim = character_dim
+        self.kernel_size = kernel_size
+        self.max_characters = max_characters
+        # Bytes from 3 on; 0 is padding, 1 and 2 are the ends.
+        table = np.zeros((len(self.vocabulary), max_characters), "int32")
+        for row, word in zip(table, self.vocabulary, strict=True):
+            letters = [byte + 3 for byte in word.encode()[: max_characters - 2]]
+            row[: len(letters) + 2] = [1, *letters, 2]
+        self.characters = table
+        self.embedding = TokenEmbedding(259, character_dim, "uniform", name="characters")
+        self.convolution = keras.layers.Conv1D(
+            filters, kernel_size, padding="same", activation="relu", name="convolution"
+        )
+
+    def build(self, token_ids_shape):
+        self.embedding.build((None, self.max_characters))
+        self.convolution.build((None, self.max_characters, self.character_dim))
+
+    def call(self, token_ids):
+        batch, length = ops.shape(token_ids)
+        table = ops.convert_to_tensor(self.characters)
+        letters = ops.take(table, ops.reshape(token_ids, (-1,)), axis=0)  # (B T, C)
+        real = ops.cast(letters > 0, self.compute_dtype)[..., None]
+        found = self.convolution(self.embedding(letters) * real)  # (B T, C, F)
+        # ReLU leaves nothing below 0, so padding never is the maximum.
+        return ops.reshape(ops.max(found * real, axis=1), (batch, length, self.filters))
+
+    def compute_output_spec(self, token_ids):
+        return keras.KerasTensor((*token_ids.shape, self.filters), dtype=self.compute_dtype)
+
+    def get_config(self):
+        names = ("vocabulary", "filters", "character_dim", "kernel_size", "max_characters")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WordVectors(keras.Model):
+    """One vector per word, whatever stands around it: the encoder that pre-training came after.
+
+    An encoder of one layer, under heads, readers and `transfer` as any other, and a table to ask
+    for neighbours and analogies. `read` takes files of word2vec, GloVe and fastText, `from_vectors`
+    what was trained here. Its `tokenizer()` cuts texts into its words; a word that it has not is
+    `[UNK]`, the zero vector unless the file has one.
+
+    Args:
+        vocabulary: The words in order of their ids, `[PAD] [UNK] [EOS]` first, as
+            `tokenizers.Words.vocabulary`.
+        hidden_dim: Width D.
+        character_filters: How many of the D come from a convolution over the word's characters,
+            which learns with a task (`Spelling`); 0 for none.
+        learns: If False, the vectors stay as they are when a head is trained; the convolution
+            learns.
+        dropout: Share dropped of the output, in training.
+        trainable: If False, the whole encoder is frozen.
+        dtype: Keras policy; by default Keras' own.
+        name: Of the model.
+
+    Call arguments:
+        inputs: A dict of `token_ids` and `padding_mask` (True at real words), each (B, T).
+
+    Returns:
+        A dict: `"sequence"` (B, T, D), zero at padding, and `"layers"`, a list of just that.
+
+    Raises:
+        ValueError: If the vocabulary lacks a special word or has a word twice, or the filters leave
+            no room for vectors.
+
+    >>> vectors = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
+    >>> encoder = WordVectors.from_vectors(["king", "queen", "man", "woman"], vectors)
+    >>> encoder.most_similar("king", count=2)
+    [('queen', 0.8), ('man', 0.0)]
+    >>> encoder.analogy("king", "queen", "man")[0][0]
+    'woman'
+    """
+
+    def __init__(
+        self,
+        vocabulary,
+        hidden_dim,
+        character_filters=0,
+        learns=True,
+        dropout=0.0,
+        trainable=True,
+        dtype=None,
+        name=None,
+    ):
+        vocabulary = list(vocabulary)
+        Words(vocabulary)  # says what is wrong with it
+        if not 0 <= character_filters < hidden_dim:
+            raise ValueError(
+                "`character_filters` are part of `hidden_dim`, from 0 to below it. "
+                f"Received: character_filters={character_filters}, hidden_dim={hidden_dim}"
+            )
+        table = WordTable(
+            len(vocabulary), hidden_dim - character_filters, learns, dtype=dtype, name="words"
+        )
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        x = table(inputs["token_ids"])  # (B, T, D - F)
+        if character_filters:
+            spelling = Spelling(vocabulary, character_filters, dtype=dtype, name="spelling")
+            x = ops.concatenate([x, spelling(inputs["token_ids"])], axis=-1)
+        x = x * ops.cast(inputs["padding_mask"], x.dtype)[..., None]
+        x = Dropout(dropout, dtype=dtype, name="dropout")(x)
+        super().__init__(inputs=inputs, outputs={"sequence": x, "layers": [x]}, name=name)
+        self.dtype_policy = table.dtype_policy  # a functional model takes none; copies ask for it
+        self.table = table
+        self.vocabulary = vocabulary
+        self.vocabulary_size = len(vocabulary)
+        self.hidden_dim = hidden_dim
+        self.character_filters = character_filters
+        self.learns = learns
+        self.dropout = dropout
+        self._ids = {word: i for i, word in enumerate(vocabulary)}
+        self.trainable = trainable
+
+    @classmethod
+    def from_vectors(cls, words, vectors, character_filters=0, **options):
+        """An encoder from words and their vectors.
+
+        Args:
+            words: N words; special ones of `Words` among them take their vector along.
+            vectors: (N, D') array.
+            character_filters: F; the encoder's width is D' + F.
+            **options: Other arguments of the class.
+
+        Raises:
+            ValueError: If words and vectors do not fit, or a word stands twice.
+        """
+        words, vectors = list(words), np.asarray(vectors, "float32")
+        if vectors.ndim != 2 or len(vectors) != len(words):
+            raise ValueError(
+                f"Every word needs one vector. Received: {len(words)} words, "
+                f"vectors of shape {vectors.shape}"
+            )
+        known = {word: i for i, word in enumerate(words)}
+        if len(known) < len(words):
+            double = next(word for i, word in enumerate(words) if known[word] != i)
+            raise ValueError(f"Every word must stand once. Received: {double!r} twice")
+        vocabulary = [*SPECIAL, *(word for word in words if word not in SPECIAL)]
+        table = np.zeros((len(vocabulary), vectors.shape[1]), "float32")
+        for i, word in enumerate(SPECIAL):
+            names = UNKNOWN if word == "[UNK]" else (word,)
+            place = next((known[name] for name in names if name in known), None)
+            if place is not None:
+                table[i] = vectors[place]
+        table[len(SPECIAL) :] = vectors[[i for i, w in enumerate(words) if w not in SPECIAL]]
+        width = vectors.shape[1] + character_filters
+        encoder = cls(vocabulary, width, character_filters=character_filters, **options)
+        encoder.table.embeddings.assign(table)
+        return encoder
+
+    @classmethod
+    def read(cls, path, words=None, limit=None, errors="strict", **options):
+        """An encoder from a file of vectors, as `vector_files.read_vectors` reads it.
+
+        Args:
+            path: A file of word2vec (text or binary), GloVe or fastText (`.vec` or `.bin`).
+            words: Only these are kept, and memory is theirs, not the file's.
+            limit: Only so many rows from the beginning are looked at.
+            errors: What to do with bytes that are no UTF-8, as in `bytes.decode`.
+            **options: As in `from_vectors`.
+
+        Raises:
+            ValueError: If the file is missing or wrong, or has none of the words.
+        """
+        found, vectors = read_vectors(path, words, limit, errors=errors)
+        if not found:
+            raise ValueError(
+                f"{path} has none of these words. Received: {len(words)} words, {sorted(words)[:3]}"
+            )
+        return cls.from_vectors(found, vectors, **options)
+
+    def with_words(self, words, **options):
+        """A copy that also has ids for these words.
+
+        So that they can be spelled (`character_filters`) or learned with a task. Each has the
+        vector of its lower-case form, or else that of the unknown word.
+
+        Args:
+            words: Words, known ones among them.
+            **options: As in `from_vectors`.
+        """
+        new = [word for word in dict.fromkeys(words) if word not in self._ids]
+        unknown = self._ids["[UNK]"]
+        like = [self._ids.get(word.lower(), unknown) for word in new]
+        vectors = np.concatenate([self.vectors, self.vectors[like]])
+        return self.from_vectors([*self.vocabulary, *new], vectors, **options)
+
+    def write(self, path, format="word2vec"):
+        """Writes the words but the special ones; see `vector_files.write_vectors`."""
+        write_vectors(path, self.words, self.vectors[len(SPECIAL) :], format)
+
+    def tokenizer(self, lowercase=None, split="punctuation"):
+        """A `Words` tokenizer of this vocabulary.
+
+        It lower-cases if no word has upper case, unless `lowercase` says otherwise; texts are
+        split as `Words` describes.
+        """
+        if lowercase is None:
+            lowercase = not any(word != word.lower() for word in self.words)
+        return Words(self.vocabulary, lowercase, split)
+
+    @property
+    def words(self):
+        """The words without the special ones."""
+        return self.vocabulary[len(SPECIAL) :]
+
+    @property
+    def vectors(self):
+        """(V, D) the words' vectors, without what comes from their characters."""
+        return ops.convert_to_numpy(self.table.embeddings)
+
+    def id_of(self, word):
+        """The id of a word as written, or else in lower case.
+
+        Raises:
+            ValueError: If it has no vector.
+        """
+        found = self._ids.get(word, self._ids.get(str(word).lower(), 0))
+        if found < len(SPECIAL):
+            raise ValueError(
+                "Only words of the vocabulary have a vector; fastText's `SubwordVectors` has one "
+                f"for every word. Received: {word!r}"
+            )
+        return found
+
+    def similarity(self, word, other):
+        """The cosine of two words' vectors."""
+        return float(np.dot(*self._unit(self.vectors[[self.id_of(word), self.id_of(other)]])))
+
+    def most_similar(self, words, unlike=(), count=10):
+        """The words nearest to some words, and far from others.
+
+        Args:
+            words: A word, or a list of words whose unit vectors are added.
+            unlike: A word or a list of words whose unit vectors are subtracted.
+            count: How many.
+
+        Returns:
+            A list of `(word, cosine)`, without the words asked for.
+
+        Raises:
+            ValueError: If a word has no vector, or none is given.
+        """
+        words, unlike = ([w] if isinstance(w, str) else list(w) for w in (words, unlike))
+        if not words and not unlike:
+            raise ValueError("Neighbours are those of a word or more. Received: none")
+        asked = [self.id_of(word) for word in (*words, *unlike)]
+        signs = [1.0] * len(words) + [-1.0] * len(unlike)
+        unit = self._unit(self.vectors)
+        cosines = unit @ self._unit((signs @ unit[asked])[None])[0]
+        cosines[[*range(len(SPECIAL)), *asked]] = -np.inf
+        nearest = np.argsort(-cosines, kind="stable")[: max(count, 0)]
+        nearest = nearest[np.isfinite(cosines[nearest])]
+        return [(self.vocabulary[i], round(float(cosines[i]), 4)) for i in nearest]
+
+    def analogy(self, a, b, c, count=1):
+        """What is to `c` as `b` is to `a`: neighbours of b - a + c.
+
+        Reference: Mikolov et al. 2013, arXiv 1301.3781, section 4.
+        """
+        return self.most_similar([b, c], unlike=[a], count=count)
+
+    @staticmethod
+    def _unit(vectors):
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+    def get_config(self):
+        return {
+            "vocabulary": self.vocabulary,
+            "hidden_dim": self.hidden_dim,
+            "character_filters": self.character_filters,
+            "learns": self.learns,
+            "dropout": self.dropout,
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": self.dtype_policy.name,
+        }
