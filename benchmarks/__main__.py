@@ -23,7 +23,9 @@ def main(arguments=None):
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
-        for add in (add_demo, add_pretrain, add_run, add_layers, add_data, add_report, add_speed):
+        for add in (add_demo, add_pretrain, add_vectors, add_run, add_layers, add_data):
+            add(commands)
+        for add in (add_report, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -92,6 +94,64 @@ def run_pretrain(flags):
             advance(pretraining_line(entry, settings.steps), entry["step"])
 
         pretrain(settings, flags.corpus, flags.out, flags.valid, flags.resume, progress)
+
+
+def add_vectors(commands):
+    from benchmarks.settings import add_flags
+    from benchmarks.vectors import Vectors
+
+    text = "learn word vectors from raw text, or read a file of them, as an encoder"
+    parser = commands.add_parser("vectors", help=text, description=text)
+    parser.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="text; with --file, to keep its words",
+    )
+    parser.add_argument("--file", metavar="FILE", help="of word2vec, GloVe or fastText")
+    parser.add_argument("--keep", type=int, metavar="N", help="only the file's first N rows")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the encoder's folder")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of training (default 0)")
+    parser.add_argument(
+        "--characters", type=int, default=0, metavar="N",
+        help="also N filters over a word's characters, which learn with a task",
+    )  # fmt: skip
+    parser.add_argument("--like", nargs="+", default=[], metavar="WORD", help="show its neighbours")
+    add_flags(parser, Vectors)
+    parser.set_defaults(run=run_vectors)
+
+
+def run_vectors(flags):
+    import dataclasses
+
+    from benchmarks.progress import console
+    from benchmarks.settings import from_flags
+    from benchmarks.vectors import Vectors, make
+
+    given = [field.name for field in dataclasses.fields(Vectors) if field.name in flags]
+    if not flags.file and not flags.corpus:
+        raise ValueError("Vectors come from a --corpus or a --file. Received: neither")
+    if flags.file and given:
+        raise ValueError(
+            "The vectors of a file are trained already. "
+            f"Received: --file {flags.file} --{given[0].replace('_', '-')}"
+        )
+    if flags.keep is not None and (not flags.file or flags.keep < 1):
+        raise ValueError(f"`--keep` is of a --file, 1 or more rows. Received: {flags.keep}")
+    encoder = make(
+        from_flags(Vectors, flags),
+        flags.corpus,
+        flags.out,
+        console.print,
+        flags.file,
+        flags.keep,
+        flags.seed,
+        flags.characters,
+    )
+    for word in flags.like:
+        nearest = encoder.most_similar(word, count=8)
+        console.print(f"{word}: " + ", ".join(f"{near} {cosine:.2f}" for near, cosine in nearest))
 
 
 def add_bench_flags(parser, required=True):
@@ -297,7 +357,7 @@ def add_data(commands):
 
 
 def run_data(flags):
-    from benchmarks import translation
+    from benchmarks import language_models, translation, vectors, word_similarity
     from benchmarks.progress import console
     from benchmarks.tasks import TASKS, checksum
     from keras_plm.task import find_file
@@ -309,6 +369,14 @@ def run_data(flags):
     }
     rows = [(task.name, task.source, task.licence, task.files) for task in TASKS.values()]
     rows.append((translation.TASK, translation.SOURCE, translation.LICENCE, captions))
+    books = {f"part {i}": name for i, name in enumerate(vectors.BOOKS)}
+    questions = {**word_similarity.PAIRS, "analogies": word_similarity.QUESTIONS}
+    for module, name, files in (
+        (language_models, language_models.TASK, language_models.FILES),
+        (vectors, "books", books),
+        (word_similarity, "word similarity", questions),
+    ):
+        rows.append((name, module.SOURCE, module.LICENCE, files))
     for name, source, licence, files in rows:
         console.print(f"[bold]{name}[/bold]  {source}  ({licence})")
         for split_files in dict.fromkeys(files.values()):
@@ -354,16 +422,17 @@ def run_report(flags):
             )
         named(SUITES[flags.suite].scales, flags.scale, "scale")
     kept = folder(root, flags.suite, flags.scale)
-    if flags.readme and flags.suite not in ("first", *SUITES):
+    marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
+    if flags.readme and flags.suite not in (*marks, *SUITES):
         raise ValueError(
-            f"README shows the suites first, {', '.join(SUITES)}. "
+            f"README shows the suites {', '.join((*marks, *SUITES))}. "
             f"Received: --suite {flags.suite} --readme"
         )
     if flags.suite in SUITES:
         tables[kept.name] = SUITES[flags.suite].markdown(kept)
     else:
         results = read_results(kept)
-        tables["results"] = markdown(results)
+        tables[marks.get(flags.suite, "results")] = markdown(results)
         if flags.readme:
             tables |= speed_tables(root)
     for mark, table in tables.items():
@@ -391,7 +460,7 @@ def add_speed(commands):
 
     text = "our throughput beside the peers', in one run"
     parser = commands.add_parser("speed", help=text, description=text)
-    parser.add_argument("--data", metavar="DIR", help="for real sentences: its sst/trees")
+    parser.add_argument("--data", metavar="DIR", help="for real text: its sst/trees and books")
     parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
     add_flags(parser, Speed)
     parser.set_defaults(run=run_speed)
@@ -406,7 +475,7 @@ def run_speed(flags):
         from benchmarks.tasks import TASKS
 
         sentences = [example.text for example in TASKS["sst5"].read(flags.data, "train")]
-    speed(from_flags(Speed, flags), sentences, flags.out)
+    speed(from_flags(Speed, flags), sentences, flags.out, data=flags.data)
 
 
 if __name__ == "__main__":

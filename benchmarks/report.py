@@ -198,6 +198,9 @@ def speed_tables(folder):
         folder / f"speed_translator.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
     files = {"speed": [folder / "speed.json"], "speed_translator": of_backends}
+    files["speed_words"] = [
+        folder / f"speed_words.{backend}.json" for backend in ("tensorflow", "jax", "torch")
+    ]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
     return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
 
@@ -233,8 +236,11 @@ def _speed_by_backend(reports):
             for row in rows.values():
                 for peer, ratio in row["ratios"].items():
                     rates = f"{_rate(row['per_second'])} : {_rate(rows[peer]['per_second'])}"
+                    memory = ""
+                    if "peak_mb" in row:
+                        memory = f"; {row['peak_mb']:,.0f} : {rows[peer]['peak_mb']:,.0f} MB"
                     of_peer = cells.setdefault((f"{name}: {work['unit']}", peer), {})
-                    of_peer[report["backend"]] = f"{rates} ({ratio:.2f})"
+                    of_peer[report["backend"]] = f"{rates} ({ratio:.2f}){memory}"
     if not cells:
         return ""
     backends = list(dict.fromkeys(report["backend"] for report in reports))

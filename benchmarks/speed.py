@@ -2,21 +2,22 @@
 
 Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
 parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
-`translate`, see `speed_translator`. The clock is in `speed_clock`.
+`translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK. The
+clock is in `speed_clock`.
 """
 
 import dataclasses
 import hashlib
 from pathlib import Path
 
-from benchmarks import speed_attention, speed_bert, speed_translator
+from benchmarks import speed_attention, speed_bert, speed_translator, speed_words
 from benchmarks.records import environment, read_json, write_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 
-WORK = (*speed_bert.KINDS, "attention", *speed_translator.KINDS)
+WORK = (*speed_bert.KINDS, "attention", *speed_translator.KINDS, *speed_words.KINDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Speed:
     )
     translators: str = setting("small,medium", "which Transformers, to decode and translate")
     written: int = setting(64, "tokens that decoding writes for each source")
+    words: int = setting(1_000_000, "of the text that n-grams and word vectors read in a turn")
+    rows: int = setting(50_000, "of the file of vectors that is read")
 
     def __post_init__(self):
         known = {"sizes": BERT_SIZES, "work": WORK, "translators": TRANSFORMER_SIZES}
@@ -48,7 +51,7 @@ class Speed:
                 raise ValueError(
                     f"`{name}` are of {', '.join(names)}, parted by commas. Received: {wrong[0]!r}"
                 )
-        for name in ("turns", "steps", "sentences", "length", "written"):
+        for name in ("turns", "steps", "sentences", "length", "written", "words", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
         if self.length > 512:
@@ -56,7 +59,7 @@ class Speed:
         speed_attention.parse_shapes(self.shapes)
 
 
-def works(settings, sentences):
+def works(settings, sentences, data=None):
     """`{name: function that gives its `Work`}`, in the order in which they are timed."""
     planned = {}
     for kind in settings.work.split(","):
@@ -64,12 +67,14 @@ def works(settings, sentences):
             planned |= speed_attention.works(settings)
         elif kind in speed_translator.KINDS:
             planned |= speed_translator.works(kind, settings)
+        elif kind in speed_words.KINDS:
+            planned |= speed_words.works(kind, settings, data)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
 
 
-def speed(settings, sentences=None, out=None, say=print):
+def speed(settings, sentences=None, out=None, say=print, data=None):
     """Times all work and prints a table after each.
 
     Args:
@@ -78,10 +83,12 @@ def speed(settings, sentences=None, out=None, say=print):
         out: A JSON file, rewritten after each kind of work; what it holds already, timed with the
             same settings and sentences on the same machine and versions, is not timed again.
         say: Prints a line.
+        data: The data folder, for the books that `speed_words` reads.
 
     Returns:
         What the file holds: per work and contestant the median of work per second, the median ratio
-        to each peer over the turns, and the share of the matrix rate.
+        to each peer over the turns, and where they are known the share of the matrix rate and the
+        peak memory in megabytes.
     """
     rates, digest = {}, None
     of_bert = [kind for kind in settings.work.split(",") if kind in speed_bert.KINDS]
@@ -101,7 +108,8 @@ def speed(settings, sentences=None, out=None, say=print):
     }
     report["versions"] |= peer_versions()
     report["results"] = _timed_before(report, out)
-    for name, make in works(settings, sentences).items():
+    of_words = [name for kind in speed_words.KINDS for name in speed_words.works(kind, settings)]
+    for name, make in works(settings, sentences, data).items():
         if name in report["results"]:
             say(f"{name}: in {out} already")
             continue
@@ -110,10 +118,16 @@ def speed(settings, sentences=None, out=None, say=print):
             makers = {n: maker for n, maker in work.makers.items() if n not in work.half}
             work = dataclasses.replace(work, makers=makers)
         say(f"{name}, in {work.unit} per second")
+        rows = measure(work, settings.turns, rates, say)
+        if name in of_words:
+            for contestant in rows:
+                memory = speed_words.peak(name, contestant, settings, data)
+                rows[contestant]["peak_mb"] = memory
+                say(f"  {contestant:22} {memory:>10,.0f} MB at the most")
         report["results"][name] = {
             "unit": work.unit,
             "commit": report["commit"],
-            "contestants": measure(work, settings.turns, rates, say),
+            "contestants": rows,
         }
         if out is not None:
             write_json(out, report)
@@ -149,7 +163,7 @@ def peer_versions():
     import importlib.metadata as metadata
 
     found = {}
-    for name in ("transformers", "torch", "keras-hub", "tokenizers"):
+    for name in ("transformers", "torch", "keras-hub", "tokenizers", "gensim", "nltk"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -4,9 +4,11 @@ import dataclasses
 import typing
 from pathlib import Path
 
-from benchmarks import report_seq2seq
+from benchmarks import language_models, report_seq2seq, vectors
+from benchmarks.language_models import Counts, Neural
 from benchmarks.sequences import Copying, StepTimes, measure
 from benchmarks.translation import Translation, TranslationBench
+from benchmarks.vectors import Vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,13 @@ _TEST = {"vocabulary_size": 400, "embedding_dim": 16, "hidden_dim": 16, "num_lay
 # With attention and without, and the Transformer, before the other scores.
 _MODELS = ("additive", "none", "transformer", "dot", "scaled_dot", "bilinear", "cosine")
 
+_VECTORS = [
+    (kind, by)
+    for kind in ("skip_gram", "cbow", "fasttext", "glove", "skip_gram_hs", "cbow_hs")
+    for by in vectors.MAKERS
+    if (kind, by) != ("glove", "gensim")
+]
+
 SUITES = {
     "seq2seq": Suite(
         _run_seq2seq,
@@ -66,5 +75,38 @@ SUITES = {
             ],
         },
         "Bahdanau et al. 2015, table 1 and figure 2; Vaswani et al. 2017, tables 1 and 2",
+    ),
+    "word_vectors": Suite(
+        vectors.run_vectors,
+        vectors.markdown,
+        lambda results: {},
+        {
+            "small": [Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS],
+            "long": [Vectors(kind, by) for kind, by in _VECTORS],
+            "test": [
+                Vectors(kind, by, dim=8, epochs=1, limit=20_000)
+                for kind, by in (("skip_gram", "keras_plm"), ("glove", "keras_plm"))
+            ],
+        },
+        "Mikolov et al. 2013, arXiv 1301.3781; Pennington et al. 2014; Bojanowski et al. 2017",
+    ),
+    "language_models": Suite(
+        language_models.run_models,
+        language_models.markdown,
+        lambda results: {},
+        {
+            "small": [
+                *(Counts("mle", order) for order in (1, 2)),
+                *(Counts("add_k", order) for order in (2, 3)),
+                *(Counts("interpolation", order) for order in (2, 3)),
+                *(Counts("kneser_ney", order) for order in (2, 3, 4, 5)),
+                Neural(),
+            ],
+            "test": [
+                *(Counts(kind, 2, limit=5000) for kind in ("add_k", "interpolation")),
+                Neural(3, 4, 5, epochs=1, batch_size=256, limit=2000),
+            ],
+        },
+        "Bengio et al. 2003, tables 1 and 2; Chen and Goodman 1998",
     ),
 }

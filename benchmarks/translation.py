@@ -13,19 +13,19 @@ import shutil
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 from scipy.special import log_softmax
 
 from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
+from benchmarks.training import fit_resumed
 from keras_plm import metrics
 from keras_plm.data import translation_batches
 from keras_plm.decoding import alignment, beam_search, generate
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.resume import TrainingState, set_seed
+from keras_plm.resume import set_seed
 from keras_plm.task import find_file, read_parallel
 from keras_plm.tokenizers import BytePair
 
@@ -329,19 +329,10 @@ class TranslationBench:
             buckets=LENGTHS,
             seed=seed,
         )
-        steps = settings.epochs * len(batches)
-        settings.compile(model, steps)
-        work = self._work(settings, seed)
-        state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
-        clock = Clock(work / "seconds.json", f"{settings.name} seed {seed}", steps, self.progress)
-        state.on_save = lambda _: clock.write()
-        clock.state = state
-        if state.restore(model):
-            self.progress(f"{settings.name} seed {seed}: goes on behind step {state.steps}/{steps}")
-        if not state.finished:
-            epochs = settings.epochs - state.steps // len(batches)
-            model.fit(batches, epochs=epochs, verbose=0, callbacks=[state, clock])
-        return clock.seconds(), int(tokenizer.encode(targets).lengths.sum())
+        settings.compile(model, settings.epochs * len(batches))
+        name, work = f"{settings.name} seed {seed}", self._work(settings, seed)
+        seconds, _ = fit_resumed(model, batches, settings.epochs, work, name, self.progress)
+        return seconds, int(tokenizer.encode(targets).lengths.sum())
 
     def _dev_loss(self, settings, model, tokenizer):
         """Mean loss of a target token alone, label smoothing included."""
@@ -370,33 +361,3 @@ def look(model, tokenizer, sources, options):
         weights = weights[-1].mean(axis=0)
     rounded = np.round(weights.astype("float64"), 4)
     return {"source": read, "output": written, "weights": rounded.tolist()}
-
-
-class Clock(keras.callbacks.Callback):
-    """Counts seconds of training over stops, and shows how it goes."""
-
-    def __init__(self, path, name, steps, progress, every_seconds=30):
-        super().__init__()
-        self.path, self.name, self.steps, self.progress = path, name, steps, progress
-        self.every_seconds, self.state = every_seconds, None
-        self._before = read_json(path) if path.is_file() else 0.0
-        self._begun, self._shown = None, time.monotonic()
-
-    def seconds(self):
-        running = 0.0 if self._begun is None else time.monotonic() - self._begun
-        return self._before + running
-
-    def write(self):
-        write_json(self.path, self.seconds())
-
-    def on_train_begin(self, logs=None):
-        self._begun = time.monotonic()
-
-    def on_train_end(self, logs=None):
-        self._before, self._begun = self.seconds(), None
-
-    def on_train_batch_end(self, batch, logs=None):
-        if time.monotonic() - self._shown > self.every_seconds:
-            self._shown = time.monotonic()
-            loss = float((logs or {}).get("loss", float("nan")))
-            self.progress(f"{self.name}  step {self.state.steps}/{self.steps}  loss {loss:.3f}")

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import speed_attention, speed_translator
+from benchmarks import speed_attention, speed_translator, speed_words
 from benchmarks.__main__ import main
 from benchmarks.report import speed_markdown
 from benchmarks.speed import Speed
@@ -213,3 +213,23 @@ def test_files_from_before_a_setting_are_still_read():
     old = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
     assert Speed(**old["settings"]).turns == old["settings"]["turns"]
     assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13
+
+
+def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
+    pytest.importorskip("gensim")
+    pytest.importorskip("nltk")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.speed_words.TRAINED", ("cbow",))
+    alone = speed_words.peak  # a process each, so only one of them
+    monkeypatch.setattr("benchmarks.speed_words.peak", lambda *work: 123.0)
+    out = tmp_path / "words.json"
+    flags = ["--work", "ngram,vectors,vector_file", "--words", "5000", "--rows", "200"]
+    assert main(["speed", *flags, "--turns", "1", "--out", str(out)]) == 0
+    results = json.loads(out.read_text())["results"]
+    assert list(results) == ["ngram count", "ngram perplexity", "train cbow", "read glove file",
+                             "read glove file, one word in 100"]  # fmt: skip
+    for work in results.values():
+        assert all(row["peak_mb"] == 123.0 for row in work["contestants"].values())
+    assert alone("ngram count", "keras_plm", Speed(words=5000)) > 50
+    table = speed_markdown(out)
+    assert "| train cbow: words | gensim |" in table and " MB" in table

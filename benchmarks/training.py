@@ -1,0 +1,65 @@
+"""Training that may be stopped and goes on where it was, as the suites do it."""
+
+import time
+
+import keras
+
+from benchmarks.records import read_json, write_json
+from keras_plm.resume import TrainingState
+
+
+def fit_resumed(model, batches, epochs, work, name, progress):
+    """Fits a compiled model on `Batches`, going on where a stop left it.
+
+    Args:
+        model, batches, epochs: What is fitted on what, and how many passes in all.
+        work: Folder for the state, saved every minute.
+        name: Of the run, for `progress`.
+        progress: Called with a line of text.
+
+    Returns:
+        `(seconds, losses)`: of training, without what a stop lost; and `fit`'s history of the
+        epochs since the last stop, empty where there was nothing left to do.
+    """
+    steps = epochs * len(batches)
+    state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
+    clock = Clock(work / "seconds.json", name, steps, progress)
+    state.on_save = lambda _: clock.write()
+    clock.state = state
+    if state.restore(model):
+        progress(f"{name}: goes on behind step {state.steps}/{steps}")
+    history = {}
+    if not state.finished:
+        left = epochs - state.steps // len(batches)
+        history = model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock]).history
+    return clock.seconds(), history
+
+
+class Clock(keras.callbacks.Callback):
+    """Counts seconds of training over stops, and shows how it goes."""
+
+    def __init__(self, path, name, steps, progress, every_seconds=30):
+        super().__init__()
+        self.path, self.name, self.steps, self.progress = path, name, steps, progress
+        self.every_seconds, self.state = every_seconds, None
+        self._before = read_json(path) if path.is_file() else 0.0
+        self._begun, self._shown = None, time.monotonic()
+
+    def seconds(self):
+        running = 0.0 if self._begun is None else time.monotonic() - self._begun
+        return self._before + running
+
+    def write(self):
+        write_json(self.path, self.seconds())
+
+    def on_train_begin(self, logs=None):
+        self._begun = time.monotonic()
+
+    def on_train_end(self, logs=None):
+        self._before, self._begun = self.seconds(), None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if time.monotonic() - self._shown > self.every_seconds:
+            self._shown = time.monotonic()
+            loss = float((logs or {}).get("loss", float("nan")))
+            self.progress(f"{self.name}  step {self.state.steps}/{self.steps}  loss {loss:.3f}")
