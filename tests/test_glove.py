@@ -174,7 +174,7 @@ def test_default_optimizer_loss_and_rate():
     assert isinstance(model.loss, HalfSquaredError)
     assert isinstance(model.optimizer, keras.optimizers.Adagrad)
     assert model.optimizer.initial_accumulator_value == 1.0
-    np.testing.assert_allclose(float(to_numpy(model.optimizer.learning_rate)), 0.2)
+    np.testing.assert_allclose(float(to_numpy(model.optimizer.learning_rate)), 0.3)
     again = GloVe(V, D)
     again.compile(0.25)
     np.testing.assert_allclose(float(to_numpy(again.optimizer.learning_rate)), 0.25)

@@ -46,6 +46,7 @@ def test_settings_know_their_kind():
     assert Vectors().window == 5 and Vectors("glove").window == 10
     assert Vectors("cbow", "gensim").rate == 0.05 and Vectors("cbow").rate == 1.0
     assert Vectors("cbow", dim=7).name == "cbow.keras_plm.dim7"
+    assert Vectors("cbow", "gensim", rate=0.1, limit=9).title == "CBOW, noise, gensim, rate 0.1"
     assert len({s.name for s in SUITES["word_vectors"].scales["small"]}) == 11
     for wrong, match in (
         ({"kind": "lsa"}, "`kind` must be one of"),

@@ -226,7 +226,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
     """
 
     # Differs from the paper, whose 0.05 leaves the steps of whole batches too short.
-    default_rate, loss_class, loss_name = 0.2, HalfSquaredError, "loss_per_pair"
+    default_rate, loss_class, loss_name = 0.3, HalfSquaredError, "loss_per_pair"
 
     def __init__(self, vocabulary_size, hidden_dim=100, name=None):
         if vocabulary_size < 1 or hidden_dim < 1:
