@@ -139,6 +139,10 @@ def run_vectors(flags):
         )
     if flags.keep is not None and (not flags.file or flags.keep < 1):
         raise ValueError(f"`--keep` is of a --file, 1 or more rows. Received: {flags.keep}")
+    if flags.characters < 0:
+        raise ValueError(f"`--characters` must be 0 or more. Received: {flags.characters}")
+    if Path(flags.out).is_file():
+        raise ValueError(f"`--out` is a folder. Received: the file {flags.out}")
     encoder = make(
         from_flags(Vectors, flags),
         flags.corpus,
@@ -150,7 +154,11 @@ def run_vectors(flags):
         flags.characters,
     )
     for word in flags.like:
-        nearest = encoder.most_similar(word, count=8)
+        try:
+            nearest = encoder.most_similar(word, count=8)
+        except ValueError as error:  # the folder is whole without it
+            console.print(f"{word}: {error}")
+            continue
         console.print(f"{word}: " + ", ".join(f"{near} {cosine:.2f}" for near, cosine in nearest))
 
 

@@ -1,15 +1,13 @@
 """Language models on WikiText-2: n-grams, the neural model of Bengio et al., and mixtures."""
 
 import dataclasses
-import hashlib
-import json
 import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.records import environment, read_json, set_aside, write_json
+from benchmarks import records
 from benchmarks.settings import setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
@@ -87,18 +85,14 @@ class LanguageBench:
         return self.results / TASK / f"{settings.name}.seed{seed}.json"
 
     def key(self, settings, seed):
-        """A hash of settings and data."""
-        text = json.dumps([dataclasses.asdict(settings), seed, self.checksums])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return records.key(settings, seed, self.checksums)
 
     def run(self, settings, seed):
         """Trains and scores what is not done yet; returns the result."""
         path = self.path(settings, seed)
-        if path.is_file():
-            result = read_json(path)
-            if result["hash"] == self.key(settings, seed):
-                return result
-            set_aside(path)
+        result = records.stored(path, self.key(settings, seed))
+        if result is not None:
+            return result
         set_seed(seed)
         counted = isinstance(settings, Counts)
         scores, extra = (self._counts if counted else self._neural)(settings, seed)
@@ -114,10 +108,10 @@ class LanguageBench:
             "tokens": {split: len(self.text(settings, split)) for split in FILES},
             "vocabulary": len(self.words),
             **extra,
-            **environment(),
+            **records.environment(),
             "hash": self.key(settings, seed),
         }
-        write_json(path, result)
+        records.store(path, result)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         shown = ["infinite" if s is None else f"{s:.1f}" for s in map(scores.get, SCORES)]
         self.progress(

@@ -1,5 +1,6 @@
 """Files of results: where a number was measured, and writing that survives a stop."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -91,6 +92,27 @@ def set_aside(path):
     """Keeps an older file under its name and a hash of what it holds; gives the new name."""
     mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return path.replace(path.with_name(f"{path.name}.{mark}"))
+
+
+def key(settings, seed, checksums):
+    """A hash of what makes a result: settings (a dataclass), seed and data."""
+    text = json.dumps([dataclasses.asdict(settings), seed, checksums])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stored(path, hash):
+    """The result in a file, or `None` where there is none that was made with this hash."""
+    if not path.is_file():
+        return None
+    result = read_json(path)
+    return result if result.get("hash") == hash else None
+
+
+def store(path, result):
+    """Writes a result; one of other settings or data that is there is set aside."""
+    if path.is_file():
+        set_aside(path)
+    write_json(path, result)
 
 
 def write_json(path, value):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.records import environment, read_json, set_aside, write_json
+from benchmarks.records import environment, set_aside, stored, write_json
 from benchmarks.settings import policy, setting
 from keras_plm.data import fingerprint, label_ids, label_names
 from keras_plm.heads import Classifier
@@ -247,11 +247,7 @@ class Bench:
 
     def result(self, run, seed):
         """The stored result, if its configuration, data and weights are today's."""
-        path = self.path(run, seed)
-        if not path.is_file():
-            return None
-        result = read_json(path)
-        return result if result.get("hash") == self.key(run, seed) else None
+        return stored(self.path(run, seed), self.key(run, seed))
 
     def _keep_older(self, run):
         """Moves results of other settings, data or weights aside, all seeds, and says so."""

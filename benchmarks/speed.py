@@ -54,6 +54,8 @@ class Speed:
         for name in ("turns", "steps", "sentences", "length", "written", "words", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
+        if self.words < 2000:
+            raise ValueError(f"`words` must be 2,000 or more. Received: {self.words}")
         if self.length > 512:
             raise ValueError(f"`length` is at most BERT's 512. Received: {self.length}")
         speed_attention.parse_shapes(self.shapes)

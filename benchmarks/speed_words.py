@@ -44,7 +44,12 @@ def works(kind, settings, data=None):
 
 
 def text(settings, data):
-    """Ids and their tokenizer: the whole books' vocabulary, the first `tokens` tokens."""
+    """Ids and their tokenizer: the whole books' vocabulary, the first `words` tokens.
+
+    In a process whose memory is measured, `data` is a folder where these are ready.
+    """
+    if data is not None and (Path(data) / "ids.npy").is_file():
+        return np.load(Path(data) / "ids.npy"), Words.load(Path(data) / "words.json")
     if data is not None:
         files = [find_file(data, name) for name in BOOKS]
         ids, tokenizer = VectorBench(files, progress=lambda line: None).text(Vectors())
@@ -174,13 +179,18 @@ def reading(settings, part):
 
 def peak(name, contestant, settings, data=None):
     """Megabytes at the most of a process that does one turn, with what it takes to start."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.speed_words"]
-    command += [name, contestant, json.dumps(dataclasses.asdict(settings)), str(data or "")]
     root = Path(__file__).parent.parent
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        if name in {**works("ngram", settings), **works("vectors", settings)}:
+            ids, tokenizer = text(settings, data)
+            np.save(Path(folder) / "ids.npy", ids)
+            tokenizer.save(Path(folder) / "words.json")
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.speed_words"]
+        command += [name, contestant, json.dumps(dataclasses.asdict(settings)), folder]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
     if done.returncode:
         raise RuntimeError(f"{name} by {contestant} alone failed: {done.stderr[-500:]}")
     return round(float(done.stdout.split()[-1]), 1)
@@ -190,7 +200,7 @@ def main(name, contestant, settings, data):
     from benchmarks.speed import Speed
 
     settings = Speed(**json.loads(settings))
-    made = {n: make for kind in KINDS for n, make in works(kind, settings, data or None).items()}
+    made = {n: make for kind in KINDS for n, make in works(kind, settings, data).items()}
     made[name]().makers[contestant]()()
     print(peak_so_far())
 

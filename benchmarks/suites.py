@@ -81,7 +81,14 @@ SUITES = {
         vectors.markdown,
         lambda results: {},
         {
-            "small": [Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS],
+            "small": [
+                *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
+                # gensim's own rates are for many passes.
+                *(
+                    Vectors(kind, "gensim", rate=0.1, limit=10_000_000)
+                    for kind in ("skip_gram", "cbow", "fasttext")
+                ),
+            ],
             "long": [Vectors(kind, by) for kind, by in _VECTORS],
             "test": [
                 Vectors(kind, by, dim=8, epochs=1, limit=20_000)

@@ -6,8 +6,6 @@ alone and in rows of two to six; five and six are beyond training.
 """
 
 import dataclasses
-import hashlib
-import json
 import math
 import shutil
 import time
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import log_softmax
 
-from benchmarks.records import environment, read_json, set_aside, write_json
+from benchmarks import records
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
@@ -242,17 +240,11 @@ class TranslationBench:
         return self.results / TASK / f"{settings.name}.seed{seed}.json"
 
     def key(self, settings, seed):
-        """A hash of settings and data."""
-        text = json.dumps([dataclasses.asdict(settings), seed, self.checksums])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return records.key(settings, seed, self.checksums)
 
     def done(self, settings, seed):
         """The stored result, if its settings and data are today's."""
-        path = self.path(settings, seed)
-        if not path.is_file():
-            return None
-        result = read_json(path)
-        return result if result["hash"] == self.key(settings, seed) else None
+        return records.stored(self.path(settings, seed), self.key(settings, seed))
 
     def run(self, settings, seed):
         """Trains, translates and scores what is not done yet; returns the result."""
@@ -300,12 +292,10 @@ class TranslationBench:
                 for i in range(3)
             ],
             "attention": look(model, tokenizer, sources[:200], options),
-            **environment(),
+            **records.environment(),
             "hash": self.key(settings, seed),
         }
-        if self.path(settings, seed).is_file():
-            set_aside(self.path(settings, seed))
-        write_json(self.path(settings, seed), result)
+        records.store(self.path(settings, seed), result)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         self.progress(
             f"{settings.name} seed {seed}: BLEU {bleu:.1f}, joined "

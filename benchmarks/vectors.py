@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks import word_similarity
-from benchmarks.records import environment, read_json, set_aside, write_json
+from benchmarks import records, word_similarity
 from benchmarks.settings import setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
@@ -71,7 +70,19 @@ class Vectors:
     def _own_rate(self):
         if self.by == "gensim":  # of word2vec.c and fastText
             return {"cbow": 0.05, "cbow_hs": 0.05, "fasttext": 0.05}.get(self.kind, 0.025)
-        return RATES[self.kind]
+        if self.kind == "glove":
+            return GloVe.default_rate
+        kind, architecture, objective = self.model
+        return kind.rates[architecture, objective]
+
+    @property
+    def model(self):
+        """Class, architecture and objective of all kinds but GloVe."""
+        return (
+            FastText if self.kind == "fasttext" else Word2Vec,
+            "cbow" if self.kind.startswith("cbow") else "skip_gram",
+            "hierarchical_softmax" if self.kind.endswith("_hs") else "negative_sampling",
+        )
 
     @property
     def name(self):
@@ -90,19 +101,6 @@ class Vectors:
         usual = Vectors(self.kind, self.by)
         names = [field.name for field in dataclasses.fields(self)]
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(usual, n)}
-
-
-# The lowest loss on held-out books after four million tokens, of two or three rates each: skip-gram
-# 0.15, 0.3, 0.6; CBOW 0.3, 0.6, 1; fastText and CBOW with the tree 0.3, 0.6; skip-gram with the
-# tree 0.15, 0.3; GloVe 0.2, 0.3, of its training loss, there being no other.
-RATES = {
-    "skip_gram": 0.3,
-    "cbow": 1.0,
-    "skip_gram_hs": 0.3,
-    "cbow_hs": 0.3,
-    "fasttext": 0.6,
-    "glove": 0.3,
-}
 
 
 class VectorBench:
@@ -155,9 +153,7 @@ class VectorBench:
         return new[ids], Words(vocabulary, settings.lowercase)
 
     def key(self, settings, seed):
-        """A hash of settings and text."""
-        text = json.dumps([dataclasses.asdict(settings), seed, self.checksums])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return records.key(settings, seed, self.checksums)
 
     def state(self, settings, seed):
         """The folder of unfinished training: of these settings on this text alone."""
@@ -202,12 +198,8 @@ class VectorBench:
             extra = {"pairs": len(pairs[0]), "counting_seconds": round(counting, 1)}
             model.compile(settings.rate)
         else:
-            architecture = "cbow" if settings.kind.startswith("cbow") else "skip_gram"
-            tree = settings.kind.endswith("_hs")
-            objective = "hierarchical_softmax" if tree else "negative_sampling"
-            first, kind = len(tokenizer), Word2Vec
-            if settings.kind == "fasttext":
-                first, kind = tokenizer.vocabulary, FastText
+            kind, architecture, objective = settings.model
+            first = tokenizer.vocabulary if kind is FastText else len(tokenizer)
             model = kind(first, settings.dim, architecture, objective, settings.window)
             batches = model.batches(ids, settings.negatives, settings.sample, seed=seed)
             counting, extra = 0.0, {}
@@ -287,10 +279,9 @@ def evaluate_run(bench, settings, seed, data, results, progress):
     """One training with its scores, as one JSON file; skipped where that is there."""
     key = bench.key(settings, seed)
     path = Path(results) / f"{settings.name}.seed{seed}.json"
-    if path.is_file():
-        result = read_json(path)
-        if result.get("hash") == key:
-            return result
+    result = records.stored(path, key)
+    if result is not None:
+        return result
     encoder, report = bench.train(settings, seed)
     passes = "pass" if settings.epochs == 1 else "passes"
     passes += " over pairs" if settings.kind == "glove" else ""
@@ -307,12 +298,10 @@ def evaluate_run(bench, settings, seed, data, results, progress):
         "metrics": {name: part["spearman"] for name, part in scores["similarity"].items()},
         "scores": scores,
         **report,
-        **environment(),
+        **records.environment(),
         "hash": key,
     }
-    if path.is_file():
-        set_aside(path)
-    write_json(path, result)
+    records.store(path, result)
     bench.finish(settings, seed)
     shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in result["metrics"].items() if v is not None)
     progress(f"{settings.name} seed {seed}: {shown}; {report['words_per_second']:,} words/s")

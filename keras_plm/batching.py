@@ -51,7 +51,8 @@ class Batches(keras.utils.PyDataset):
     is padded with rows of weight 0. In training, weights average 1 over every batch, so that
     the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
     `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
-    one label, or all rows one length.
+    one label, or all rows one length. `scale_weights=False` leaves weights as they are, but 0 where
+    a batch is filled up: for losses that are sums.
 
     Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
     epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
@@ -71,6 +72,7 @@ class Batches(keras.utils.PyDataset):
             refuse these batches.
         fill_last: If False, the last batch has only as many rows as a power of two needs: for
             outputs, not for means over batches, which Keras does not weigh on every backend.
+        scale_weights: If False, weights are those of `collate`.
         seed: Of all that is random.
         shard: `(index, count)`: this process takes the index-th part of every batch.
 
@@ -100,6 +102,7 @@ class Batches(keras.utils.PyDataset):
         longest=None,
         vocabulary_size=None,
         fill_last=True,
+        scale_weights=True,
         seed=0,
         shard=(0, 1),
         **kwargs,
@@ -118,6 +121,7 @@ class Batches(keras.utils.PyDataset):
         self.tokens_per_batch = tokens_per_batch
         self.vocabulary_size = vocabulary_size
         self.fill_last = fill_last
+        self.scale_weights = scale_weights
         self.seed = seed
         self.shard = shard
         self.class_weight = None
@@ -223,14 +227,15 @@ class Batches(keras.utils.PyDataset):
 
     def _finish(self, x, y, weights):
         """A batch as Keras takes it: weights scaled, this shard's rows."""
-        if y is not None:
+        if y is not None and self.scale_weights:
             scales = itertools.repeat(None) if self.training else self._evaluation_scales()
             leaves = [
                 leaf * (leaf.size / max(leaf.sum(), 1e-9) if scale is None else scale(leaf))
                 for leaf, scale in zip(keras.tree.flatten(weights), scales, strict=False)
             ]
-            leaves = [leaf.astype("float32") for leaf in leaves]
             weights = keras.tree.pack_sequence_as(weights, leaves)
+        if y is not None:
+            weights = keras.tree.map_structure(lambda leaf: leaf.astype("float32"), weights)
             if self.class_weight is not None:
                 weights = weights * self.class_weight[y]
         batch = (x,) if y is None else (x, y, weights)

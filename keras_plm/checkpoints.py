@@ -31,10 +31,18 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         dtype: Type of the stored weights, `"float32"` or `"float16"`.
 
     Raises:
-        ValueError: If `folder` holds a model of others, or encoder and tokenizer do not fit.
+        ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, or `load`
+            could not read them.
     """
     from safetensors.numpy import save_file
 
+    for what, known in ((encoder, MODELS), (tokenizer, TOKENIZERS)):
+        if type(what).__name__ not in known:
+            raise ValueError(
+                f"A folder can hold {', '.join(known)}. Keep another model with `model.save`, and "
+                "word vectors as `WordVectors.from_vectors(words, model.vectors)`. "
+                f"Received: {type(what).__name__}"
+            )
     folder = Path(folder)
     config_path = folder / "config.json"
     if config_path.is_file() and "keras_plm" not in config_path.read_text():

@@ -1,5 +1,6 @@
 """Files of word vectors, in the formats of word2vec, GloVe and fastText, read by streaming."""
 
+import codecs
 import contextlib
 import gzip
 import itertools
@@ -34,9 +35,10 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
     each word has the mean of its own row and those of its n-grams. The file is read block by block,
     so that memory goes with what is kept. Text takes a second for 20 to 50 MB.
 
-    - A row of text ends with D numbers, one space before each; what stands before them is the word,
-      so that it may hold spaces, as `. . .` in GloVe's 840B, but no number after one. D is that of
-      the header; without one that of the first row, whose word is one field.
+    - A row of text ends with D numbers, one space before each; what stands before them, without
+      spaces around it, is the word: it may hold spaces, as `. . .` in GloVe's 840B, but no number
+      after one. D is that of the header; without one that of the first row, whose word is one
+      field. A byte order mark is no part of it.
     - A first line of two whole numbers is a header, also where a GloVe file of width 1 could have
       it.
     - Of a word that comes twice, the first row is kept; one warning says how many there were.
@@ -83,6 +85,8 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
             raise ValueError(f"{path}: This file is empty. Received: 0 bytes")
         if head.startswith(MAGIC):
             return _read_bin(path, wanted, limit, dtype, errors)
+        if head.startswith(codecs.BOM_UTF8) and head[3:4] != b" ":  # that would be a word
+            head = head[3:]
         first, _, rest = head.partition(b"\n")
         header = first.split()
         if len(header) == 2 and all(field.isdigit() for field in header):
@@ -125,7 +129,8 @@ class _Kept:
         self.seen[word] = None
         return True
 
-    def add(self, numbers):
+    def add(self, numbers, lines=None):
+        """Adds rows; `lines` are their places in a file of text."""
         end = self.size + len(numbers)
         if end > len(self.array):
             # In place, where the system can move pages: a list of blocks would double the peak.
@@ -137,10 +142,12 @@ class _Kept:
             self.array[self.size : end] = numbers
         finite = np.isfinite(self.array[self.size : end]).all(1)
         if not finite.all():
-            word = list(self.seen)[self.size + int(finite.argmin())]
+            row = int(finite.argmin())
+            word, place = list(self.seen)[self.size + row], f":{lines[row]}" if lines else ""
+            value = numbers[row][~np.isfinite(self.array[self.size + row])][0]
             raise ValueError(
-                f"{self.path}: Vectors must be finite{_in(self.array.dtype)}. "
-                f"Received: another number in that of {word!r}"
+                f"{self.path}{place}: Vectors must be finite{_in(self.array.dtype)}. "
+                f"Received: {value:g} in that of {word!r}"
             )
         self.size = end
 
@@ -211,13 +218,12 @@ def _read_text(path, blocks, count, kept, limit, errors):
                 break
             line_number += 1
             line = line.rstrip()  # the original programs leave a space at the end
-            if line.count(b" ") == dim:
-                word, _, numbers = line.partition(b" ")
-            else:
+            word, _, numbers = line.partition(b" ")
+            if not word or line.count(b" ") != dim:
                 word, numbers = _spaced_word(line, dim, f"{path}:{line_number}", count)
             if kept.wants(decode(word, f"{path}:{line_number}", errors)):
                 rows.append((line_number, numbers))
-        kept.add(_numbers(rows, dim, path))
+        kept.add(_numbers(rows, dim, path), [number for number, _ in rows])
         if kept.complete or line_number - header == limit:
             return None
     return line_number - header
@@ -240,7 +246,7 @@ def _spaced_word(line, dim, where, count):
     if len(numbers) == dim:
         last = word.split(b" ")[-1]
         if not NUMBER.fullmatch(last) or last.isalpha():  # "nan" and "inf" are words, too
-            return word, b" ".join(numbers)
+            return word.strip(b" "), b" ".join(numbers)
     like = "the first row has" if count is None else "the header says"
     raise ValueError(
         f"{where}: A row must hold a word and {dim} numbers, as {like}. "

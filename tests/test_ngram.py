@@ -209,7 +209,8 @@ def test_distribution_sums_to_one_and_gives_log_prob(smoothing, order):
 def test_contexts_never_reach_over_the_end_of_a_sentence():
     model = fitted("kneser_ney", 4)
     assert (model.distribution([0, 1, END, 3]) == model.distribution([END, 3])).all()
-    assert (model.distribution([END, 3]) != model.distribution([3])).any()
+    # A context begins a sentence, as the text of `log_prob` does.
+    assert (model.distribution([END, 3]) == model.distribution([3])).all()
     assert (model.distribution([]) == model.distribution([0, END])).all()
     behind = model.log_prob([0, 1, END, 3, 1, 0])[3:]
     np.testing.assert_array_equal(behind, model.log_prob([3, 1, 0]))
@@ -255,6 +256,24 @@ def test_interpolation_uses_long_contexts_where_they_are_sure():
     assert model.weights.argmax(axis=1)[model._bucket(60)] == 3
     assert model.perplexity(ids) < 1.2
     np.testing.assert_allclose(model.weights[-1], 1 / 4)  # no unknown context was held out
+
+
+def test_nothing_is_drawn_that_is_impossible():
+    model = NGram(7, 3, "mle").fit([3, 4, 2, 5, 3, 6, 2] * 5)
+    drawn = {tuple(model.generate(5, seed=seed)) for seed in range(60)}
+    assert drawn == {(3, 4, 2), (5, 3, 6, 2)}
+    assert all(np.isfinite(model.perplexity(ids)) for ids in drawn)
+
+
+def test_whole_numbers_of_numpy_are_taken_others_refused(tmp_path):
+    ids = np.array([3, 4, 2, 3])
+    NGram(ids.max() + 1, np.int64(2)).fit(ids).save(tmp_path / "x")
+    assert NGram.load(tmp_path / "x").order == 2
+    for wrong in ({"order": 2.0}, {"end_id": 2.5}, {"vocabulary_size": "5"}):
+        with pytest.raises(ValueError, match="must be whole numbers"):
+            NGram(**{"vocabulary_size": 5, **wrong})
+    with pytest.raises(ValueError, match="`length` must be 0 or more"):
+        NGram(5).fit(ids).generate(-1)
 
 
 def test_generate_is_a_function_of_the_seed():

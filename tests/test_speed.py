@@ -202,6 +202,7 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         (["--shapes", "8x12x512x0"], "Received: '8x12x512x0'"),
         (["--translators", "mini"], "`translators` are of tiny, small"),
         (["--written", "0"], "`written` must be 1 or more"),
+        (["--words", "50"], "`words` must be 2,000 or more"),
     ],
 )
 def test_speed_refuses_before_it_times(flags, message, capsys):

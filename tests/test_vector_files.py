@@ -66,6 +66,14 @@ def test_content_tells_the_format(kind, zipped, file):
     np.testing.assert_array_equal(vectors, np.array([[0.5, -2], [3, 1e-5]], "float32"))
 
 
+def test_spaces_around_a_word_and_a_byte_order_mark_are_no_part_of_it(file):
+    for content in (b"2 2\nking  1 2\n man 3 4\n", b"\xef\xbb\xbfking 1 2\nman  3 4\n",
+                    b"\xef\xbb\xbf2 2\nking 1 2\n  man 3 4\n"):  # fmt: skip
+        words, vectors = read_vectors(file(content))
+        assert words == ["king", "man"] and vectors.tolist() == [[1, 2], [3, 4]]
+    assert read_vectors(file(b"\xef\xbb\xbf 1 2\n"))[0] == ["\ufeff"]
+
+
 @pytest.mark.parametrize("name", ["vectors.txt", "vectors.gz"])
 @pytest.mark.parametrize("format", ["word2vec", "binary", "glove"])
 def test_what_is_written_reads_back_exactly(format, name, tmp_path):
@@ -180,7 +188,7 @@ def test_words_that_are_no_utf_8(format, file):
         (b"a 1 2\nb 1 1_0\n", "vectors:2: .* Received: b'1_0'"),
         (b"a 1 2 3\nb 1  2\n", "vectors:2: .* Received: b''"),
         (b"a 1 2 3\nb 1\t2  3\n", r"vectors:2: .* Received: b'1\\t2'"),
-        (b"a 1 2\nb 1 nan\n", "vectors: Vectors must be finite as float32. .* that of 'b'"),
+        (b"a 1 2\nb 1 nan\n", "vectors:2: Vectors must be finite .* Received: nan in that of 'b'"),
         (b"a 1 2\nb 1 1e39\n", "finite as float32. .* that of 'b'"),
         (b"2 2\na 1 2 3\nb 1 2 3\n", "vectors:2: .* 2 numbers, as the header says.* 4 fields"),
         (b"2 4\na 1 2 3\nb 1 2 3\n", "vectors:2: .* 4 numbers, as the header says.* 4 fields"),

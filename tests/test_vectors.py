@@ -47,7 +47,7 @@ def test_settings_know_their_kind():
     assert Vectors("cbow", "gensim").rate == 0.05 and Vectors("cbow").rate == 1.0
     assert Vectors("cbow", dim=7).name == "cbow.keras_plm.dim7"
     assert Vectors("cbow", "gensim", rate=0.1, limit=9).title == "CBOW, noise, gensim, rate 0.1"
-    assert len({s.name for s in SUITES["word_vectors"].scales["small"]}) == 11
+    assert len({s.name for s in SUITES["word_vectors"].scales["small"]}) == 14
     for wrong, match in (
         ({"kind": "lsa"}, "`kind` must be one of"),
         ({"by": "me"}, "`by` must be one of"),
@@ -136,7 +136,9 @@ def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     book = str(data_folder / vectors.BOOKS[0])
     options = ["--dim", "8", "--epochs", "9", "--sample", "1"]
-    assert main(["vectors", "--corpus", book, "--out", "mine", "--like", "cat", *options]) == 0
+    assert (
+        main(["vectors", "--corpus", book, "--out", "mine", "--like", "zz", "cat", *options]) == 0
+    )
     shown = capsys.readouterr().out
     assert "cat: " in shown and "10 words, 8 wide" in shown
     # The same settings on another text are another training, not the state of the first.
@@ -161,6 +163,9 @@ def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
         (["--out", "x"], "a --corpus or a --file"),
         (["--out", "x", "--file", "vectors.txt", "--dim", "4"], "trained already"),
         (["--out", "x", "--corpus", book, "--keep", "4"], "`--keep` is of a --file"),
+        (["--out", "x", "--corpus", book, "--characters", "-3"], "`--characters` must be 0"),
+        (["--out", "few.txt", "--corpus", book], "`--out` is a folder"),
+        (["--out", "x", "--corpus", "nope.txt"], "No file nope.txt"),
     ):
         assert main(["vectors", *wrong]) == 2
         assert match in capsys.readouterr().err

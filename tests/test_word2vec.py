@@ -42,11 +42,14 @@ def test_loss_is_that_of_all_pairs(architecture, objective, kind):
     batches = model.batches(text(), negatives=7, sample=None, tokens_per_batch=44)
     source = batches.collate.__self__
     ids, sentences, reach = source.text(0)
-    assert (ids > 2).all() and set(reach) == {1, 2, 3}
+    real = reach > 0
+    assert (ids[real] > 2).all() and set(reach[real]) == {1, 2, 3}
+    assert real[: real.sum()].all() and 0 < (~real).sum() < 11  # the last row is filled up
     vectors, out = model.vectors, to_numpy(model.get_layer("output").embeddings)
-    nodes, turns = huffman_paths(np.where(np.arange(10) > 2, np.bincount(ids, minlength=10), 0))
-    for number in (0, 1):
-        rows = batches.plan(0)[number][1]
+    nodes, turns = huffman_paths(np.bincount(ids[real], minlength=10))
+    filled = next(i for i, (_, rows) in enumerate(batches.plan(0)) if (rows < 0).any())
+    for number in (0, filled):
+        rows = [row for row in batches.plan(0)[number][1] if row >= 0]
         x, y, weights = batches[number]
         total = 0.0
         for b, row in enumerate(rows):
@@ -65,11 +68,12 @@ def test_loss_is_that_of_all_pairs(architecture, objective, kind):
                     else:
                         for node, turn in zip(nodes[ids[i]], turns[ids[i]], strict=True):
                             total += softplus(-turn * (v @ out[node])) if turn else 0
-        loss = float(LogisticLoss()(y, model(x)))
+        loss = float(LogisticLoss()(y, model(x), sample_weight=weights))
         np.testing.assert_allclose(loss, total, rtol=1e-5)
         metric = MeanLoss(LogisticLoss())
         metric.update_state(y, model(x), weights)
-        np.testing.assert_allclose(float(metric.result()), total / y[..., 0].size, rtol=1e-5)
+        assert weights.sum() == sum(real[row * 11 : row * 11 + 11].sum() for row in rows)
+        np.testing.assert_allclose(float(metric.result()), total / weights.sum(), rtol=1e-5)
 
 
 def test_neighbours_against_loops():
@@ -123,6 +127,39 @@ def test_words_of_a_topic_come_together():
         v = model.vectors[3:] / np.linalg.norm(model.vectors[3:], axis=1, keepdims=True)
         cosines = v @ v.T
         assert cosines[:3, :3].min() > cosines[:3, 3:].max() + 0.3, (architecture, objective)
+
+
+def test_every_word_of_a_short_text_is_learned():
+    ids = np.array([*[3, 4, 5, 6] * 32, *[7, 8, 9] * 2])  # 128 words fill a row
+    model = Word2Vec(10, 4)
+    before = model.vectors.copy()
+    model.fit(model.batches(ids, sample=None), epochs=2, verbose=0)
+    assert (model.vectors[3:] != before[3:]).all()
+
+
+@pytest.mark.parametrize("kind", [Word2Vec, FastText])
+def test_another_text_is_read_by_the_counts_of_the_first(kind, tmp_path):
+    model = make("skip_gram", "hierarchical_softmax", kind)
+    assert model.counts is None
+    first = model.batches(text(), sample=1e-2).collate.__self__
+    np.testing.assert_array_equal(model.counts, np.bincount(text(), minlength=10))
+    other = np.full(90, 3)
+    model.save(tmp_path / "model.keras")
+    for again in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        found = again.batches(other, sample=1e-2).collate.__self__
+        for name in ("nodes", "turns", "noise", "keep"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(first, name))
+    fresh = kind(20 if kind is Word2Vec else [*"abcdefghijklmnopqrst"], 5, counts=[1] * 20)
+    assert (fresh.batches(other).collate.__self__.keep[3:] > 0).all()
+
+
+def test_rates_have_defaults_of_their_kind():
+    for architecture, objective in KINDS:
+        model = make(architecture, objective)
+        model.compile()
+        expected = 1.0 if (architecture, objective) == ("cbow", "negative_sampling") else 0.3
+        assert_close(ops.convert_to_numpy(model.optimizer.learning_rate), expected)
+    assert make("skip_gram", "negative_sampling", FastText).default_rate == 0.6
 
 
 def test_frequent_words_are_left_out():
@@ -224,11 +261,25 @@ def test_bad_input():
     for ids in (np.ones((3, 4), int), np.ones(30)):
         with pytest.raises(ValueError, match="one flat array of integer ids"):
             model.batches(ids)
-    with pytest.raises(ValueError, match="A row has 8 words"):
-        model.batches(np.array([3, 4, 5, 2]))
-    for options in ({"negatives": 0}, {"sample": 0}):
-        with pytest.raises(ValueError, match="must be above 0"):
+    with pytest.raises(ValueError, match="no words: all are left out"):
+        model.batches(np.array([0, 1, 2]))
+    for options in ({"negatives": 0}, {"sample": 0}, {"negatives": np.nan}, {"sample": np.inf}):
+        with pytest.raises(ValueError, match="must be numbers above 0"):
             model.batches(np.full(90, 3), **options)
+    for options in ({"end_id": 9}, {"end_id": -1}, {"left_out": (-1,)}, {"left_out": (0.5,)}):
+        with pytest.raises(ValueError, match="must be ids in"):
+            model.batches(np.full(90, 3), **options)
+    with pytest.raises(ValueError, match="`tokens_per_batch` must be 1 or more"):
+        model.batches(np.full(90, 3), tokens_per_batch=-4)
+    for counts in (np.ones(8, int), np.ones(9), -np.ones(9, int)):
+        with pytest.raises(ValueError, match="`counts`"):
+            Word2Vec(9, counts=counts)
+    for words in ("the cat", ["a", "b", "a"]):
+        with pytest.raises(ValueError, match="list of different words"):
+            FastText(words)
+    for sizes in ({"min_n": 5, "max_n": 3}, {"min_n": 0}):
+        with pytest.raises(ValueError, match="n-grams have from `min_n` to `max_n`"):
+            FastText(VOCABULARY, **sizes)
     with pytest.raises(ValueError, match="two words or more"):
         huffman_paths([0, 4, 0])
     batches = Word2Vec(20, 4, row_length=8).batches(np.full(90, 19), sample=None)

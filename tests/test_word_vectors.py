@@ -8,7 +8,7 @@ import keras_plm
 from keras_plm.fasttext_files import read_fasttext
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.fasttext import FastText
-from keras_plm.models.word_vectors import Spelling, WordTable, WordVectors
+from keras_plm.models.word_vectors import Spelling, Word2Vec, WordTable, WordVectors
 from keras_plm.task import Example
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, extract_features
 from tests.checks import assert_close, check_encoder, check_layer, to_numpy
@@ -117,6 +117,12 @@ TAGGED = [Example([a, "apple", b], ["A", "O", "B"]) for a in ("king", "man")
           for b in ("queen", "woman")] * 4  # fmt: skip
 
 
+def test_what_could_not_be_loaded_is_not_saved(encoder, tmp_path):
+    with pytest.raises(ValueError, match="Keep another model with `model.save`.*Word2Vec"):
+        keras_plm.save(tmp_path / "x", Word2Vec(encoder.vocabulary_size), encoder.tokenizer())
+    assert not (tmp_path / "x").exists()
+
+
 def test_heads_learn_from_word_vectors(encoder, tmp_path):
     tokenizer = encoder.tokenizer()
     method = FeatureBased(epochs=30, learning_rate=0.05, dropout=0.0)
@@ -156,6 +162,17 @@ def test_words_without_a_vector_are_spelled(encoder):
     assert (known[:5] == 0).all() and not np.allclose(known[5:], unseen[5:])
 
 
+def test_a_copy_with_more_words_keeps_its_settings():
+    encoder = WordVectors.from_vectors(WORDS, VECTORS, 4, learns=False, dropout=0.3)
+    encoder.trainable = False
+    more = encoder.with_words(["zebra"])
+    config, expected = more.get_config(), encoder.get_config()
+    expected["vocabulary"] = [*expected["vocabulary"], "zebra"]
+    assert {**config, "name": None} == {**expected, "name": None}
+    with pytest.raises(ValueError, match="a list of words"):
+        encoder.with_words("zebra")
+
+
 def test_bad_input(encoder, tmp_path):
     with pytest.raises(ValueError, match="must hold"):
         WordVectors(["a", "b"], 4)
@@ -176,5 +193,10 @@ def test_bad_input(encoder, tmp_path):
     with pytest.raises(ValueError, match="a word or more"):
         encoder.most_similar([])
     encoder.write(tmp_path / "v.txt")
-    with pytest.raises(ValueError, match="none of these words"):
-        WordVectors.read(tmp_path / "v.txt", words=["unseen"])
+    with pytest.raises(ValueError, match="must have a vector of these words"):
+        WordVectors.read(tmp_path / "v.txt", words=(word for word in ["unseen"]))
+    (tmp_path / "none.txt").write_text("0 2\n")
+    with pytest.raises(ValueError, match="Received: no row"):
+        WordVectors.read(tmp_path / "none.txt")
+    with pytest.raises(ValueError, match="finite; did training diverge.* that of 'b'"):
+        WordVectors.from_vectors(["a", "b"], [[1.0], [np.nan]])

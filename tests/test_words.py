@@ -83,7 +83,22 @@ def test_read_ids_ends_lines(file):
     assert (with_blank == words.end_id).sum() == 4
 
 
+@pytest.mark.parametrize("split, unk_token", [("spaces", "<unk>"), ("spaces", "[UNK]")])
+def test_special_words_come_first_also_where_the_text_writes_them(split, unk_token, tmp_path):
+    (tmp_path / "text").write_text(f"the cat saw the dog {unk_token} {unk_token} the [EOS]\n")
+    words = Words.train(tmp_path / "text", split=split, unk_token=unk_token)
+    assert words.vocabulary == ["[PAD]", unk_token, "[EOS]", "the", "cat", "dog", "saw"]
+    ids = read_ids(tmp_path / "text", words).tolist()
+    assert ids == [3, 4, 6, 3, 5, 1, 1, 3, 2, 2]
+    few = Words.train(tmp_path / "text", 5, split=split, unk_token=unk_token)
+    assert few.vocabulary == words.vocabulary[:5]
+
+
 def test_bad_input(file, tmp_path):
+    with pytest.raises(ValueError, match="must be in lower case"):
+        Words(["[PAD]", "<UNK>", "[EOS]"], lowercase=True, unk_token="<UNK>")
+    with pytest.raises(ValueError, match=r"lie in \[0, 3\). Received: 99"):
+        Words(["[PAD]", "[UNK]", "[EOS]"]).detokenize([1, 99])
     with pytest.raises(ValueError, match=r"must hold \[PAD\] <unk> \[EOS\]"):
         Words(["[PAD]", "[UNK]", "[EOS]"], unk_token="<unk>")
     with pytest.raises(ValueError, match="stand once"):

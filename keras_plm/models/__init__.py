@@ -1,6 +1,7 @@
 """Whole networks, one paper each."""
 
 from keras_plm.models.bert import BERT, BERT_SIZES
+from keras_plm.models.glove import cooccurrences
 from keras_plm.models.ngram import Mixture, NGram
 from keras_plm.models.nnlm import NNLM
 from keras_plm.models.seq2seq import SEQ2SEQ_SIZES, EncoderDecoder, Seq2Seq
@@ -23,4 +24,5 @@ __all__ = [
     "TransformerEncoder",
     "Word2Vec",
     "WordVectors",
+    "cooccurrences",
 ]

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_plm.fasttext_files import SubwordVectors
 from keras_plm.layers.embedding import rows_of
-from keras_plm.models.word2vec import NeighbourModel, check_sizes, small_uniform
+from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 from keras_plm.tokenizers.subwords import ranges
 
@@ -76,7 +76,8 @@ class FastText(NeighbourModel):
 
     Args:
         vocabulary: The words in order of their ids, as `tokenizers.Words.vocabulary`.
-        hidden_dim, architecture, objective, window, row_length, noise_words, name: As `Word2Vec`.
+        hidden_dim, architecture, objective, window, row_length, noise_words, counts, name: As
+            `Word2Vec`.
         min_n, max_n: Shortest and longest n-grams.
         buckets: What hashes are taken modulo of.
 
@@ -90,6 +91,8 @@ class FastText(NeighbourModel):
     (['where', 'here'], (2, 4))
     """
 
+    rates = dict.fromkeys(Word2Vec.rates, 0.6)  # as `Word2Vec`'s, of 0.3 and 0.6, for skip-gram
+
     def __init__(
         self,
         vocabulary,
@@ -102,11 +105,22 @@ class FastText(NeighbourModel):
         min_n=3,
         max_n=6,
         buckets=2_000_000,
+        counts=None,
         name=None,
     ):
+        if isinstance(vocabulary, str) or len(set(vocabulary)) < len(vocabulary):
+            raise ValueError(
+                "`vocabulary` is a list of different words, as `Words.vocabulary`. "
+                f"Received: {vocabulary!r:.60}"
+            )
+        if not 1 <= min_n <= max_n:
+            raise ValueError(
+                "n-grams have from `min_n` to `max_n` characters, 1 or more. "
+                f"Received: min_n={min_n}, max_n={max_n}"
+            )
         vocabulary = list(vocabulary)
         check_sizes(vocabulary=len(vocabulary), hidden_dim=hidden_dim, row_length=row_length)
-        rows, counts = ngram_rows_of(vocabulary, min_n, max_n, buckets)
+        rows, part_counts = ngram_rows_of(vocabulary, min_n, max_n, buckets)
         used, compact = np.unique(rows, return_inverse=True)
         size = len(vocabulary)
         embedding = SubwordEmbedding(size + len(used), hidden_dim, name="words")
@@ -128,12 +142,13 @@ class FastText(NeighbourModel):
             window,
             row_length,
             noise_words,
+            counts,
             name,
         )
         self.vocabulary, self.min_n, self.max_n, self.buckets = vocabulary, min_n, max_n, buckets
         # Parts of each word: its own row, then those of its n-grams.
         self.bucket_ids = used
-        self._part_counts = counts + 1
+        self._part_counts = part_counts + 1
         starts = np.cumsum(self._part_counts) - self._part_counts
         self._part_starts = starts
         self._parts = np.zeros(int(self._part_counts.sum()), np.int32)
@@ -165,7 +180,10 @@ class FastText(NeighbourModel):
         return sums / self._part_counts[:, None]
 
     def subword_vectors(self, special=3):
-        """The trained rows as `SubwordVectors`, without the first `special` words."""
+        """The trained rows as `SubwordVectors`, without the first `special` words.
+
+        These are the three of `Words.vocabulary`; 0 keeps all.
+        """
         table = ops.convert_to_numpy(self.embedding.embeddings)
         size = len(self.vocabulary)
         return SubwordVectors(

@@ -301,6 +301,7 @@ class PairBatches(Batches):
             batch_size=min(batch_size, len(rows)),
             buckets=[1],
             vocabulary_size=int(max(rows.max(), columns.max())) + 1,
+            scale_weights=False,
             **options,
         )
 
@@ -321,8 +322,3 @@ class PairBatches(Batches):
             keys.sort()
             order[:count] = keys.astype(np.int32)  # the lower half
         return [(1, rows) for rows in order.reshape(-1, size)]
-
-    def _finish(self, x, y, weights):
-        part, count = self.shard
-        batch = (x, y, weights.astype(np.float32))
-        return keras.tree.map_structure(lambda leaf: leaf.reshape(count, -1)[part], batch)

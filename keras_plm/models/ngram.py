@@ -1,6 +1,7 @@
 """Count-based language models: smoothed n-grams, and mixtures with any other model."""
 
 import json
+import operator
 import os
 from pathlib import Path
 
@@ -73,6 +74,9 @@ class NGram:
     """
 
     def __init__(self, vocabulary_size, order=3, smoothing="kneser_ney", end_id=2, k=1.0):
+        vocabulary_size, order, end_id = _integers(
+            vocabulary_size=vocabulary_size, order=order, end_id=end_id
+        )
         if vocabulary_size < 2:
             raise ValueError(
                 f"`vocabulary_size` must be at least 2. Received: vocabulary_size={vocabulary_size}"
@@ -324,8 +328,8 @@ class NGram:
     def distribution(self, context=()):
         """(V,) the probabilities of the token behind a context of ids, the most recent last.
 
-        What lies more than `order - 1` back or before an `end_id` does not matter. An empty
-        context is the start of a sentence; another that is short is one of a lower order.
+        What lies more than `order - 1` back or before an `end_id` does not matter. A context
+        begins a sentence, as the text of `log_prob` does, and `()` is its start.
         """
         self._check_fitted()
         context = self._context(context)
@@ -345,7 +349,7 @@ class NGram:
         return self._mixed(estimates, frequency[0])
 
     def _context(self, context):
-        context = self._checked(context).tolist() if len(context) else [self.end_id]
+        context = [self.end_id, *(self._checked(context).tolist() if len(context) else ())]
         context = context[len(context) - min(len(context), self.order - 1) :]
         ends = [i for i, word in enumerate(context) if word == self.end_id]
         return context[ends[-1] :] if ends else context
@@ -355,6 +359,8 @@ class NGram:
 
         Below a `temperature` of 1, likely tokens come more often than they are probable.
         """
+        if length < 0:
+            raise ValueError(f"`length` must be 0 or more. Received: length={length}")
         if not temperature > 0:
             raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
         rng = np.random.default_rng(seed)
@@ -408,6 +414,17 @@ class NGram:
                 f"Received: {error}"
             ) from error
         return model
+
+
+def _integers(**arguments):
+    """Python's integers of whole numbers, which JSON holds."""
+    try:
+        return [operator.index(value) for value in arguments.values()]
+    except TypeError:
+        raise ValueError(
+            f"{', '.join(f'`{name}`' for name in arguments)} must be whole numbers. "
+            f"Received: {', '.join(f'{n}={v!r}' for n, v in arguments.items())}"
+        ) from None
 
 
 def estimate_discounts(counts):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.fasttext_files import as_set
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.fasttext import FastText
@@ -219,13 +220,20 @@ class WordVectors(keras.Model):
             **options: Other arguments of the class.
 
         Raises:
-            ValueError: If words and vectors do not fit, or a word stands twice.
+            ValueError: If words and vectors do not fit, a word stands twice, or a number is not
+                finite.
         """
         words, vectors = list(words), np.asarray(vectors, "float32")
         if vectors.ndim != 2 or len(vectors) != len(words):
             raise ValueError(
                 f"Every word needs one vector. Received: {len(words)} words, "
                 f"vectors of shape {vectors.shape}"
+            )
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            raise ValueError(
+                "Vectors must be finite; did training diverge? Received: another number in that of "
+                f"{words[int(finite.argmin())]!r}"
             )
         known = {word: i for i, word in enumerate(words)}
         if len(known) < len(words):
@@ -250,7 +258,9 @@ class WordVectors(keras.Model):
 
         Args:
             path: A file of word2vec (text or binary), GloVe or fastText (`.vec` or `.bin`).
-            words: Only these are kept, and memory is theirs, not the file's.
+            words: Only these are kept, and memory is theirs, not the file's. Of fastText's `.bin`
+                words that it has not are left out, too; `fasttext_files.read_fasttext` makes
+                vectors for them: `from_vectors(words, read_fasttext(path).vectors(words))`.
             limit: Only so many rows from the beginning are looked at.
             errors: What to do with bytes that are no UTF-8, as in `bytes.decode`.
             **options: As in `from_vectors`.
@@ -258,11 +268,11 @@ class WordVectors(keras.Model):
         Raises:
             ValueError: If the file is missing or wrong, or has none of the words.
         """
+        words = as_set(words)
         found, vectors = read_vectors(path, words, limit, errors=errors)
         if not found:
-            raise ValueError(
-                f"{path} has none of these words. Received: {len(words)} words, {sorted(words)[:3]}"
-            )
+            asked = "no row" if words is None else f"{len(words)} words, {sorted(words)[:3]}"
+            raise ValueError(f"{path} must have a vector of these words. Received: {asked}")
         return cls.from_vectors(found, vectors, **options)
 
     def with_words(self, words, **options):
@@ -272,9 +282,18 @@ class WordVectors(keras.Model):
         vector of its lower-case form, or else that of the unknown word.
 
         Args:
-            words: Words, known ones among them.
-            **options: As in `from_vectors`.
+            words: A list of words, known ones among them.
+            **options: As in `from_vectors`; by default this encoder's, but a convolution starts
+                anew, as it is of other words.
+
+        Raises:
+            ValueError: If `words` is one string.
         """
+        if isinstance(words, str):
+            raise ValueError(f"`words` must be a list of words. Received: {words!r:.60}")
+        names = ("character_filters", "learns", "dropout", "trainable")
+        options = {**{name: getattr(self, name) for name in names}, **options}
+        options.setdefault("dtype", self.dtype_policy)
         new = [word for word in dict.fromkeys(words) if word not in self._ids]
         unknown = self._ids["[UNK]"]
         like = [self._ids.get(word.lower(), unknown) for word in new]
@@ -314,8 +333,8 @@ class WordVectors(keras.Model):
         found = self._ids.get(word, self._ids.get(str(word).lower(), 0))
         if found < len(SPECIAL):
             raise ValueError(
-                "Only words of the vocabulary have a vector; fastText's `SubwordVectors` has one "
-                f"for every word. Received: {word!r}"
+                "Only words of the vocabulary have a vector; `vectors` of fastText's "
+                f"`SubwordVectors` makes one for every word. Received: {word!r}"
             )
         return found
 

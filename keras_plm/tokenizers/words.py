@@ -50,6 +50,11 @@ class Words(SubwordTokenizer):
     def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
         if split not in SPLITS:
             raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        if lowercase and unk_token not in ("[UNK]", unk_token.lower()):
+            raise ValueError(
+                "Words are lower-cased before they are looked up, so the text's unknown word must "
+                f"be in lower case: `unk_token={unk_token.lower()!r}`. Received: {unk_token!r}"
+            )
         self._special = {"pad_id": "[PAD]", "unk_id": unk_token, "end_id": "[EOS]"}
         ids = numbered(vocabulary, self._special.values(), "Words")
         model = tokenizers.models.WordLevel(ids, unk_token=unk_token)
@@ -67,6 +72,9 @@ class Words(SubwordTokenizer):
         min_count=1,
     ):
         """Takes the most frequent words of text files (plain or .gz), of equals the first by code.
+
+        `[PAD]`, the unknown word and `[EOS]` have the ids 0, 1 and 2, also where the text writes
+        them itself.
 
         Args:
             files: One path or a list of paths.
@@ -91,20 +99,22 @@ class Words(SubwordTokenizer):
         model = tokenizers.models.WordLevel(unk_token=unk_token)
         tokenizer = _word_tokenizer(model, lowercase, split)
         trainer = tokenizers.trainers.WordLevelTrainer(
-            vocab_size=2**31 if vocabulary_size is None else vocabulary_size,
+            # Room for special words that the text writes, too.
+            vocab_size=2**31 if vocabulary_size is None else vocabulary_size + len(special),
             min_frequency=min_count,
-            special_tokens=special,
             show_progress=False,
         )
         tokenizer.train_from_iterator(lines(files), trainer)
-        vocabulary = tokenizer.get_vocab()
-        if len(vocabulary) == len(special):
+        found = tokenizer.get_vocab()
+        words = [word for word in sorted(found, key=found.get) if word not in special]
+        vocabulary = [*special, *words][:vocabulary_size]
+        if not words:
             if min_count > 1:
                 raise ValueError(
                     f"No word of these files occurs so often. Received: min_count={min_count}"
                 )
             raise no_text(files)
-        return cls(sorted(vocabulary, key=vocabulary.get), lowercase, split, unk_token)
+        return cls(vocabulary, lowercase, split, unk_token)
 
     @classmethod
     def load(cls, path):
@@ -123,9 +133,13 @@ class Words(SubwordTokenizer):
             return cls(pieces, lowercase, split, unk_token)
 
     def detokenize(self, token_ids):
-        """The words of token ids with spaces between, special ones left out."""
-        left_out = {self.pad_id, self.end_id}
-        return " ".join(self._tokenizer.id_to_token(int(i)) for i in token_ids if i not in left_out)
+        """The words of token ids with spaces between, padding and ends left out."""
+        left_out, vocabulary = {self.pad_id, self.end_id}, self.vocabulary
+        token_ids = [int(i) for i in token_ids]
+        wrong = [i for i in token_ids if not 0 <= i < len(vocabulary)]
+        if wrong:
+            raise ValueError(f"Token ids must lie in [0, {len(vocabulary)}). Received: {wrong[0]}")
+        return " ".join(vocabulary[i] for i in token_ids if i not in left_out)
 
     def tokenize(self, text):
         """The words of a text, or of a list of words, as the model sees them."""
