@@ -82,7 +82,7 @@ class Batches(keras.utils.PyDataset):
 
     Raises:
         ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
-            one of `batch_size` and `tokens_per_batch` is given.
+            one of `batch_size` and `tokens_per_batch` is given, 1 or more.
 
     >>> def collate(rows, length, rng, epoch):
     ...     return {"row": rows}, None, None
@@ -111,6 +111,11 @@ class Batches(keras.utils.PyDataset):
         if (batch_size is None) == (tokens_per_batch is None):
             raise ValueError(
                 "Give exactly one of `batch_size` and `tokens_per_batch`. "
+                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
+            )
+        if (tokens_per_batch if batch_size is None else batch_size) < 1:
+            raise ValueError(
+                "A batch has 1 row or token or more. "
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
         self._drawn_anew = callable(lengths)

@@ -330,6 +330,9 @@ def test_fingerprint_follows_weights_not_names():
 
 
 def test_bad_input_is_explained():
+    for wrong in ({"batch_size": 0}, {"tokens_per_batch": -4}):
+        with pytest.raises(ValueError, match="1 row or token or more"):
+            Batches([3], None, **wrong)
     with pytest.raises(ValueError, match="exactly one of"):
         Batches([1], collate)
     with pytest.raises(ValueError, match="no rows"):

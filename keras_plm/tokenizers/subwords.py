@@ -289,7 +289,9 @@ def paths(files):
 
 
 def lines(paths):
-    return itertools.chain.from_iterable(open_text(path) for path in paths)
+    for path in paths:
+        with open_text(path) as file:
+            yield from file
 
 
 def no_text(files):
