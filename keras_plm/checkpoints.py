@@ -10,12 +10,25 @@ import numpy as np
 
 import keras_plm
 from keras_plm.batching import check_vocabulary
-from keras_plm.models import BERT, NNLM, Seq2Seq, Transformer, WordVectors
+from keras_plm.elmo_files import load_elmo, save_elmo
+from keras_plm.models import BERT, NNLM, ELMo, Seq2Seq, Transformer, WordVectors
 from keras_plm.pretraining import MaskedLM
-from keras_plm.tokenizers import BytePair, WordPiece, Words
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 
-MODELS = {model.__name__: model for model in (BERT, NNLM, Seq2Seq, Transformer, WordVectors)}
-TOKENIZERS = {"BytePair": BytePair, "WordPiece": WordPiece, "Words": Words}
+__all__ = [
+    "MODELS",
+    "TOKENIZERS",
+    "average_weights",
+    "load",
+    "load_bert",
+    "load_elmo",
+    "load_tokenizer",
+    "save",
+    "save_elmo",
+]
+
+MODELS = {kind.__name__: kind for kind in (BERT, ELMo, NNLM, Seq2Seq, Transformer, WordVectors)}
+TOKENIZERS = {kind.__name__: kind for kind in (BytePair, Characters, WordPiece, Words)}
 
 
 def save(folder, encoder, tokenizer, dtype="float32"):
@@ -162,7 +175,7 @@ def load_tokenizer(path):
         if (path / name).is_file():
             if name == "vocab.txt":
                 return WordPiece.load(path / name, lowercase)
-            kinds = {"BPE": BytePair, "WordLevel": Words}
+            kinds = {"BPE": BytePair, "WordLevel": Words, "Characters": Characters}
             return kinds.get(_model_type(path / name), WordPiece).load(path / name)
     raise ValueError(f"No tokenizer.json or vocab.txt in this folder. Received: {str(path)!r}")
 

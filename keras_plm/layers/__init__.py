@@ -13,34 +13,43 @@ from keras_plm.layers.attention import (
     window_mask,
 )
 from keras_plm.layers.embedding import (
+    CharacterEncoder,
     PositionEmbedding,
     SinePositionEmbedding,
     TokenEmbedding,
 )
 from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
+from keras_plm.layers.lstm import LSTM, CarriedStates, LSTMStack, ProjectedLSTM, reverse_rows
 from keras_plm.layers.mixing import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.multi_head import MultiHeadAttention
 from keras_plm.layers.recurrent import AttentionDecoder, BidirectionalGRU
+from keras_plm.layers.softmax import SampledSoftmax, expected_counts, log_uniform_words
 from keras_plm.layers.transformer import FeedForward, TransformerBlock, TransformerStack
 
 __all__ = [
+    "LSTM",
     "POOLINGS",
     "AdditiveAttention",
     "Attention",
     "AttentionDecoder",
     "BidirectionalGRU",
     "BilinearAttention",
+    "CarriedStates",
+    "CharacterEncoder",
     "CosineAttention",
     "Dense",
     "DotProductAttention",
     "Dropout",
     "FeedForward",
+    "LSTMStack",
     "LayerChoice",
     "LayerNormalization",
     "LocationAttention",
     "MultiHeadAttention",
     "Pooling",
     "PositionEmbedding",
+    "ProjectedLSTM",
+    "SampledSoftmax",
     "ScalarMix",
     "ScaledDotProductAttention",
     "SinePositionEmbedding",
@@ -48,6 +57,9 @@ __all__ = [
     "TransformerBlock",
     "TransformerStack",
     "combine_masks",
+    "expected_counts",
+    "log_uniform_words",
     "masked_softmax",
+    "reverse_rows",
     "window_mask",
 ]

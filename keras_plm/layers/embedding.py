@@ -1,10 +1,10 @@
-"""Embeddings of tokens (with tied output), positions and segments."""
+"""Embeddings of tokens (with tied output), of positions, and of words by their spelling."""
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers.fast import by_rows
+from keras_plm.layers.fast import Dense, by_rows
 
 
 def rows_of(table, ids):
@@ -188,3 +188,134 @@ class SinePositionEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, inputs, start=0):
         return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CharacterEncoder(keras.layers.Layer):
+    """ELMo's token layer: a word's vector from its spelling, whatever stands around it.
+
+    Convolutions of several widths over the characters, the maximum over the places, highway layers
+    and a projection:
+
+        g = σ(x W_carry + b_carry),    x <- g relu(x W_transform + b_transform) + (1 - g) x.
+
+    No word is unknown. A word costs C · sum(width · filters) · character_dim, which is more than
+    the LSTMs above cost; give each word of a batch once where words recur.
+
+    Reference: Peters et al. 2018, section 3.4; Kim et al. 2016, arXiv 1508.06615, section 2;
+    highways: Srivastava et al. 2015, arXiv 1505.00387; allenai/bilm-tf, model.py, whose "carry" is
+    the gate of what is transformed.
+
+    Args:
+        output_dim: Width P.
+        filters: `[width, number]` of each convolution.
+        character_dim: Width of a character's vector.
+        num_highway: Number of highway layers.
+        activation: `"relu"` or `"tanh"`, of the convolutions.
+
+    Call arguments:
+        character_ids: (..., C) from `tokenizers.Characters`, 0 for no word. C may be less than 50,
+            if padding stands behind each word for the widest filter but one character.
+
+    Returns:
+        (..., P).
+
+    Raises:
+        ValueError: If the activation is unknown, there is no filter, or C is less than the widest.
+
+    >>> import numpy as np
+    >>> layer = CharacterEncoder(output_dim=5, filters=[[1, 4], [3, 8]], character_dim=2)
+    >>> tuple(layer(np.ones((2, 7, 50), "int32")).shape)
+    (2, 7, 5)
+    """
+
+    NUM_CHARACTERS = 261  # without 0, which has no row: 256 bytes and five marks
+
+    def __init__(
+        self, output_dim, filters, character_dim=16, num_highway=2, activation="relu", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if activation not in ("relu", "tanh"):
+            raise ValueError(f"`activation` must be 'relu' or 'tanh'. Received: {activation!r}")
+        filters = [list(pair) for pair in filters]
+        if not filters or any(len(pair) != 2 or min(pair) < 1 for pair in filters):
+            raise ValueError(
+                "`filters` are pairs [width, number], each 1 or more, one pair or more. "
+                f"Received: {filters}"
+            )
+        self.output_dim = output_dim
+        self.filters = filters
+        self.character_dim = character_dim
+        self.num_highway = num_highway
+        self.activation = activation
+        width, dtype = sum(number for _, number in filters), self.dtype_policy
+        near_zero = keras.initializers.RandomNormal(stddev=width**-0.5)
+        self.highways = [
+            {
+                part: Dense(
+                    width,
+                    kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
+                    # At first a word passes mostly unchanged.
+                    bias_initializer=keras.initializers.Constant(bias),
+                    dtype=dtype,
+                    name=f"highway_{i}_{part}",
+                )
+                for part, bias in (("carry", -2.0), ("transform", 0.0))
+            }
+            for i in range(num_highway)
+        ]
+        self.projection = Dense(
+            output_dim, kernel_initializer=near_zero, dtype=dtype, name="projection"
+        )
+
+    def build(self, character_ids_shape):
+        dim = self.character_dim
+        self.embeddings = self.add_weight(
+            (self.NUM_CHARACTERS, dim), keras.initializers.RandomUniform(-1, 1), name="embeddings"
+        )
+        self.kernels, self.biases = [], []
+        for width, number in self.filters:
+            initializer = keras.initializers.RandomUniform(-0.05, 0.05)
+            if self.activation == "tanh":
+                initializer = keras.initializers.RandomNormal(stddev=(width * dim) ** -0.5)
+            name = f"width_{width}"
+            self.kernels.append(
+                self.add_weight((width, dim, number), initializer, name=f"{name}_kernel")
+            )
+            self.biases.append(self.add_weight((number,), "zeros", name=f"{name}_bias"))
+        total = (None, sum(number for _, number in self.filters))
+        for highway in self.highways:
+            for part in highway.values():
+                part.build(total)
+        self.projection.build(total)
+
+    def call(self, character_ids):
+        length = character_ids.shape[-1]
+        widest = max(width for width, _ in self.filters)
+        if length is not None and length < widest:
+            raise ValueError(
+                "A word must be as long as the widest filter, its padding counted. "
+                f"Received: character_ids of {length} characters, a filter of width {widest}"
+            )
+        *sizes, length = ops.shape(character_ids)
+        ids = ops.cast(ops.reshape(character_ids, (-1, length)), "int32")  # (N, C)
+        rows = rows_of(ops.cast(self.embeddings, self.compute_dtype), ops.maximum(ids - 1, 0))
+        letters = rows * ops.cast(ids > 0, rows.dtype)[..., None]  # (N, C, character_dim)
+        found = []
+        for kernel, bias in zip(self.kernels, self.biases, strict=True):
+            kernel, bias = ops.cast(kernel, rows.dtype), ops.cast(bias, rows.dtype)
+            highest = ops.max(ops.conv(letters, kernel, padding="valid"), axis=1) + bias
+            found.append(ops.relu(highest) if self.activation == "relu" else ops.tanh(highest))
+        x = ops.concatenate(found, axis=-1)
+        for highway in self.highways:
+            gate = ops.sigmoid(highway["carry"](x))
+            x = gate * ops.relu(highway["transform"](x)) + (1 - gate) * x
+        return ops.reshape(self.projection(x), (*sizes, self.output_dim))
+
+    def compute_output_spec(self, character_ids):
+        shape = (*character_ids.shape[:-1], self.output_dim)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        names = ("output_dim", "filters", "character_dim", "num_highway", "activation")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

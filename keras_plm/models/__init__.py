@@ -1,6 +1,7 @@
 """Whole networks, one paper each."""
 
 from keras_plm.models.bert import BERT, BERT_SIZES
+from keras_plm.models.elmo import ELMO_SIZES, ELMo
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.ngram import Mixture, NGram
 from keras_plm.models.nnlm import NNLM
@@ -11,9 +12,11 @@ from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 __all__ = [
     "BERT",
     "BERT_SIZES",
+    "ELMO_SIZES",
     "NNLM",
     "SEQ2SEQ_SIZES",
     "TRANSFORMER_SIZES",
+    "ELMo",
     "EncoderDecoder",
     "FastText",
     "GloVe",

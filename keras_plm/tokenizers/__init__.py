@@ -1,9 +1,10 @@
 """Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
 
 from keras_plm.tokenizers.byte_pair import BytePair
+from keras_plm.tokenizers.characters import Characters
 from keras_plm.tokenizers.subwords import Encoded
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.word_piece import WordPiece
 from keras_plm.tokenizers.words import Words
 
-__all__ = ["BytePair", "Encoded", "WordPiece", "Words", "open_text"]
+__all__ = ["BytePair", "Characters", "Encoded", "WordPiece", "Words", "open_text"]

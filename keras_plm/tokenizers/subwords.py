@@ -23,6 +23,7 @@ class Encoded:
         cut: (N,) tokens lost to `max_length`.
         word_ids: (sum of lengths,) int32, the word a token is part of, or -1 at special tokens;
             `None` unless asked for.
+        table: What `token_ids` are rows of, of tokenizers without a vocabulary; else `None`.
         offsets: (sum of lengths, 2) int32, characters of the original text (of the word, where
             words were given); `None` unless asked for.
     """
@@ -33,6 +34,7 @@ class Encoded:
     cut: np.ndarray
     word_ids: np.ndarray | None = None
     offsets: np.ndarray | None = None
+    table: np.ndarray | None = None
     starts: np.ndarray = field(init=False)
 
     def __post_init__(self):
@@ -41,16 +43,18 @@ class Encoded:
     def __len__(self):
         return len(self.lengths)
 
+    def mask(self, rows=None, length=None):
+        """(rows, length) True where a row has a token."""
+        lengths = self.lengths if rows is None else self.lengths[rows]
+        length = int(lengths.max(initial=0)) if length is None else length
+        return np.arange(length) < lengths[:, None]
+
     def padded(self, name, rows=None, length=None, pad=0):
         """One array (rows, length) of the flat array called `name`, filled up with `pad`."""
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
-        flat = getattr(self, name)
-        lengths = self.lengths[rows]
-        if length is None:
-            length = int(lengths.max(initial=0))
-        real = np.arange(length) < lengths[:, None]  # (rows, length)
-        out = np.full((len(rows), length, *flat.shape[1:]), pad, dtype=flat.dtype)
-        source = self.starts[rows][:, None] + np.arange(length)
+        flat, real = getattr(self, name), self.mask(rows, length)  # (rows, length)
+        out = np.full((*real.shape, *flat.shape[1:]), pad, dtype=flat.dtype)
+        source = self.starts[rows][:, None] + np.arange(real.shape[1])
         out[real] = flat[source[real]]
         return out
 
@@ -61,6 +65,12 @@ class SubwordTokenizer:
     _special = {}  # attribute -> special token
     _first, _last = None, None  # attributes of what stands around a text, if anything does
     has_segments = True
+    joint_pairs = True  # whether `pack` puts two texts in one row
+
+    @property
+    def framed(self):
+        """Whether a special token stands before a text, and behind it."""
+        return self._first is not None, self._last is not None
 
     def _set(self, tokenizer):
         self._tokenizer = tokenizer
@@ -113,15 +123,18 @@ class SubwordTokenizer:
             special positions and padding.
         """
         rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
-        token_ids = rows.padded("token_ids", pad=self.pad_id)
-        packed = {"token_ids": token_ids}
-        if self.has_segments:
-            packed["segment_ids"] = rows.padded("segment_ids")
-        packed["padding_mask"] = np.arange(token_ids.shape[1]) < rows.lengths[:, None]
+        packed = self.arrays(rows)
         if return_offsets:
             packed["offsets"] = rows.padded("offsets")
             packed["word_ids"] = rows.padded("word_ids", pad=-1)
         return packed
+
+    def arrays(self, encoded, rows=None, length=None):
+        """A model's inputs: some rows of an `Encoded`, by default all, padded to a length."""
+        arrays = {"token_ids": encoded.padded("token_ids", rows, length, pad=self.pad_id)}
+        if self.has_segments:
+            arrays["segment_ids"] = encoded.padded("segment_ids", rows, length)
+        return {**arrays, "padding_mask": encoded.mask(rows, length)}
 
     def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
         """What `pack` does, before padding, as an `Encoded`.

@@ -46,6 +46,7 @@ class Words(SubwordTokenizer):
     """
 
     has_segments = False
+    joint_pairs = False
 
     def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
         if split not in SPLITS:
@@ -58,7 +59,7 @@ class Words(SubwordTokenizer):
         self._special = {"pad_id": "[PAD]", "unk_id": unk_token, "end_id": "[EOS]"}
         ids = numbered(vocabulary, self._special.values(), "Words")
         model = tokenizers.models.WordLevel(ids, unk_token=unk_token)
-        self._set(_word_tokenizer(model, lowercase, split))
+        self._set(word_tokenizer(model, lowercase, split))
         self.lowercase, self.split, self.unk_token = lowercase, split, unk_token
 
     @classmethod
@@ -97,7 +98,7 @@ class Words(SubwordTokenizer):
         if split not in SPLITS:
             raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
         model = tokenizers.models.WordLevel(unk_token=unk_token)
-        tokenizer = _word_tokenizer(model, lowercase, split)
+        tokenizer = word_tokenizer(model, lowercase, split)
         trainer = tokenizers.trainers.WordLevelTrainer(
             # Room for special words that the text writes, too.
             vocab_size=2**31 if vocabulary_size is None else vocabulary_size + len(special),
@@ -179,7 +180,8 @@ class Words(SubwordTokenizer):
         }
 
 
-def _word_tokenizer(model, lowercase, split):
+def word_tokenizer(model, lowercase, split):
+    """Splits texts into words, each as `model` has it."""
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase

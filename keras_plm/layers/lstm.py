@@ -1,0 +1,424 @@
+"""Long short-term memories: plain, with ELMo's projection and clips, and stacked.
+
+Shapes: T steps, B batch, D width of the input, n cells, P width of what is handed on, L layers.
+"""
+
+import types
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.layers.fast import Dropout
+from keras_plm.layers.recurrence import lstm
+
+
+def reverse_rows(x, padding_mask=None):
+    """Turns each row around; padding behind its end stays where it is.
+
+    Args:
+        x: (B, T, D).
+        padding_mask: (B, T), True at real positions, which come first; all when omitted.
+
+    Returns:
+        (B, T, D). Twice it is `x` again.
+
+    >>> x, mask = np.array([[[1], [2], [3], [0]]]), np.array([[True, True, True, False]])
+    >>> ops.convert_to_numpy(reverse_rows(x, mask))[0, :, 0].tolist()
+    [3, 2, 1, 0]
+    """
+    if padding_mask is None:
+        return ops.flip(x, axis=1)
+    steps = ops.arange(ops.shape(x)[1], dtype="int32")
+    lengths = _lengths(padding_mask)[:, None]
+    places = ops.where(steps < lengths, lengths - 1 - steps, steps)  # (B, T)
+    return ops.take_along_axis(x, places[..., None], axis=1)
+
+
+def _lengths(padding_mask):
+    return ops.sum(ops.cast(padding_mask, "int32"), axis=1)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class LSTM(keras.layers.Layer):
+    """A long short-term memory in one direction, that forgets nothing of its input's length.
+
+    What `keras.layers.LSTM(units, return_sequences=True)` computes, with the gates' columns in
+    another order (i, j, f, o), and faster: Keras has a kernel of its own on GPUs alone. It takes no
+    mask: what stands behind a row's end changes nothing before it.
+
+    Reference: Hochreiter and Schmidhuber 1997; Gers et al. 2000. The forget gate's bias begins at
+    1: Jozefowicz et al. 2015.
+
+    Args:
+        units: Number of cells n.
+
+    Call arguments:
+        inputs: (B, T, D).
+
+    Returns:
+        (B, T, n).
+
+    Raises:
+        ValueError: If `units` is less than 1.
+
+    >>> tuple(LSTM(units=3)(np.ones((2, 5, 4))).shape)
+    (2, 5, 3)
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        if units < 1:
+            raise ValueError(f"`units` must be 1 or more. Received: units={units}")
+        self.units = units
+
+    def build(self, inputs_shape):
+        n = self.units
+        shapes = {"kernel": inputs_shape[-1], "recurrent_kernel": n}
+        initializers = {"kernel": "glorot_uniform", "recurrent_kernel": "orthogonal"}
+        for name, rows in shapes.items():
+            weight = self.add_weight(name=name, shape=(rows, 4 * n), initializer=initializers[name])
+            setattr(self, name, weight)
+        self.bias = self.add_weight(name="bias", shape=(4 * n,), initializer="zeros")
+        self.bias.assign(np.repeat([0.0, 0.0, 1.0, 0.0], n))
+
+    def call(self, inputs):
+        weights = _tensors(self, self.kernel, self.recurrent_kernel, self.bias)
+        steps = ops.transpose(ops.cast(inputs, self.compute_dtype), (1, 0, 2))  # (T, B, D)
+        batch = ops.shape(inputs)[0]
+        state = ops.zeros((batch, self.units), self.compute_dtype)
+        ms, _ = lstm(steps, *weights, None, (state, ops.cast(state, "float32")))
+        return ops.transpose(ms, (1, 0, 2))
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor((*inputs.shape[:2], self.units), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def _tensors(layer, *weights):
+    """Weights as tensors of a layer's compute type, as a gradient by hand wants them."""
+    return [ops.convert_to_tensor(weight, dtype=layer.compute_dtype) for weight in weights]
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class ProjectedLSTM(keras.layers.Layer):
+    """ELMo's LSTM: many cells, of which a narrow projection is handed on, both within bounds.
+
+    The cells, clipped, stay inside; what the next step, the next layer and the reader see is
+    their projection, clipped again. Weights are laid out as in the released files: `kernel`
+    (D, 4 n) above `recurrent_kernel` (P, 4 n) is their `W_0`, `bias` (4 n,) their `B` and
+    `projection` (n, P) their `W_P_0`; columns are the gates i (input), j (candidate), f (forget)
+    and o (output).
+
+    Reference: Peters et al. 2018, section 3.4; Sak et al. 2014, arXiv 1402.1128, section 2;
+    allenai/bilm-tf, training.py: `LSTMCell` without peepholes.
+
+    Args:
+        units: Number of cells n.
+        projection_dim: Width P.
+        cell_clip, projection_clip: Largest absolute value of a cell and of the projection; `None`
+            for no limit.
+        forget_bias: Added to the forget gate, not part of its stored bias.
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask: (B, T), True at real positions, which come first.
+        state: `(m, c)` before the first step, (B, P) and (B, n); zeros when omitted.
+        return_state: If True, also return `(m, c)` behind each row's last real step, without
+            gradient.
+
+    Returns:
+        (B, T, P), zero at padding; with `return_state` also `(m, c)`.
+
+    Raises:
+        ValueError: If a size or a clip is not positive.
+
+    >>> layer = ProjectedLSTM(units=6, projection_dim=3)
+    >>> sequence, (m, c) = layer(np.ones((2, 5, 4)), return_state=True)
+    >>> tuple(sequence.shape), tuple(m.shape), tuple(c.shape)
+    ((2, 5, 3), (2, 3), (2, 6))
+    """
+
+    def __init__(
+        self,
+        units,
+        projection_dim,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        forget_bias=1.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        for name, value in (
+            ("units", units),
+            ("projection_dim", projection_dim),
+            ("cell_clip", cell_clip),
+            ("projection_clip", projection_clip),
+        ):
+            if value is None and name.endswith("clip"):
+                continue
+            if value is None or value <= 0:
+                raise ValueError(f"`{name}` must be above 0. Received: {name}={value}")
+        self.units = units
+        self.projection_dim = projection_dim
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+        self.forget_bias = forget_bias
+
+    def build(self, inputs_shape, padding_mask_shape=None, state_shape=None):
+        n, width, p = self.units, inputs_shape[-1], self.projection_dim
+        # Glorot's limit for the two kernels as one, as `LSTMCell` begins.
+        limit = (6 / (width + p + 4 * n)) ** 0.5
+        for name, rows in (("kernel", width), ("recurrent_kernel", p)):
+            initializer = keras.initializers.RandomUniform(-limit, limit)
+            setattr(self, name, self.add_weight((rows, 4 * n), initializer, name=name))
+        self.bias = self.add_weight((4 * n,), "zeros", name="bias")
+        self.projection = self.add_weight((n, p), "glorot_uniform", name="projection")
+        self.gate_bias = np.repeat([0.0, 0.0, self.forget_bias, 0.0], n).astype("float32")
+
+    def call(self, inputs, padding_mask=None, state=None, return_state=False):
+        kernel, recurrent_kernel, bias, projection, gate_bias = _tensors(
+            self, self.kernel, self.recurrent_kernel, self.bias, self.projection, self.gate_bias
+        )
+        if state is None:
+            batch = ops.shape(inputs)[0]
+            state = ops.zeros((batch, self.projection_dim)), ops.zeros((batch, self.units))
+        state = ops.cast(state[0], self.compute_dtype), ops.cast(state[1], "float32")
+        steps = ops.transpose(ops.cast(inputs, self.compute_dtype), (1, 0, 2))  # (T, B, D)
+        clips = self.cell_clip, self.projection_clip
+        weights = kernel, recurrent_kernel, bias + gate_bias, projection
+        ms, cs = lstm(steps, *weights, state, *clips)
+        sequence = ops.transpose(ms, (1, 0, 2))  # (B, T, P)
+        if padding_mask is not None:
+            sequence = sequence * ops.cast(padding_mask, sequence.dtype)[..., None]
+        if not return_state:
+            return sequence
+        if padding_mask is None:
+            last = ms[-1], cs[-1]
+        else:
+            places = _lengths(padding_mask)[None, :, None]  # (1, B, 1)
+            last = [
+                ops.where(
+                    places[0] > 0,
+                    ops.take_along_axis(x, ops.maximum(places - 1, 0), axis=0)[0],
+                    first,
+                )
+                for x, first in zip((ms, cs), state, strict=True)
+            ]
+        return sequence, tuple(ops.stop_gradient(x) for x in last)
+
+    def compute_output_spec(self, inputs, padding_mask=None, state=None, return_state=False):
+        batch, length, _ = inputs.shape
+        sequence = keras.KerasTensor((batch, length, self.projection_dim), self.compute_dtype)
+        if not return_state:
+            return sequence
+        m = keras.KerasTensor((batch, self.projection_dim), self.compute_dtype)
+        return sequence, (m, keras.KerasTensor((batch, self.units), "float32"))
+
+    def get_config(self):
+        names = ("units", "projection_dim", "cell_clip", "projection_clip", "forget_bias")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class LSTMStack(keras.layers.Layer):
+    """Projected LSTMs on top of each other: one direction of ELMo's biLM.
+
+    From the second layer on a layer's output is what its LSTM gives plus what it was given; the
+    state that it carries is the LSTM's alone. Dropout comes before each layer, also on what is
+    added.
+
+    Reference: Peters et al. 2018, section 3.4; allenai/bilm-tf, training.py.
+
+    Args:
+        num_layers: Number of layers L.
+        units, projection_dim, cell_clip, projection_clip: As in `ProjectedLSTM`.
+        use_skip_connections: If False, nothing is added.
+        dropout: Share dropped before each layer, in training.
+
+    Call arguments:
+        inputs: (B, T, D); D is P if there is something to add.
+        padding_mask: (B, T), True at real positions, which come first.
+        go_backwards: If True, read each row from its end; outputs stand where their inputs do.
+
+    Returns:
+        A list of L tensors (B, T, P), lowest first, zero at padding.
+
+    Raises:
+        ValueError: If `num_layers` is less than 1.
+
+    >>> layers = LSTMStack(num_layers=2, units=6, projection_dim=3)(np.ones((2, 5, 3)))
+    >>> len(layers), tuple(layers[1].shape)
+    (2, (2, 5, 3))
+    """
+
+    def __init__(
+        self,
+        num_layers,
+        units,
+        projection_dim,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        use_skip_connections=True,
+        dropout=0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if num_layers < 1:
+            raise ValueError(f"`num_layers` must be 1 or more. Received: num_layers={num_layers}")
+        self.num_layers = num_layers
+        self.units = units
+        self.projection_dim = projection_dim
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+        self.use_skip_connections = use_skip_connections
+        self.dropout = dropout
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.layers = [
+            ProjectedLSTM(
+                units,
+                projection_dim,
+                cell_clip,
+                projection_clip,
+                dtype=self.dtype_policy,
+                name=f"layer_{i}",
+            )
+            for i in range(num_layers)
+        ]
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        shape = inputs_shape
+        for layer in self.layers:
+            layer.build(shape)
+            shape = (*inputs_shape[:-1], self.projection_dim)
+
+    def call(self, inputs, padding_mask=None, go_backwards=False, training=None):
+        return self.run(inputs, padding_mask, go_backwards, training)[0]
+
+    def run(self, inputs, padding_mask=None, go_backwards=False, training=None, states=None):
+        """What `call` gives, and the states behind it.
+
+        Args:
+            states: `(m, c)` of each layer before the first step; zeros when omitted, and then no
+                states are given back.
+
+        Returns:
+            `(outputs, states)`.
+        """
+        x, outputs, after = inputs, [], []
+        if go_backwards:
+            x = reverse_rows(x, padding_mask)
+        for i, layer in enumerate(self.layers):
+            x = given = self.drop(x, training=training)
+            if states is None:
+                x = layer(x, padding_mask=padding_mask)
+            else:
+                x, state = layer(x, padding_mask=padding_mask, state=states[i], return_state=True)
+                after.append(state)
+            if i and self.use_skip_connections:
+                x = x + given
+            outputs.append(reverse_rows(x, padding_mask) if go_backwards else x)
+        return outputs, after
+
+    def compute_output_spec(self, inputs, padding_mask=None, go_backwards=False, training=None):
+        shape = (*inputs.shape[:2], self.projection_dim)
+        return [keras.KerasTensor(shape, dtype=self.compute_dtype) for _ in self.layers]
+
+    def get_config(self):
+        names = ("num_layers", "units", "projection_dim", "cell_clip", "projection_clip")
+        names += ("use_skip_connections", "dropout")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CarriedStates(keras.layers.Layer):
+    """An `LSTMStack` that goes on, row by row, where the batch before ended.
+
+    The states are variables that a step of `fit` or `predict` changes and that files leave out.
+    Rows beyond those of a batch keep theirs.
+
+    Reference: allenai/bilm-tf, model.py and training.py.
+
+    Args:
+        stack: The `LSTMStack`.
+        rows: The most rows of a batch.
+
+    Call arguments:
+        inputs, padding_mask, go_backwards: As in `LSTMStack`.
+
+    Returns:
+        As `LSTMStack`.
+
+    Raises:
+        ValueError: If `rows` is less than 1, or a batch has more.
+    """
+
+    def __init__(self, stack, rows, **kwargs):
+        super().__init__(**kwargs)
+        if rows < 1:
+            raise ValueError(f"`rows` must be 1 or more. Received: rows={rows}")
+        self.stack = stack
+        self.rows = rows
+        # In a box, so that Keras does not take the states for weights.
+        self._box = types.SimpleNamespace(states=[])
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        if not self.stack.built:
+            self.stack.build(inputs_shape)
+        sizes = {"m": self.stack.projection_dim, "c": self.stack.units}
+        self._box.states = [
+            tuple(
+                keras.Variable(np.zeros((self.rows, size), "float32"), trainable=False, name=name)
+                for name, size in sizes.items()
+            )
+            for _ in self.stack.layers
+        ]
+
+    @property
+    def states(self):
+        """The variables `(m, c)` of each layer, (rows, P) and (rows, n)."""
+        return list(self._box.states)
+
+    @property
+    def variables(self):
+        """All that a batch may change: weights, seeds and the states."""
+        return [*super().variables, *keras.tree.flatten(self._box.states)]
+
+    def reset(self):
+        """Lets the next batch begin with zeros."""
+        for variable in keras.tree.flatten(self._box.states):
+            variable.assign(np.zeros(variable.shape, "float32"))
+
+    def call(self, inputs, padding_mask=None, go_backwards=False, training=None):
+        rows = inputs.shape[0]
+        if rows is not None and rows > self.rows:
+            raise ValueError(
+                "States are carried for a number of rows, which no batch may exceed. "
+                f"Received: a batch of {rows} rows, rows={self.rows}"
+            )
+        rows = ops.shape(inputs)[0]
+        # Copies, because torch changes a variable in place while its gradient is still to come.
+        before = [
+            tuple(ops.copy(ops.convert_to_tensor(variable)[:rows]) for variable in pair)
+            for pair in self._box.states
+        ]
+        outputs, after = self.stack.run(inputs, padding_mask, go_backwards, training, before)
+        for variable, value in zip(
+            keras.tree.flatten(self._box.states), keras.tree.flatten(after), strict=True
+        ):
+            others = ops.convert_to_tensor(variable)[rows:]
+            variable.assign(ops.concatenate([ops.cast(value, "float32"), others], axis=0))
+        return outputs
+
+    def compute_output_spec(self, inputs, padding_mask=None, go_backwards=False, training=None):
+        return self.stack.compute_output_spec(inputs)
+
+    def get_config(self):
+        stack = keras.saving.serialize_keras_object(self.stack)
+        return {**super().get_config(), "stack": stack, "rows": self.rows}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "stack": keras.saving.deserialize_keras_object(config["stack"])})

@@ -1,0 +1,247 @@
+"""ELMo: the bidirectional language model of Peters et al. 2018 as an encoder."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
+from keras_plm.tokenizers.characters import PAD
+
+
+def _size(units, projection_dim, filters, num_highway, **others):
+    return {
+        "units": units,
+        "projection_dim": projection_dim,
+        "filters": [list(pair) for pair in filters],
+        "num_highway": num_highway,
+        **others,
+    }
+
+
+_RELEASED = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+# The last three are released, with 13.6, 28.0 and 93.6 million weights; mini is as wide as
+# BERT's mini, and tiny as BERT's tiny.
+ELMO_SIZES = {
+    "tiny": _size(128, 64, ((1, 16), (2, 16), (3, 32)), 1, character_dim=8),
+    "mini": _size(512, 128, ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)), 1),
+    "small": _size(1024, 128, _RELEASED, 1),
+    "medium": _size(2048, 256, _RELEASED, 1),
+    "original": _size(4096, 512, _RELEASED, 2),
+}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class ELMo(keras.Model):
+    """ELMo's bidirectional language model, with the output of every layer.
+
+    Words enter as their characters. One stack of LSTMs reads them forwards and another backwards;
+    a layer is both outputs side by side, the lowest is the word alone, twice. The same text always
+    gives the same vectors, whatever was read before, unless `carried_rows` asks for the original's
+    behaviour. Use it under `pretraining.BiLM` to pre-train and in `keras_plm.transfer` to read
+    features or to fine-tune. Time grows with T, step after step, and with n · P.
+
+    Reference: Peters et al. 2018, arXiv 1802.05365, sections 3.1 and 3.4; allenai/bilm-tf.
+
+    Args:
+        units: Number of cells n of each LSTM.
+        projection_dim: Width P of a direction; the encoder's is D = 2 P.
+        filters: `[width, number]` of each convolution over characters.
+        character_dim: Width of a character's vector.
+        num_highway: Number of highway layers over the convolutions.
+        activation: `"relu"` or `"tanh"`, of the convolutions.
+        num_layers: Number of LSTMs on top of each other, L.
+        cell_clip, projection_clip: Largest absolute value of a cell and of its projection.
+        use_skip_connections: If True, a layer's input is added to its output from the second on.
+        dropout: Share dropped before each LSTM, in training.
+        carried_rows: If above 0, every batch goes on where the one before ended, row by row, for
+            at most so many rows, as the original does; `reset_states` begins anew. Files do not
+            hold these states.
+        trainable: If False, the encoder is frozen.
+        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
+        name: Of the model.
+
+    Call arguments:
+        inputs: A dict of `character_ids` (B, T, C) and `padding_mask` (B, T), True at real words,
+            which come first, as `tokenizers.Characters` packs them.
+
+    Returns:
+        A dict: `"sequence"` (B, T, D) and `"layers"`, a list of L + 1 tensors (B, T, D), the words'
+        first and `"sequence"` last; zero at padding above the first.
+
+    Raises:
+        ValueError: If a size has no meaning, or a batch has more rows than `carried_rows`.
+
+    >>> from keras_plm.tokenizers import Characters
+    >>> encoder = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    >>> outputs = encoder(Characters().pack(["To be", "or not to be"]))
+    >>> tuple(outputs["sequence"].shape), len(outputs["layers"])
+    ((2, 6, 8), 3)
+    """
+
+    def __init__(
+        self,
+        units,
+        projection_dim,
+        filters,
+        character_dim=16,
+        num_highway=2,
+        activation="relu",
+        num_layers=2,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        use_skip_connections=True,
+        dropout=0.1,
+        carried_rows=0,
+        trainable=True,
+        dtype=None,
+        name=None,
+    ):
+        token_encoder = CharacterEncoder(
+            projection_dim,
+            filters,
+            character_dim,
+            num_highway,
+            activation,
+            dtype=dtype,
+            name="token_encoder",
+        )
+        forward_lm, backward_lm = (
+            LSTMStack(
+                num_layers,
+                units,
+                projection_dim,
+                cell_clip,
+                projection_clip,
+                use_skip_connections,
+                dropout,
+                dtype=dtype,
+                name=f"{direction}_lm",
+            )
+            for direction in ("forward", "backward")
+        )
+        inputs = {
+            "character_ids": keras.Input((None, None), dtype="int32", name="character_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        words = token_encoder(inputs["character_ids"])  # (B, T, P)
+        readers = [forward_lm, backward_lm]
+        if carried_rows:
+            for stack in readers:
+                stack.build(words.shape)
+            readers = [
+                CarriedStates(stack, carried_rows, dtype=dtype, name=f"{stack.name}_carried")
+                for stack in readers
+            ]
+        layers = read_both_ways(words, inputs["padding_mask"], *readers)
+        super().__init__(
+            inputs=inputs, outputs={"sequence": layers[-1], "layers": layers}, name=name
+        )
+        self.dtype_policy = forward_lm.dtype_policy  # a functional model takes none
+        self.token_encoder = token_encoder
+        self.forward_lm = forward_lm
+        self.backward_lm = backward_lm
+        self.units = units
+        self.projection_dim = projection_dim
+        self.hidden_dim = 2 * projection_dim
+        self.filters = token_encoder.filters
+        self.character_dim = character_dim
+        self.num_highway = num_highway
+        self.activation = activation
+        self.num_layers = num_layers
+        self.cell_clip = cell_clip
+        self.projection_clip = projection_clip
+        self.use_skip_connections = use_skip_connections
+        self.dropout = dropout
+        self.carried_rows = carried_rows
+        self.trainable = trainable
+
+    def reset_states(self):
+        """Lets the next batch begin with zeros, where `carried_rows` keeps states."""
+        for layer in self.layers:
+            if isinstance(layer, CarriedStates):
+                layer.reset()
+
+    def word_cache(self):
+        """A `WordCache` of this encoder, to read much text with few different words."""
+        return WordCache(self)
+
+    def get_config(self):
+        names = ("units", "projection_dim", "filters", "character_dim", "num_highway")
+        names += ("activation", "num_layers", "cell_clip", "projection_clip")
+        names += ("use_skip_connections", "dropout", "carried_rows", "name", "trainable")
+        config = {name: getattr(self, name) for name in names}
+        return {**config, "dtype": self.dtype_policy.name}
+
+
+def read_both_ways(words, padding_mask, forward_lm, backward_lm):
+    """The L + 1 layers (B, T, 2 P) over the words' vectors (B, T, P)."""
+    ahead = forward_lm(words, padding_mask=padding_mask)
+    back = backward_lm(words, padding_mask=padding_mask, go_backwards=True)
+    pairs = [(words, words), *zip(ahead, back, strict=True)]
+    return [ops.concatenate(pair, axis=-1) for pair in pairs]
+
+
+class WordCache:
+    """An ELMo that reads the spelling of each word once, however often it occurs.
+
+    For inference: it gives what the encoder gives, as long as the encoder's weights stay the same.
+    Every different word takes 4 P bytes.
+
+    Args:
+        encoder: An `ELMo`.
+    """
+
+    def __init__(self, encoder):
+        self._widest = max(width for width, _ in encoder.filters)
+        words = keras.Input((None,), dtype="int32")
+        self._spell = keras.Model(words, encoder.token_encoder(words))
+        vectors = keras.Input((None, encoder.projection_dim), dtype=encoder.compute_dtype)
+        mask = keras.Input((None,), dtype="bool")
+        layers = read_both_ways(vectors, mask, encoder.forward_lm, encoder.backward_lm)
+        stacked = ops.cast(ops.stack(layers, axis=2), "float32")
+        self._read = keras.Model([vectors, mask], stacked)
+        self._rows, self._vectors = {}, np.zeros((0, encoder.projection_dim), "float32")
+
+    def __len__(self):
+        return len(self._rows)
+
+    def predict_on_batch(self, inputs):
+        """All layers of a batch of the encoder's inputs: (B, T, L + 1, D) float32, an array."""
+        ids = np.asarray(inputs["character_ids"])
+        flat = np.ascontiguousarray(ids.reshape(-1, ids.shape[-1]), np.uint16)
+        keys, first, places = np.unique(
+            flat.view(f"V{flat.shape[1] * 2}")[:, 0], return_index=True, return_inverse=True
+        )
+        keys = [key.tobytes() for key in keys]
+        new = [i for i, key in enumerate(keys) if key not in self._rows]
+        if new:
+            known = len(self._rows)
+            self._rows.update({keys[i]: known + n for n, i in enumerate(new)})
+            found = self._spelled(flat[first[new]])
+            self._vectors = np.concatenate([self._vectors[:known], found])
+        rows = np.array([self._rows[key] for key in keys])[places]
+        vectors = self._vectors[rows].reshape(*ids.shape[:2], -1)
+        return np.asarray(self._read.predict_on_batch([vectors, inputs["padding_mask"]]))
+
+    def _spelled(self, words, size=1024):
+        """(N, P) vectors of words (N, C), in batches of few shapes."""
+        found = []
+        for start in range(0, len(words), size):
+            part = words[start : start + size]
+            rows = min(max(1 << (len(part) - 1).bit_length(), 16), size)
+            padded = np.zeros((rows, words.shape[1]), "int32")
+            padded[: len(part)] = part
+            padded = trimmed(padded, self._widest)
+            found.append(np.asarray(self._spell.predict_on_batch(padded), "float32")[: len(part)])
+        return np.concatenate(found)
+
+
+def trimmed(character_ids, widest, width=32):
+    """Words (N, C) without the characters behind `width`, if all are so short.
+
+    Padding for the widest filter stays behind each, so that their vectors are the same.
+    """
+    used = np.flatnonzero(((character_ids > 0) & (character_ids != PAD)).any(axis=0))
+    last = used[-1] + 1 if len(used) else 0
+    return character_ids[:, :width] if last + widest <= width else character_ids

@@ -1,0 +1,173 @@
+"""ELMo's input: each word as the bytes of its spelling."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import tokenizers
+
+from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.words import word_tokenizer
+
+# A byte b is b + 1, because 0 stands for a position without a word.
+WIDTH = 50
+BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PAD = 257, 258, 259, 260, 261
+
+
+def spell(words, width=WIDTH):
+    """The character ids of words, as ELMo was trained with.
+
+    A word is a begin mark, the bytes of its UTF-8 form, an end mark, and padding; what is longer
+    than `width - 2` bytes is cut. Half of a surrogate pair, which has no UTF-8 form, is left out.
+
+    Reference: Peters et al. 2018; allenai/bilm-tf, data.py.
+
+    Args:
+        words: A list of W strings.
+        width: Characters of a word, C, its marks included.
+
+    Returns:
+        (W, C) int32.
+
+    Raises:
+        ValueError: If a word is no string.
+
+    >>> spell(["th", "café"], width=8).tolist()
+    [[259, 117, 105, 260, 261, 261, 261, 261], [259, 100, 98, 103, 196, 170, 260, 261]]
+    """
+    spelled = np.full((len(words), width), PAD, np.int32)
+    for row, word in zip(spelled, words, strict=True):
+        if not isinstance(word, str):
+            raise ValueError(f"A word is a string. Received: {word!r} of {type(word).__name__}")
+        letters = word.encode("utf-8", "ignore")[: width - 2]
+        row[0], row[len(letters) + 1] = BEGIN_WORD, END_WORD
+        row[1 : len(letters) + 1] = np.frombuffer(letters, np.uint8).astype(np.int32) + 1
+    return spelled
+
+
+def _alone(mark):
+    """What stands at a text's begin or end: a word of one mark."""
+    row = np.full(WIDTH, PAD, np.int32)
+    row[:3] = BEGIN_WORD, mark, END_WORD
+    return row
+
+
+# What every table of words begins with: no word, begin of a text, end of a text.
+MARKS = np.stack([np.zeros(WIDTH, np.int32), _alone(BEGIN_TEXT), _alone(END_TEXT)])
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Characters(SubwordTokenizer):
+    """Words as the bytes of their spelling, for ELMo: no vocabulary, and no unknown word.
+
+    A text is split at white space and around punctuation, a list of words stays as it is; marks of
+    begin and end stand around it. Case matters. See `spell` for what becomes of a word.
+
+    Reference: Peters et al. 2018, arXiv 1802.05365, section 3.4; allenai/bilm-tf, data.py.
+
+    >>> packed = Characters().pack([["It", "said"], []])
+    >>> packed["character_ids"].shape, packed["padding_mask"].sum(axis=1).tolist()
+    ((2, 4, 50), [4, 2])
+    >>> packed["character_ids"][0, 1, :5].tolist()  # begin, I, t, end, padding
+    [259, 74, 117, 260, 261]
+    """
+
+    has_segments = False
+    joint_pairs = False
+    pad_id, start_id, end_id = 0, 1, 2  # rows of `MARKS`
+    _first, _last = "start_id", "end_id"
+
+    def __init__(self):
+        nothing = tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")
+        self._tokenizer = word_tokenizer(nothing, lowercase=False, split="punctuation")
+
+    def __len__(self):
+        return 262
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If the file is missing or was not written by `Characters.save`.
+        """
+        with open_text(Path(path)) as file:
+            text = "".join(file)
+        with naming(path, "Characters"):
+            if json.loads(text)["model"]["type"] != "Characters":
+                raise KeyError("type")
+        return cls()
+
+    def _to_json(self):
+        return json.dumps({"model": {"type": "Characters", "width": WIDTH}})
+
+    @property
+    def vocabulary(self):
+        """What the character ids stand for, in order."""
+        marks = ["[BEGIN TEXT]", "[END TEXT]", "[BEGIN WORD]", "[END WORD]", "[PAD]"]
+        return ["[NO WORD]", *(f"<0x{byte:02X}>" for byte in range(256)), *marks]
+
+    def tokenize(self, text):
+        """The words of a text, or of a list of words."""
+        return self._split([text])[0][0]
+
+    def detokenize(self, token_ids):
+        """Character ids (T, C) as text: words with spaces between, what stands around left out."""
+        words = []
+        for row in np.asarray(token_ids):
+            inside = row[(row > 0) & (row <= 256)] - 1
+            if (row > 0).any() and not np.isin(row, (BEGIN_TEXT, END_TEXT)).any():
+                words.append(inside.astype(np.uint8).tobytes().decode("utf-8", "replace"))
+        return " ".join(words)
+
+    def arrays(self, encoded, rows=None, length=None):
+        """A model's inputs: some rows of an `Encoded`, by default all, padded to a length."""
+        words = encoded.padded("token_ids", rows, length, pad=self.pad_id)
+        return {
+            "character_ids": encoded.table[words],
+            "padding_mask": encoded.mask(rows, length),
+        }
+
+    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
+        """What `pack` does, before padding.
+
+        Returns:
+            An `Encoded` whose `token_ids` are rows of its `table` (W, C), the spelling of every
+            word that occurs.
+
+        Raises:
+            ValueError: If `texts` is one string, a word is none, or `pairs` are given.
+        """
+        if pairs is not None:
+            raise ValueError(
+                "`Characters` packs one text in a row; pack the second texts by themselves. "
+                f"Received: pairs={pairs!r:.60}"
+            )
+        self._places = {}
+        encoded = super().encode(texts, None, max_length, return_offsets)
+        encoded.table = np.concatenate([MARKS, spell(list(self._places))])
+        return encoded
+
+    def _encode(self, texts, offsets):
+        rows = []
+        for words, spans in self._split(texts):
+            ids = [self._places.setdefault(word, len(MARKS) + len(self._places)) for word in words]
+            rows.append(Row(ids, list(range(len(ids))), spans))
+        return rows
+
+    def _split(self, texts):
+        """`(words, offsets)` of each text."""
+        found = super()._encode([t for t in texts if isinstance(t, str)], True)
+        if 0 < len(found) < len(texts):
+            super()._encode(texts, True)  # says that both kinds were given
+        if not found:
+            return [(list(ws), [(0, len(str(w))) for w in ws]) for ws in texts]
+        return [
+            ([text[first:end] for first, end in row.offsets], row.offsets)
+            for text, row in zip(texts, found, strict=True)
+        ]
+
+    def get_config(self):
+        return {}
