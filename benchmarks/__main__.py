@@ -78,6 +78,7 @@ def add_pretrain(commands):
     parser.add_argument("--valid", metavar="FILE", help="held-out text, measured at the end")
     parser.add_argument("--out", required=True, metavar="DIR", help="the encoder's folder")
     parser.add_argument("--resume", action="store_true", help="go on where --out stopped")
+    parser.add_argument("--init", metavar="DIR", help="go on with this encoder, on other text, say")
     add_flags(parser, Pretraining)
     parser.set_defaults(run=run_pretrain)
 
@@ -93,7 +94,9 @@ def run_pretrain(flags):
         def progress(entry):
             advance(pretraining_line(entry, settings.steps), entry["step"])
 
-        pretrain(settings, flags.corpus, flags.out, flags.valid, flags.resume, progress)
+        pretrain(
+            settings, flags.corpus, flags.out, flags.valid, flags.resume, progress, init=flags.init
+        )
 
 
 def add_vectors(commands):

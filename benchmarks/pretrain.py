@@ -11,54 +11,97 @@ from pathlib import Path
 
 import keras
 
-import keras_plm
+from benchmarks.objectives import OBJECTIVES, SIZES
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
-from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.pretraining import MaskedLM, masked_lm_batches
-from keras_plm.resume import STATE, TrainingState, set_seed
-from keras_plm.streams import TokenStream
-from keras_plm.tokenizers import WordPiece, open_text
+from keras_plm.resume import STATE, TrainingState
+from keras_plm.tokenizers import open_text
+
+# What suits a mini encoder on some ten million words; else, or for others, name it.
+DEFAULTS = {
+    "bert": {
+        "tokens": 100e6,
+        "vocabulary_size": 10_000,
+        "tokens_per_batch": 4096,
+        "learning_rate": 5e-4,  # at 1e-3 post-norm stays on its plateau
+        "dropout": 0.0,  # a small model that sees little text twice needs none
+    },
+    "elmo": {
+        "tokens": 30e6,
+        "vocabulary_size": 50_000,
+        "tokens_per_batch": 2560,  # 128 rows, as in the paper
+        "learning_rate": 0.2,
+        "dropout": 0.1,
+    },
+}
+
+
+def _of_model(name, text):
+    """A setting whose default is the model's."""
+    values = ", ".join(f"{model} {values[name]:g}" for model, values in DEFAULTS.items())
+    return setting(None, f"{text} (default {values})")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """How an encoder is pre-trained. The defaults suit BERT-mini on some ten million words."""
+    """How an encoder is pre-trained."""
 
-    model: str = setting("bert", "which model")
-    size: str = setting("mini", f"one of {', '.join(BERT_SIZES)}")
-    tokens: float = setting(100e6, "how many tokens to read, padding included")
-    vocabulary_size: int = setting(10_000, "word pieces, learned from the corpus")
-    lowercase: bool = setting(False, "lower-case the text; tagging names needs case")
-    sentences: str = setting("split", "'split' paragraphs into sentences, or one a line: 'lines'")
-    max_length: int = setting(128, "longest row")
-    first_length: int = setting(0, "longest row of the first part of the steps; 0 for no such part")
-    first_share: float = setting(
-        0.9, "that part; the paper's nine tenths are at 128, the rest at 512"
+    model: str = setting("bert", f"one of {', '.join(SIZES)}")
+    size: str = setting(
+        "mini", f"bert: {', '.join(SIZES['bert'])}; elmo: {', '.join(SIZES['elmo'])}"
     )
-    buckets: int = setting(4, "how many row lengths; each is compiled once on JAX")
-    tokens_per_batch: int = setting(4096, "rows times length of a step")
-    learning_rate: float = setting(5e-4, "highest rate; at 1e-3 post-norm stays on its plateau")
-    warmup: float = setting(0.04, "share of the steps in which the rate rises")
-    weight_decay: float = setting(0.01, "as in the paper")
-    dropout: float = setting(0.0, "a small model that sees little text twice needs none")
-    pre_norm: bool = setting(False, "normalise before each part of a block, not after")
-    initializer_range: float = setting(0.02, "standard deviation of initial weights")
-    whole_word: bool = setting(False, "mask all pieces of a word together")
-    next_sentence: bool = setting(True, "also guess whether two texts follow each other")
+    tokens: float = _of_model("tokens", "how many tokens to read, padding included")
+    vocabulary_size: int = _of_model(
+        "vocabulary_size", "word pieces, learned from the corpus; elmo: words that are predicted"
+    )
+    sentences: str = setting("split", "'split' paragraphs into sentences, or one a line: 'lines'")
+    tokens_per_batch: int = _of_model("tokens_per_batch", "rows times length of a step")
+    learning_rate: float = _of_model("learning_rate", "highest rate; of AdamW, elmo: of AdaGrad")
+    dropout: float = _of_model("dropout", "share dropped in the encoder")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
     seed: int = setting(0, "of everything random")
+    lowercase: bool = setting(False, "bert: lower-case the text; tagging names needs case")
+    max_length: int = setting(128, "bert: longest row")
+    first_length: int = setting(
+        0, "bert: longest row of the first part of the steps; 0 for no such part"
+    )
+    first_share: float = setting(
+        0.9, "bert: that part; the paper's nine tenths are at 128, the rest at 512"
+    )
+    buckets: int = setting(4, "bert: how many row lengths; each is compiled once on JAX")
+    warmup: float = setting(0.04, "bert: share of the steps in which the rate rises")
+    weight_decay: float = setting(0.01, "bert: as in the paper")
+    pre_norm: bool = setting(False, "bert: normalise before each part of a block, not after")
+    initializer_range: float = setting(0.02, "bert: standard deviation of initial weights")
+    whole_word: bool = setting(False, "bert: mask all pieces of a word together")
+    next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
+    unroll: int = setting(20, "elmo: steps through which gradients go back")
+    samples: int = setting(2048, "elmo: words that stand for all in training; 0 takes all")
 
     def __post_init__(self):
-        if self.model != "bert" or self.size not in BERT_SIZES:
+        if self.size not in SIZES.get(self.model, ()):
+            known = "; ".join(f"{model} in {', '.join(sizes)}" for model, sizes in SIZES.items())
             raise ValueError(
-                f"Known models: bert in {', '.join(BERT_SIZES)}. "
-                f"Received: model={self.model!r}, size={self.size!r}"
+                f"Known models: {known}. Received: model={self.model!r}, size={self.size!r}"
             )
+        for name, value in DEFAULTS[self.model].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         policy(self.precision)
-        longest = BERT_SIZES[self.size].get("max_sequence_length", 512)
+        for field in dataclasses.fields(self):
+            of_model = field.metadata["help"].partition(":")[0]
+            if of_model in SIZES and of_model != self.model and field.name != "size":
+                if getattr(self, field.name) != field.default:
+                    raise ValueError(
+                        f"`{field.name}` is of {of_model} alone. Received: model={self.model!r}, "
+                        f"{field.name}={getattr(self, field.name)!r}"
+                    )
+        longest = (
+            512
+            if self.model == "elmo"
+            else SIZES["bert"][self.size].get("max_sequence_length", 512)
+        )
         for name, good, rule in (
             ("sentences", self.sentences in ("split", "lines"), "'split' or 'lines'"),
             ("max_length", 8 <= self.max_length <= longest, f"8 to BERT's {longest}"),
@@ -66,7 +109,11 @@ class Pretraining:
              f"0, or 8 to BERT's {longest}"),
             ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
-            ("tokens_per_batch", self.tokens_per_batch >= 1, "1 or more"),
+            ("unroll", self.unroll >= 1, "1 or more"),
+            ("samples", self.samples >= 0, "0 or more"),
+            ("tokens_per_batch",
+             self.tokens_per_batch >= (self.unroll if self.model == "elmo" else 1),
+             "1 or more, and at least a row"),
             ("tokens", self.tokens_per_batch <= self.tokens < math.inf,
              f"at least one batch, {self.tokens_per_batch}"),
             ("learning_rate", 0 < self.learning_rate < math.inf, "above 0"),
@@ -91,20 +138,24 @@ class Pretraining:
         return [(self.first_length, 0, end), (self.max_length, end, self.steps)]
 
 
-def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300):
-    """Learns a vocabulary, then an encoder, from text files.
+def pretrain(
+    settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300, init=None
+):
+    """Learns an encoder from text files, and first its vocabulary.
 
     `out` becomes an encoder folder for `keras_plm.load`, with `pretraining.json`, which tells how
-    it was made; what is needed to go on is in `out/training`.
+    it was made, and with what its objective has beside the encoder, for `init`; what is needed to
+    go on with the run is in `out/training`.
 
     Args:
         settings: A `Pretraining`.
         corpus: Text files, plain or .gz: a paragraph a line, a blank line between documents.
         out: The folder.
-        valid: A text file whose loss is measured at the end.
+        valid: A text file whose loss is measured at the end and, with `init`, at the beginning.
         resume: If True, go on where an earlier call with the same settings and files stopped.
         progress: Called with a dict of step, tokens, losses and speed, now and then.
         every_seconds: How often the state is saved.
+        init: Folder of an encoder whose training goes on, with text of another kind, say.
 
     Returns:
         The encoder and its tokenizer.
@@ -120,6 +171,8 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         "corpus": [Path(path).name for path in corpus],
         "corpus_sha256": [checksum(path) for path in corpus],
     }
+    if init is not None:
+        described |= {"init": Path(init).resolve().name, "init_sha256": _weights_of(init)}
     known = work / "settings.json"
     before = json.loads(known.read_text()) if known.is_file() else {}
     if (work / STATE).is_file():
@@ -128,12 +181,14 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
                 f"{out} holds a pre-training run already: go on with --resume or name another "
                 f"folder. Received: out={str(out)!r}"
             )
-        changed = [k for k in described if before.get(k) != described[k]]
+        changed = [k for k in {**before, **described} if before.get(k) != described.get(k)]
         if changed:
             raise ValueError(
                 "A run is resumed with the settings and text it began with; for others name "
                 "another folder. Received: "
-                + ", ".join(f"{k}={described[k]!r} instead of {before.get(k)!r}" for k in changed)
+                + ", ".join(
+                    f"{k}={described.get(k)!r} instead of {before.get(k)!r}" for k in changed
+                )
             )
     elif (out / "config.json").exists():
         raise ValueError(
@@ -144,32 +199,24 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
         (work / "tokenizer.json").unlink(missing_ok=True)
 
     write_json(known, described)
-    tokenizer, stream = _read(settings, corpus, work)
-    held_out = None if valid is None else _held_out(settings, valid, tokenizer, work)
-    set_seed(settings.seed)
-    encoder = BERT(
-        len(tokenizer),
-        **BERT_SIZES[settings.size],
-        dropout=settings.dropout,
-        pre_norm=settings.pre_norm,
-        initializer_range=settings.initializer_range,
-        dtype=policy(settings.precision),
-    )
-    model = MaskedLM(encoder, next_sentence=settings.next_sentence)
-    schedule = WarmupLinearDecay(
-        settings.learning_rate, settings.steps, int(settings.warmup * settings.steps)
-    )
-    model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
+    objective = OBJECTIVES[settings.model](settings, corpus, work, init)
+    model = objective.model
+    held_out = None if valid is None else objective.held_out(valid)
     meter = Meter(settings, work / "log.jsonl", progress)
+    measured = work / "valid_before.json"
+    if held_out is not None and init is not None and not measured.is_file():
+        write_json(measured, _evaluate(model, held_out))
 
     def on_save(state):
-        keras_plm.save(out, encoder, tokenizer)
+        objective.save(out)
         described_run = described | {"steps_done": state.steps, "seconds": meter.seconds()}
+        if measured.is_file():
+            described_run["valid_before"] = json.loads(measured.read_text())
         write_json(out / "pretraining.json", described_run | environment())
 
     state = meter.state = None
     for length, first, end in settings.phases:
-        batches = _batches(settings, stream, tokenizer, length)
+        batches = objective.batches(length)
         if state is None:
             state = meter.state = TrainingState(work, batches, every_seconds, on_save)
             state.restore(model)
@@ -184,45 +231,20 @@ def pretrain(settings, corpus, out, valid=None, resume=False, progress=None, eve
     if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
         on_save(state)  # stopped between the state and the encoder
     if held_out is not None:
-        losses = model.evaluate(held_out, verbose=0, return_dict=True)
-        losses = {name: float(value) for name, value in losses.items()}
+        losses = _evaluate(model, held_out)
         write_json(note, json.loads(note.read_text()) | {"valid": losses})
         meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
-    return encoder, tokenizer
+    return objective.encoder, objective.tokenizer
 
 
-def _held_out(settings, valid, tokenizer, work):
-    """One drawing of pairs and masks from a held-out file."""
-    stream = TokenStream.build([valid], tokenizer, work / "valid", settings.sentences)
-    # One bucket, so that not only the losses but the accuracies too are means over all masks.
-    settings = dataclasses.replace(settings, buckets=1)
-    return _batches(settings, stream, tokenizer, settings.max_length, training=False)
+def _evaluate(model, held_out):
+    losses = model.evaluate(held_out, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in losses.items()}
 
 
-def _batches(settings, stream, tokenizer, length, training=True):
-    return masked_lm_batches(
-        stream,
-        tokenizer,
-        max_length=length,
-        next_sentence=settings.next_sentence,
-        whole_word=settings.whole_word,
-        tokens_per_batch=settings.tokens_per_batch,
-        buckets=settings.buckets,
-        seed=settings.seed,
-        training=training,
-    )
-
-
-def _read(settings, corpus, work):
-    """The tokenizer, learned if it is not there yet, and the corpus as its tokens."""
-    work.mkdir(parents=True, exist_ok=True)
-    path = work / "tokenizer.json"
-    if path.is_file():
-        tokenizer = WordPiece.load(path)
-    else:
-        tokenizer = WordPiece.train(corpus, settings.vocabulary_size, settings.lowercase)
-        tokenizer.save(path)
-    return tokenizer, TokenStream.build(corpus, tokenizer, work / "stream", settings.sentences)
+def _weights_of(folder):
+    path = Path(folder) / "model.safetensors"
+    return checksum(path)
 
 
 class Meter(keras.callbacks.Callback):

@@ -52,5 +52,8 @@ def pretraining_line(entry, steps):
     words = [f"step {entry['step']}/{steps}", f"loss {entry['loss']:.3f}"]
     if "masked_lm_accuracy" in entry:
         words.append(f"masked words right {entry['masked_lm_accuracy']:.1%}")
+    if "forward_perplexity" in entry:
+        ahead, back = entry["forward_perplexity"], entry["backward_perplexity"]
+        words.append(f"perplexity {ahead:.0f} forwards, {back:.0f} backwards")
     words.append(f"{entry['tokens_per_second']:,} tokens/s")
     return "  ".join(words)

@@ -63,7 +63,8 @@ class Batches(keras.utils.PyDataset):
         lengths: (N,) row lengths, or a function of the epoch that gives them.
         collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
             rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
-        training: If True, shuffle rows and batches.
+        training: If True, shuffle rows and batches, and go on from epoch to epoch.
+        shuffle: If False, rows keep their order in training, too: for states that are carried.
         batch_size: Rows per batch. Or:
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
         buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
@@ -96,6 +97,7 @@ class Batches(keras.utils.PyDataset):
         lengths,
         collate,
         training=True,
+        shuffle=True,
         batch_size=None,
         tokens_per_batch=None,
         buckets=4,
@@ -122,6 +124,7 @@ class Batches(keras.utils.PyDataset):
         self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
         self.collate = collate
         self.training = training
+        self.shuffle = shuffle
         self.batch_size = batch_size
         self.tokens_per_batch = tokens_per_batch
         self.vocabulary_size = vocabulary_size
@@ -175,7 +178,9 @@ class Batches(keras.utils.PyDataset):
                 f"Received: length {lengths.max()}, buckets={self.buckets}"
             )
         rng = np.random.default_rng([self.seed, epoch])
-        if self.training:
+        if not self.shuffle:
+            order = np.arange(len(lengths))
+        elif self.training:
             order = rng.permutation(len(lengths))
         else:
             order = np.argsort(lengths, kind="stable")
@@ -196,7 +201,7 @@ class Batches(keras.utils.PyDataset):
                 size = min(size, count << ((len(left) - 1) // count).bit_length())
             filled = size - len(left)
             plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
-        if self.training:
+        if self.training and self.shuffle:
             plan = [plan[i] for i in rng.permutation(len(plan))]
         # Keras' TensorFlow path takes the signature from the first two batches: of different
         # buckets, they tell it which dimensions vary. (`fit` gives it `tf_dataset` instead.)

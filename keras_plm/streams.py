@@ -98,12 +98,13 @@ class TokenStream:
                 texts = [text for text in batch if text is not None]
                 rows = tokenizer.encode(texts) if texts else None
                 # Without [CLS] and [SEP], which the objective puts where it needs them.
+                before, behind = tokenizer.framed
                 keep = np.ones(0 if rows is None else len(rows.token_ids), dtype=bool)
                 if rows is not None:
-                    keep[rows.starts] = False
-                    keep[rows.starts + rows.lengths - 1] = False
+                    keep[rows.starts[before * rows.lengths > 0]] = False
+                    keep[(rows.starts + rows.lengths - 1)[behind * rows.lengths > 0]] = False
                     rows.token_ids[keep].astype(description["dtype"]).tofile(out)
-                counts = iter([] if rows is None else rows.lengths - 2)
+                counts = iter([] if rows is None else rows.lengths - before - behind)
                 for text in batch:
                     if text is not None:
                         sizes.append(int(next(counts)))

@@ -1,0 +1,203 @@
+"""What each model is pre-trained with: its tokenizer, its text as tokens, its batches."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import keras
+from safetensors.numpy import load_file, save_file
+
+import keras_plm
+from benchmarks.settings import policy
+from keras_plm.models import BERT, BERT_SIZES, ELMO_SIZES, ELMo
+from keras_plm.optimization import AdaGrad, AdamW, WarmupLinearDecay
+from keras_plm.pretraining import BiLM, MaskedLM, masked_lm_batches
+from keras_plm.resume import set_seed
+from keras_plm.streams import TokenStream
+from keras_plm.tokenizers import Characters, WordPiece, Words
+from keras_plm.transfer import clone
+
+SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES}
+OBJECTIVE = "objective.safetensors"  # what the objective has beside the encoder
+WORDS = "words.json"  # what a biLM predicts
+
+
+class _Objective:
+    """What the objectives share.
+
+    Attributes:
+        encoder, tokenizer: What is pre-trained and kept.
+        model: The Keras model around the encoder, compiled.
+    """
+
+    def __init__(self, settings, corpus, work, init=None):
+        self.settings, self.work = settings, Path(work)
+        self.init = None if init is None else Path(init)
+        before = None
+        if init is not None:
+            before, self.tokenizer = keras_plm.load(init, dtype=policy(settings.precision))
+            if type(before) is not self.kind:
+                raise ValueError(
+                    f"`--init` is the folder of a model of the same kind, {settings.model}. "
+                    f"Received: {type(before).__name__} in {str(init)!r}"
+                )
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.read(corpus)
+        set_seed(settings.seed)
+        if before is None:
+            self.encoder = self.build(policy(settings.precision))
+        else:
+            self.encoder = clone(before, dropout=settings.dropout)
+        self.make()
+        self.go_on()
+
+    def go_on(self):
+        """Takes over what the objective of `--init` has beside its encoder, where it is kept."""
+        path = None if self.init is None else self.init / OBJECTIVE
+        if path is None or not path.is_file():
+            return
+        weights, own = load_file(path), self._own()
+        shapes = {name: tuple(w.shape) for name, w in own.items()}
+        if shapes != {name: w.shape for name, w in weights.items()}:
+            raise ValueError(
+                f"{path} is of another objective: train with the settings it was made with. "
+                f"Received: {sorted(weights)} instead of {sorted(own)}, or other shapes"
+            )
+        for name, weight in own.items():
+            weight.assign(weights[name])
+
+    def save(self, out):
+        """Writes the encoder's folder, and what the objective has beside it."""
+        keras_plm.save(out, self.encoder, self.tokenizer)
+        weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
+        temporary = Path(out) / (OBJECTIVE + ".tmp")
+        save_file(weights, temporary)
+        os.replace(temporary, Path(out) / OBJECTIVE)
+
+    def _own(self):
+        of_encoder = {id(w) for w in self.encoder.weights}
+        return {w.path: w for w in self.model.weights if id(w) not in of_encoder}
+
+
+class MaskedText(_Objective):
+    """BERT's: masked words, and whether two texts follow each other."""
+
+    kind = BERT
+
+    def read(self, corpus):
+        path = self.work / "tokenizer.json"
+        if self.init is None:
+            if path.is_file():
+                self.tokenizer = WordPiece.load(path)
+            else:
+                size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
+                self.tokenizer = WordPiece.train(corpus, size, lowercase)
+                self.tokenizer.save(path)
+        self.stream = self._stream(corpus, "stream")
+
+    def _stream(self, files, name):
+        return TokenStream.build(files, self.tokenizer, self.work / name, self.settings.sentences)
+
+    def build(self, dtype):
+        settings = self.settings
+        return BERT(
+            len(self.tokenizer),
+            **BERT_SIZES[settings.size],
+            dropout=settings.dropout,
+            pre_norm=settings.pre_norm,
+            initializer_range=settings.initializer_range,
+            dtype=dtype,
+        )
+
+    def make(self):
+        settings = self.settings
+        self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
+        warmup = int(settings.warmup * settings.steps)
+        schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
+        self.model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
+
+    def batches(self, length):
+        """Batches of rows of at most so many tokens."""
+        return self._batches(self.settings, self.stream, length)
+
+    def held_out(self, valid):
+        """One drawing of pairs and masks from a held-out file."""
+        stream = self._stream([valid], "valid")
+        # One bucket, so that not only the losses but the accuracies too are means over all masks.
+        settings = dataclasses.replace(self.settings, buckets=1)
+        return self._batches(settings, stream, settings.max_length, training=False)
+
+    def _batches(self, settings, stream, length, training=True):
+        return masked_lm_batches(
+            stream,
+            self.tokenizer,
+            max_length=length,
+            next_sentence=settings.next_sentence,
+            whole_word=settings.whole_word,
+            tokens_per_batch=settings.tokens_per_batch,
+            buckets=settings.buckets,
+            seed=settings.seed,
+            training=training,
+        )
+
+
+class BothWays(_Objective):
+    """ELMo's: the next word and the word before."""
+
+    kind = ELMo
+    tokenizer = Characters()
+
+    def read(self, corpus):
+        path, known = self.work / "tokenizer.json", None
+        if self.init is not None and (self.init / WORDS).is_file():
+            known = Words.load(self.init / WORDS).vocabulary
+        if path.is_file():
+            self.lexicon = Words.load(path)
+        else:
+            self.lexicon = lexicon(corpus, known)
+            self.lexicon.save(path)
+        size = self.settings.vocabulary_size if known is None else len(known)
+        self.words = self.lexicon.vocabulary[:size]
+        self.stream = self._stream(corpus, self.lexicon, "stream")
+
+    def _stream(self, files, words, name):
+        return TokenStream.build(files, words, self.work / name, self.settings.sentences)
+
+    def build(self, dtype):
+        sizes = ELMO_SIZES[self.settings.size]
+        return ELMo(**sizes, dropout=self.settings.dropout, dtype=dtype)
+
+    def make(self):
+        settings, count = self.settings, len(self.words)
+        # Fewer words than samples are all taken.
+        samples = settings.samples if settings.samples < count else 0
+        rows = settings.tokens_per_batch // settings.unroll
+        self.model = BiLM(self.encoder, count, samples, rows)
+        self.model.compile(AdaGrad(settings.learning_rate, 1.0, global_clipnorm=10.0))
+
+    def save(self, out):
+        super().save(out)
+        Words(self.words).save(Path(out) / WORDS)
+
+    def batches(self, length):
+        """Batches of the whole text."""
+        steps, seed = self.settings.unroll, self.settings.seed
+        return self.model.batches(self.stream, self.lexicon, steps, seed)
+
+    def held_out(self, valid):
+        """A held-out file; its own words are spelled, and unknown where they are predicted."""
+        words = lexicon([valid], self.words)
+        stream = self._stream([valid], words, "valid")
+        return self.model.batches(stream, words, self.settings.unroll, training=False)
+
+
+def lexicon(files, first=None):
+    """A `Words` tokenizer of all words of files, behind those that are to come first."""
+    every = Words.train(files).vocabulary
+    if first is not None:
+        known = set(first)
+        every = [*first, *(word for word in every if word not in known)]
+    return Words(every)
+
+
+OBJECTIVES = {"bert": MaskedText, "elmo": BothWays}

@@ -1,0 +1,13 @@
+"""Objectives that need no labels: inputs, targets, loss."""
+
+from keras_plm.pretraining.bilm import BiLM, Perplexity, bilm_batches
+from keras_plm.pretraining.masked_lm import MaskedLM, MaskedTokenScores, masked_lm_batches
+
+__all__ = [
+    "BiLM",
+    "MaskedLM",
+    "MaskedTokenScores",
+    "Perplexity",
+    "bilm_batches",
+    "masked_lm_batches",
+]

@@ -1,0 +1,416 @@
+"""ELMo's objective: the next word, read forwards, and the word before, read backwards.
+
+Shapes: B rows, T steps, U words of a batch, C characters, P width, V words, S samples. The two
+directions are an axis of 2, forward first.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.batching import Batches, FitsBatches
+from keras_plm.layers import (
+    CarriedStates,
+    Dropout,
+    SampledSoftmax,
+    expected_counts,
+    log_uniform_words,
+)
+from keras_plm.models.elmo import trimmed
+from keras_plm.optimization import AdaGrad
+from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SumOverTime(keras.losses.Loss):
+    """The mean over rows and directions of a loss, summed over the steps of a row.
+
+    The original's gradient: its loss is a mean over all steps, times their number.
+
+    Call arguments:
+        y_true: (B, 2, T), not read: the outputs are losses already.
+        y_pred: (B, 2, T).
+    """
+
+    def __init__(self, name="sum_over_time", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        return ops.sum(ops.mean(y_pred, axis=1), axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Perplexity(keras.metrics.Mean):
+    """e to the mean of a loss (B, 2, T): of one direction, or of both.
+
+    Args:
+        direction: 0 for forward, 1 for backward, `None` for the mean loss of both.
+    """
+
+    def __init__(self, direction=None, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.direction = direction
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if self.direction is not None:
+            y_pred = y_pred[:, self.direction]
+        if sample_weight is not None:
+            sample_weight = ops.reshape(sample_weight, (-1, *[1] * (len(y_pred.shape) - 1)))
+            sample_weight = ops.broadcast_to(sample_weight, ops.shape(y_pred))
+        super().update_state(y_pred, sample_weight=sample_weight)
+
+    def result(self):
+        return ops.exp(super().result())
+
+    def get_config(self):
+        return {**super().get_config(), "direction": self.direction}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WordLoss(keras.layers.Layer):
+    """The shared softmax of both directions: sampled in training, if samples are given, else whole.
+
+    Args:
+        vocabulary_size: Number of words V.
+        samples: Number of samples S; 0 for all words.
+
+    Call arguments:
+        hidden: (B, 2, T, P).
+        target_ids: (B, 2, T).
+        sampled: With samples, a dict of `sample_ids`, `sample_counts` (S,), `target_counts` and
+            `target_sampled` (B, 2, T).
+
+    Returns:
+        (B, 2, T) -log p(word), float32.
+    """
+
+    def __init__(self, vocabulary_size, samples, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.samples = samples
+        self.softmax = SampledSoftmax(vocabulary_size, dtype=self.dtype_policy, name="softmax")
+
+    def build(self, hidden_shape, **other_shapes):
+        self.softmax.build(hidden_shape)
+
+    def call(self, hidden, target_ids, sampled=None, training=None):
+        if not (self.samples and training):
+            return self.softmax(hidden, target_ids=target_ids)
+        of_samples = {  # of a size that TensorFlow does not know
+            name: ops.reshape(sampled[name], (self.samples,))
+            for name in ("sample_ids", "sample_counts")
+        }
+        return self.softmax(hidden, target_ids=target_ids, **{**sampled, **of_samples})
+
+    def compute_output_spec(self, hidden, target_ids, sampled=None, training=None):
+        return keras.KerasTensor(hidden.shape[:-1], dtype="float32")
+
+    def get_config(self):
+        sizes = {"vocabulary_size": self.vocabulary_size, "samples": self.samples}
+        return {**super().get_config(), **sizes}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class BiLM(FitsBatches, keras.Model):
+    """ELMo's pre-training: a forward and a backward language model of shared words.
+
+    An ordinary Keras model: `compile()` sets the published loss and optimizer and the perplexities
+    of both directions, `batches` makes its inputs from a stream of sentences. Each batch goes on
+    where the one before ended; gradients stop there. A word that occurs several times in a batch is
+    spelled once.
+
+    Reference: Peters et al. 2018, arXiv 1802.05365, sections 3.1 and 3.4; allenai/bilm-tf,
+    training.py.
+
+    Differs from the paper: one sample of words serves both directions, and one word stands for
+    begin and end of a sentence where they are to be predicted.
+
+    Args:
+        encoder: An `ELMo` without carried states; trained in place.
+        vocabulary_size: Number of words V that are predicted, the most frequent ones; others count
+            as unknown.
+        samples: Number of words S that stand for all in training; 0 for all words.
+        rows: Rows of a batch, each a text of its own whose state is carried.
+
+    Call arguments:
+        inputs: What `batches` gives: `words` (U, C), the spelling of each word of the batch;
+            `word_rows` (B, 2, T), where each word is in it, forwards, and each sentence turned
+            round; `target_ids` (B, 2, T), the word behind; and with samples `sample_ids` and
+            `sample_counts` (S,), `target_counts` and `target_sampled` (B, 2, T).
+
+    Returns:
+        (B, 2, T) -log p(word): elsewhere than in training over all words. Losses and perplexities
+        over samples are lower; compare those of `evaluate`.
+
+    Raises:
+        ValueError: If the encoder is no ELMo, or there are not fewer samples than words.
+    """
+
+    def __init__(self, encoder, vocabulary_size, samples=8192, rows=128, name=None):
+        if not hasattr(encoder, "forward_lm") or getattr(encoder, "carried_rows", 0):
+            raise ValueError(
+                "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
+                f"Received: encoder={encoder.name}"
+            )
+        if not 0 <= samples < vocabulary_size:
+            raise ValueError(
+                "`samples` are fewer words than there are; 0 takes all. "
+                f"Received: samples={samples}, vocabulary_size={vocabulary_size}"
+            )
+        inputs = {
+            "words": keras.Input((None,), dtype="int32", name="words"),
+            "word_rows": keras.Input((2, None), dtype="int32", name="word_rows"),
+            "target_ids": keras.Input((2, None), dtype="int32", name="target_ids"),
+        }
+        sampled = {}
+        if samples:
+            sampled = {
+                "sample_ids": keras.Input((), dtype="int32", name="sample_ids"),
+                "sample_counts": keras.Input((), name="sample_counts"),
+                "target_counts": keras.Input((2, None), name="target_counts"),
+                "target_sampled": keras.Input((2, None), dtype="bool", name="target_sampled"),
+            }
+        dtype = encoder.dtype_policy
+        vectors = encoder.token_encoder(inputs["words"])  # (U, P)
+        x = ops.take(vectors, inputs["word_rows"], axis=0)  # (B, 2, T, P)
+        hidden = []
+        for direction, stack in enumerate((encoder.forward_lm, encoder.backward_lm)):
+            carried = CarriedStates(stack, rows, dtype=dtype, name=f"{stack.name}_carried")
+            hidden.append(carried(x[:, direction])[-1])
+        hidden = ops.stack(hidden, axis=1)  # (B, 2, T, P)
+        hidden = Dropout(encoder.dropout, dtype=dtype, name="dropout")(hidden)
+        loss = WordLoss(vocabulary_size, samples, dtype=dtype, name="words_loss")
+        losses = loss(hidden, inputs["target_ids"], sampled or None)
+        super().__init__({**inputs, **sampled}, losses, name=name)
+        self.encoder = encoder
+        self.vocabulary_size = vocabulary_size
+        self.samples = samples
+        self.rows = rows
+        self.dtype_policy = dtype
+
+    def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
+        """As `keras.Model.compile`, with the published loss and AdaGrad by default.
+
+        The rate is 0.2, sums begin at 1, and the norm of all gradients is at most 10.
+        """
+        if optimizer is None:
+            optimizer = AdaGrad(0.2, initial_accumulator_value=1.0, global_clipnorm=10.0)
+        if loss is None:
+            loss = SumOverTime()
+        if weighted_metrics is None:
+            weighted_metrics = [
+                Perplexity(0, name="forward_perplexity"),
+                Perplexity(1, name="backward_perplexity"),
+                Perplexity(name="perplexity"),
+            ]
+        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+
+    def _carried(self):
+        return [layer for layer in self.layers if isinstance(layer, CarriedStates)]
+
+    def reset_states(self):
+        """Lets the next batch begin with zeros."""
+        for layer in self._carried():
+            layer.reset()
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`, from states of zero; those of training stay as they are."""
+        if hasattr(self, "jax_state_sync"):
+            self.jax_state_sync()
+        states = [v for layer in self._carried() for v in keras.tree.flatten(layer.states)]
+        before = [ops.convert_to_numpy(v).copy() for v in states]
+        self.reset_states()
+        try:
+            return super().evaluate(x, *args, **kwargs)
+        finally:
+            for variable, value in zip(states, before, strict=True):
+                variable.assign(value)
+
+    def batches(self, stream, lexicon, steps=20, seed=0, training=True):
+        """`bilm_batches` as this model takes them."""
+        widest = max(width for width, _ in self.encoder.filters)
+        return bilm_batches(
+            stream,
+            lexicon,
+            self.vocabulary_size,
+            self.samples,
+            self.rows,
+            steps,
+            seed=seed,
+            training=training,
+            widest=widest,
+        )
+
+    def get_config(self):
+        names = ("vocabulary_size", "samples", "rows", "name")
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return {"encoder": encoder, **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(
+            **{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])}
+        )
+
+
+def pack_sentences(lengths, rows, steps):
+    """Which sentences each row of a stream reads, as long as all rows have something to read.
+
+    A row takes the next sentence when its own is read to the end, rows in turn, batch after batch.
+    What does not fill a last batch is left out.
+
+    Reference: allenai/bilm-tf, data.py.
+
+    Args:
+        lengths: Inputs of each sentence, its begin counted.
+        rows: B.
+        steps: T, inputs of a row in a batch.
+
+    Returns:
+        `(sentences, batches)`: a list of numbers for each row, and the number of whole batches.
+
+    >>> pack_sentences([3, 4, 2, 2], rows=2, steps=3)
+    ([[0, 2, 3], [1]], 1)
+    """
+    lengths = np.asarray(lengths).tolist()
+    taken, left, following, batches = [[] for _ in range(rows)], [0] * rows, 0, 0
+    while True:
+        for row in range(rows):
+            missing = steps - left[row]
+            while missing > 0:
+                if following == len(lengths):
+                    return taken, batches
+                taken[row].append(following)
+                missing -= lengths[following]
+                following += 1
+            left[row] = -missing
+        batches += 1
+
+
+def bilm_batches(
+    stream,
+    lexicon,
+    vocabulary_size,
+    samples=8192,
+    rows=128,
+    steps=20,
+    seed=0,
+    training=True,
+    widest=7,
+):
+    """Batches for `BiLM`: rows of packed sentences that go on from batch to batch.
+
+    Sentences are packed as in the original (`pack_sentences`); the backward direction reads each
+    from its end, in the same places. They keep the order of the stream in every epoch; the samples
+    are drawn anew.
+
+    Reference: allenai/bilm-tf, data.py.
+
+    Args:
+        stream: A `keras_plm.streams.TokenStream` of whole words.
+        lexicon: The `Words` tokenizer that it was made with, of all its words; the first
+            `vocabulary_size` are those that are predicted.
+        vocabulary_size, samples, rows: As in `BiLM`.
+        steps: Words of a row in a batch, T.
+        seed: Of the samples.
+        training: If False, each epoch is the same.
+        widest: Width of the widest filter, for which padding must stand behind a word.
+
+    Returns:
+        `Batches`, see `BiLM`; y is `target_ids`.
+
+    Raises:
+        ValueError: If the lexicon has fewer words than are predicted, or the text does not fill one
+            batch.
+    """
+    if vocabulary_size > len(lexicon):
+        raise ValueError(
+            "The words that are predicted are the first of the lexicon. "
+            f"Received: vocabulary_size={vocabulary_size}, a lexicon of {len(lexicon)} words"
+        )
+    source = _PackedSentences(stream, lexicon, vocabulary_size, samples, rows, steps, widest)
+    return Batches(
+        np.ones(source.batches * rows, "int8"),
+        source.collate,
+        training=training,
+        shuffle=False,
+        batch_size=rows,
+        buckets=[1],
+        scale_weights=False,
+        seed=seed,
+    )
+
+
+class _PackedSentences:
+    """Where each word of each batch stands in a stream."""
+
+    def __init__(self, stream, lexicon, vocabulary_size, samples, rows, steps, widest):
+        self.tokens, self.starts = stream.tokens, stream.sentences
+        self.vocabulary_size, self.samples = vocabulary_size, samples
+        self.rows, self.steps, self.widest = rows, steps, widest
+        self.unk_id, self.end_id = lexicon.unk_id, lexicon.end_id
+        lengths = np.diff(self.starts) + 1
+        taken, self.batches = pack_sentences(lengths, rows, steps)
+        if not self.batches:
+            raise ValueError(
+                "The text must fill a batch: take fewer `rows` or `steps`. Received: "
+                f"{int(lengths.sum())} words and begins for {rows} rows of {steps} steps"
+            )
+        # One ascending array of all rows: row r begins at r * span.
+        self.span = self.batches * steps + int(lengths.max()) + 1
+        ends = [np.cumsum(lengths[numbers]) + r * self.span for r, numbers in enumerate(taken)]
+        self.ends, self.sentences = np.concatenate(ends), np.concatenate(taken).astype(np.int64)
+        self.lengths = lengths
+        # Where begin and end of a sentence are spelled: behind the words.
+        words = len(lexicon)
+        self.spelled = np.concatenate([spell(lexicon.vocabulary), MARKS[1:]]).astype(np.int16)
+        self.begin_row, self.end_row = words, words + 1
+
+    def collate(self, rows, length, rng, epoch):
+        steps = np.arange(self.steps)
+        batch, row = np.divmod(rows, self.rows)
+        places = (row * self.span + batch * self.steps)[:, None] + steps  # (B, T)
+        which = np.searchsorted(self.ends, places, side="right")
+        sentence = self.sentences[which]
+        size = self.lengths[sentence]  # n + 1
+        at = places - (self.ends[which] - size)  # 0 at a sentence's begin
+        start = self.starts[sentence]
+        ahead, back = start + at - 1, start + size - 1 - at  # of the word that is read
+        first, last = at == 0, at == size - 1
+        inputs = np.stack(
+            [
+                np.where(first, self.begin_row, self._tokens(ahead)),
+                np.where(first, self.end_row, self._tokens(back)),
+            ],
+            axis=1,
+        )
+        targets = np.stack(
+            [
+                np.where(last, self.end_id, self._tokens(ahead + 1)),
+                np.where(last, self.end_id, self._tokens(back - 1)),
+            ],
+            axis=1,
+        )
+        targets = np.where(targets < self.vocabulary_size, targets, self.unk_id).astype("int32")
+        words, word_rows = np.unique(inputs, return_inverse=True)
+        # A few shapes, because each is compiled: so many words more, all of no characters.
+        unit = max(1 << max((inputs.size // 16).bit_length() - 1, 0), 16)
+        spelled = np.zeros((-(-len(words) // unit) * unit, WIDTH), "int32")
+        spelled[: len(words)] = self.spelled[words]
+        x = {
+            "words": trimmed(spelled, self.widest),
+            "word_rows": word_rows.reshape(inputs.shape).astype("int32"),
+            "target_ids": targets,
+        }
+        if self.samples:
+            ids, counts, tries = log_uniform_words(rng, self.vocabulary_size, self.samples)
+            x |= {
+                "sample_ids": ids,
+                "sample_counts": counts,
+                "target_counts": expected_counts(targets, self.vocabulary_size, tries),
+                "target_sampled": np.isin(targets, ids),
+            }
+        return x, targets, None
+
+    def _tokens(self, places):
+        return np.asarray(self.tokens[np.clip(places, 0, len(self.tokens) - 1)], np.int64)
