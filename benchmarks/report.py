@@ -43,11 +43,33 @@ def describe(result, common=("train_limit", "precision")):
     if method not in TRAINED:
         words += [fields["layers"].replace("_", " "), f"{fields['reader']} reader"]
         words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
+        words += variant(fields)
     if "train_limit" not in common:
         words.append(f"{result['counts']['train']:,} training examples")
     if "precision" not in common:
         words.append(fields["precision"])
     return "; ".join(words)
+
+
+def variant(fields):
+    """How a run mixes and places features, where that is not the usual way: a list of words.
+
+    Results hold these fields only where they are not at their defaults.
+    """
+    places = {
+        "output": "features behind the reader",
+        "both": "features before and behind the reader",
+    }
+    words = {
+        "words": "{} word vectors",
+        "placement": "{}",
+        "penalty": "λ = {:g}",
+        "mix_norm": "layers normalised",
+        "feature_dropout": "feature dropout {:g}",
+        "units": "{} units",
+    }
+    fields = {**fields, "placement": places.get(fields.get("placement"))}
+    return [text.format(fields[name]) for name, text in words.items() if fields.get(name)]
 
 
 def rows_of(results):
@@ -158,6 +180,7 @@ def layer_figure(results, task):
     for result in sorted(found, key=_place):
         if result["method"] == "features":
             words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
+            words += variant(result["fields"])
             _add(result, rows.setdefault(", ".join(words), []))
         elif result["method"] == "untrained":
             _add(result, untrained.setdefault((result["encoder"], result["run"]), []))

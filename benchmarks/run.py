@@ -18,7 +18,8 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_json
 from benchmarks.settings import policy, setting
-from keras_plm.data import fingerprint, label_ids, label_names
+from keras_plm.data import check_word_vectors, fingerprint, label_ids, label_names
+from keras_plm.features import choice_name
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, clone, layer_choice
@@ -29,6 +30,9 @@ METHODS = {
     "scratch": "the encoder with random weights, trained with its output layer",
     "untrained": "a reader of the frozen encoder with random weights",
 }
+
+# Fields of a run that came after the first results.
+LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +49,12 @@ class Run:
     dropout: float = setting(0.1, "before the output layer and in the reader")
     train_limit: int = setting(0, "at most so many training examples; 0 takes all")
     precision: str = setting("float32", "of an encoder that is trained: 'float32' or 'bfloat16'")
+    placement: str = setting("input", "where features enter a bilstm: 'input', 'output' or 'both'")
+    penalty: float = setting(0.0, "L2 penalty on the weights of a learned mix of layers")
+    mix_norm: bool = setting(False, "a learned mix first normalises each layer")
+    feature_dropout: float = setting(0.0, "share dropped of the features before a reader")
+    words: str = setting("", "folder of word vectors beside the features of a bilstm; '' is none")
+    units: int = setting(0, "of each direction of a bilstm; 0 is half the encoder's width")
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -52,24 +62,41 @@ class Run:
                 f"Known methods: {', '.join(METHODS)}. Received: method={self.method!r}"
             )
         if self.reads_features:
-            if not self.layers:
-                object.__setattr__(self, "layers", "last")
+            object.__setattr__(self, "layers", choice_name(self.layers or "last"))
             layer_choice(self.layers)
         elif self.layers:
             raise ValueError(
                 "Only the methods features and untrained choose layers. "
                 f"Received: method={self.method!r}, layers={self.layers!r}"
             )
+        mixes = self.reads_features and layer_choice(self.layers).combine == "mix"
+        of_words = self.reads_features and self.reader == "bilstm"
         for name, given, allowed in (
             ("reader", self.reader != "linear", self.reads_features),
             ("pool", self.pool != "mean", self.reads_features and self.reader == "linear"),
             ("precision", self.precision != "float32", not self.reads_features),
+            ("placement", self.placement != "input", of_words),
+            ("penalty", self.penalty, mixes),
+            ("mix_norm", self.mix_norm, mixes),
+            ("feature_dropout", self.feature_dropout, self.reads_features),
+            ("words", self.words, of_words),
+            ("units", self.units, of_words),
         ):
             if given and not allowed:
                 raise ValueError(
                     f"`{name}` has no effect here. Received: method={self.method!r}, "
-                    f"reader={self.reader!r}, {name}={getattr(self, name)!r}"
+                    f"reader={self.reader!r}, layers={self.layers!r}, "
+                    f"{name}={getattr(self, name)!r}"
                 )
+        if self.placement == "output" and not self.words:
+            raise ValueError(
+                "With placement='output' the reader reads word vectors alone: name their folder "
+                "in `words`, or choose placement='both'. Received: words=''"
+            )
+        if self.units < 0:
+            raise ValueError(
+                f"`units` must be 0 (half the encoder's) or more. Received: {self.units}"
+            )
         policy(self.precision)
         self.build(1e-3, 0)  # says which other field is wrong
         try:
@@ -102,11 +129,33 @@ class Run:
         parts = [self.method]
         if self.reads_features:
             parts += [self.reader, self.layers] + ([self.pool] if self.pool != "mean" else [])
+            parts += [self.placement] if self.placement != "input" else []
+            parts += [f"penalty{self.penalty:g}"] if self.penalty else []
+            parts += ["mix_norm"] if self.mix_norm else []
+            parts += [f"feature_dropout{self.feature_dropout:g}"] if self.feature_dropout else []
+            parts += [f"words_{self.words_name}"] if self.words else []
+            parts += [f"units{self.units}"] if self.units else []
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
         if self.precision != "float32":
             parts.append(self.precision)
         return "-".join(parts)
+
+    @property
+    def words_name(self):
+        """The name of the folder of word vectors."""
+        return Path(self.words).resolve().name if self.words else ""
+
+    @property
+    def config(self):
+        """The fields, as results keep them and hashes take them.
+
+        Fields that came after the first results are left out at their defaults, so that these
+        results stay what they are; of word vectors the folder's name counts, not its place.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        fields = dataclasses.asdict(self) | {"words": self.words_name}
+        return {k: v for k, v in fields.items() if k not in LATER or v != defaults[k]}
 
     def build(self, learning_rate, seed):
         """The method with one learning rate and seed."""
@@ -119,7 +168,9 @@ class Run:
         }
         if not self.reads_features:
             return FineTune(**common)
-        return FeatureBased(layers=self.layers, reader=self.reader, pool=self.pool, **common)
+        names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
+        chosen = {name: getattr(self, name) for name in names}
+        return FeatureBased(units=self.units or None, **chosen, **common)
 
 
 @dataclasses.dataclass
@@ -150,7 +201,7 @@ class Bench:
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
-        self._stores = {}
+        self._stores, self._words = {}, {}
         texts = [[(e.text, e.pair, e.label) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
@@ -168,9 +219,23 @@ class Bench:
 
     def key(self, run, seed):
         """A hash of configuration, data and encoder weights."""
-        config = dataclasses.asdict(run) | {"seed": seed, "task": self.task.name}
-        text = json.dumps([config, self._data_and_weights])
+        config = run.config | {"seed": seed, "task": self.task.name}
+        text = json.dumps([config, self._inputs(run)])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _inputs(self, run):
+        """A hash of data and weights, those of word vectors too."""
+        if not run.words:
+            return self._data_and_weights
+        return fingerprint([self._data_and_weights, self._word_vectors(run)[1]])
+
+    def _word_vectors(self, run):
+        """`(encoder, hash)` of a run's word vectors, read once."""
+        if run.words not in self._words:
+            words, _ = keras_plm.load(run.words, dtype="float32")
+            check_word_vectors(words)
+            self._words[run.words] = words, fingerprint(words)
+        return self._words[run.words]
 
     def run(self, run, seed):
         """Runs what is not done yet; returns the result, as its file holds it."""
@@ -199,12 +264,13 @@ class Bench:
         truth = [example.label for example in test]
         predicted = self._predict(run, best, seed, labels, test)
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
+        mixes = best.mixing_weights() if run.reads_features else {}
         result = {
             "task": self.task.name,
             "encoder": self.name,
             "method": run.method,
             "run": run.name,
-            "fields": dataclasses.asdict(run) | {"learning_rate": rate},
+            "fields": run.config | {"learning_rate": rate},
             "seed": seed,
             "counts": {
                 "train": len(train),
@@ -216,10 +282,11 @@ class Bench:
             "dev_score": dev_score,
             "score": next(iter(scores.values())),
             "metrics": scores,
+            **({"mixes": mixes} if mixes else {}),
             "seconds": round(time.monotonic() - started, 1),
             **environment(),
             "hash": self.key(run, seed),
-            "inputs": self._data_and_weights,
+            "inputs": self._inputs(run),
         }
         kept = self._keep_older(run)
         write_json(self.path(run, seed), result)
@@ -253,7 +320,7 @@ class Bench:
         """Moves results of other settings, data or weights aside, all seeds, and says so."""
         kept = ""
         for path in self.path(run, 0).parent.glob(
-            f"{glob.escape(self.name)}.{run.name}.seed*.json"
+            f"{glob.escape(self.name)}.{glob.escape(run.name)}.seed*.json"
         ):
             if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
                 kept += f"; the older result is kept as {set_aside(path).name}"
@@ -276,7 +343,10 @@ class Bench:
         dev, metric = self.examples["dev"], next(iter(self.task.metrics.values()))
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
-            return method.fit_reader(self.task.head, stores, train, dev, labels, metric)
+            beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
+            return method.fit_reader(
+                self.task.head, stores, train, dev, labels, metric, words=beside
+            )
         model = method.fit(
             self._encoder(run, seed),
             self.task.head,
@@ -293,7 +363,8 @@ class Bench:
             return model.predict(examples)
         method = run.build(run.grid[0], seed)
         store = self._features(run, seed, examples)
-        return method.predict(self.task.head, model, store, labels)
+        beside = self._words_beside(run, examples) if run.words else None
+        return method.predict(self.task.head, model, store, labels, beside)
 
     def _features(self, run, seed, examples):
         """The features of some examples, read once for all choices of layers."""
@@ -307,6 +378,17 @@ class Bench:
                 ),
                 examples,  # kept, so that its id stays its own
             )
+        return self._stores[key][0]
+
+    def _words_beside(self, run, examples):
+        """The word vectors beside the features of some examples."""
+        words, state = self._word_vectors(run)
+        key = (state, id(examples))
+        if key not in self._stores:
+            store = FeatureStore.build_words(
+                self.store, words, self.pretrained, self.tokenizer, examples, self.feature_gb
+            )
+            self._stores[key] = store, examples
         return self._stores[key][0]
 
     def _say(self, line):

@@ -1,5 +1,6 @@
 """Examples and texts to rows, targets and batches."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -17,6 +18,8 @@ def batches(
     *,
     targets=None,
     words=None,
+    word_tokenizer=None,
+    joint_pairs=None,
     max_length=None,
     training=True,
     batch_size=None,
@@ -34,6 +37,10 @@ def batches(
         targets: With arrays only: (N, ...) targets.
         words: If True, `x` also holds `word_positions` (B, T), where each word begins, -1 at
             padding; by default where examples are lists of words.
+        word_tokenizer: A `Words`: `x` also holds `vector_ids` (B, T), the id in its vocabulary of
+            each word, 0 at padding.
+        joint_pairs: If False, the two texts of an example are packed apart, and every array of `x`
+            is (B, 2, T, ...); by default as the tokenizer does it.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.
         training: If True, shuffle.
@@ -54,7 +61,9 @@ def batches(
     if isinstance(examples, dict):
         source = _Arrays(examples, targets)
     else:
-        source = PackedExamples(examples, tokenizer, labels, max_length, words)
+        source = PackedExamples(
+            examples, tokenizer, labels, max_length, words, word_tokenizer, joint_pairs
+        )
     made = Batches(
         source.lengths,
         source.collate,
@@ -117,12 +126,23 @@ class PackedExamples:
 
     Attributes:
         encoded: The packed rows, see `keras_plm.tokenizers.Encoded`.
+        second: Those of the second texts, where a row has both texts apart, else `None`.
+        lengths: (rows,) tokens of each row, of the longer of two texts apart.
         examples_of: (rows,) the example each row came from.
         words: (rows,) number of words of each row; `None` unless asked for or given.
         cut: Tokens that were cut away for `max_length`.
     """
 
-    def __init__(self, examples, tokenizer, labels=None, max_length=None, words=None):
+    def __init__(
+        self,
+        examples,
+        tokenizer,
+        labels=None,
+        max_length=None,
+        words=None,
+        word_tokenizer=None,
+        joint_pairs=None,
+    ):
         if isinstance(examples, str):
             raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
         examples = list(examples)
@@ -141,15 +161,39 @@ class PackedExamples:
         self.tokenizer = tokenizer
         self.examples_of = np.arange(len(examples))
         listed = not isinstance(texts[0], str) and pairs is None
-        words = listed if words is None else words
+        words = (listed or word_tokenizer is not None) if words is None else words
+        if word_tokenizer is not None and not words:
+            raise ValueError(
+                "Ids of words need words: leave `words` out. Received: words=False beside a "
+                "`word_tokenizer`"
+            )
         if listed and words:
             texts, self.examples_of, first_words = self._windows(texts, max_length)
+        if joint_pairs is None:
+            joint_pairs = getattr(tokenizer, "joint_pairs", True)
+        self.second = None
+        if pairs is not None and not joint_pairs:
+            if words:
+                raise ValueError(
+                    "Words are read one by one in a text, or in two texts that the tokenizer puts "
+                    f"in one row. Received: pairs of texts for {type(tokenizer).__name__}"
+                )
+            self.second, pairs = tokenizer.encode(pairs, None, max_length), None
         self.encoded = tokenizer.encode(texts, pairs, max_length, return_offsets=words)
         self.lengths = self.encoded.lengths
         self.cut = int(self.encoded.cut.sum())
+        if self.second is not None:
+            self.lengths = np.maximum(self.lengths, self.second.lengths)
+            self.cut += int(self.second.cut.sum())
         self.words = None
+        self._texts, self._pairs = texts, pairs
         if words:
             self._find_words()
+        self._vector_ids = None
+        if word_tokenizer is not None:
+            # As lists of one word, so that none is split again.
+            found = word_tokenizer.encode([[word] for word in self.spelled()])
+            self._vector_ids = found.token_ids
 
         found = [getattr(example, "label", None) for example in examples]
         self.targets = None
@@ -193,23 +237,45 @@ class PackedExamples:
 
     def _find_words(self):
         """Positions of the first token of each word, flat, with the starts of the rows."""
-        ids, lengths = self.encoded.word_ids, self.encoded.lengths
-        begins = (ids >= 0) & (ids != np.concatenate([[-1], ids[:-1]]))
-        flat = np.flatnonzero(begins)
-        row = np.repeat(np.arange(len(lengths)), lengths)[flat]
-        self.words = np.bincount(row, minlength=len(lengths))
+        flat, _, row, _, _ = _word_runs(self.encoded)
+        self.words = np.bincount(row, minlength=len(self.encoded))
         self._word_positions = (flat - self.encoded.starts[row]).astype(np.int32)
         self._word_starts = np.concatenate([[0], np.cumsum(self.words)])
 
+    def spelled(self):
+        """The words as the texts write them, all rows one after another; whole where cut."""
+        _, _, rows, second, ids = _word_runs(self.encoded)
+        spans, whole = {}, self.encoded
+        if any(isinstance(text, str) for text in (*self._texts[:1], *(self._pairs or ())[:1])):
+            if self.cut:
+                whole = self.tokenizer.encode(self._texts, self._pairs, return_offsets=True)
+            first, last, *names = _word_runs(whole)
+            begins, ends = whole.offsets[first, 0].tolist(), whole.offsets[last, 1].tolist()
+            names = zip(*(name.tolist() for name in names), strict=True)
+            spans = dict(zip(names, zip(begins, ends, strict=True), strict=True))
+        words = []
+        for name in zip(rows.tolist(), second.tolist(), ids.tolist(), strict=True):
+            row, of_pair, word = name
+            text = (self._pairs if of_pair else self._texts)[row]
+            if isinstance(text, str):
+                begin, end = spans[name]
+                words.append(text[begin:end].strip())
+            else:
+                words.append(text[word])
+        return words
+
     def collate(self, rows, length, rng, epoch):
-        token_ids = self.encoded.padded("token_ids", rows, length, pad=self.tokenizer.pad_id)
-        x = {"token_ids": token_ids}
-        if getattr(self.tokenizer, "has_segments", True):
-            x["segment_ids"] = self.encoded.padded("segment_ids", rows, length)
-        x["padding_mask"] = np.arange(length) < self.lengths[rows][:, None]
+        x = self.tokenizer.arrays(self.encoded, rows, length)
+        if self.second is not None:
+            second = self.tokenizer.arrays(self.second, rows, length)
+            x = {name: np.stack([x[name], second[name]], axis=1) for name in x}  # (B, 2, T, ...)
         if self.words is not None:
             positions = [self.word_positions(row) for row in rows]
             x["word_positions"] = stack_padded(positions, length, -1)
+        if self._vector_ids is not None:
+            starts = self._word_starts
+            ids = [self._vector_ids[starts[row] : starts[row + 1]] for row in rows]
+            x["vector_ids"] = stack_padded(ids, length)
         if self.targets is None:
             return x, None, None
         if not self.tags:
@@ -221,6 +287,54 @@ class PackedExamples:
     def word_positions(self, row):
         """Where each word of a row begins."""
         return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
+
+
+def _word_runs(encoded):
+    """First and last token of each word, flat; its row, whether it is a pair's, its word id."""
+    ids = encoded.word_ids
+    row = np.repeat(np.arange(len(encoded)), encoded.lengths)
+    name = np.stack([row, encoded.segment_ids, ids])
+    new = np.ones(len(ids) + 1, dtype=bool)
+    new[1:-1] = (name[:, 1:] != name[:, :-1]).any(axis=0)
+    first = np.flatnonzero(new[:-1] & (ids >= 0))
+    last = np.flatnonzero(new[1:] & (ids >= 0))
+    return first, last, row[first], encoded.segment_ids[first], ids[first]
+
+
+def words_of(examples, tokenizer, max_length=None):
+    """The words of each example that a reader of words sees, as its text writes them.
+
+    Args:
+        examples: A list of `Example`, of texts or of lists of words.
+        tokenizer: The encoder's: it says what a word is.
+        max_length: Longest row of the encoder in tokens, as in `batches`.
+
+    Returns:
+        A list of lists of words, one for each example.
+    """
+    texts = [Unlabelled(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
+    packed = PackedExamples(texts, tokenizer, max_length=max_length, words=True)
+    counts = np.bincount(packed.examples_of, packed.words, len(texts)).astype(int)
+    ends, words = np.cumsum(counts), packed.spelled()
+    return [words[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def check_word_vectors(words):
+    """Raises unless `words` is an encoder of one vector per word."""
+    if not callable(getattr(words, "tokenizer", None)):
+        raise ValueError(
+            "`words` is a `WordVectors`, the encoder itself. "
+            f"Received: an object of type {type(words).__name__}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unlabelled:
+    """A text, or a pair of texts, without its label."""
+
+    text: str | list
+    pair: str | None = None
+    label: None = None
 
 
 def label_ids(example, labels):

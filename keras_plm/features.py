@@ -1,6 +1,5 @@
 """Features of a frozen encoder: which layers are read, and the store that holds them."""
 
-import dataclasses
 import os
 import re
 import shutil
@@ -13,7 +12,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from keras_plm.batching import Batches
-from keras_plm.data import PackedExamples, fingerprint, stack_padded
+from keras_plm.data import (
+    PackedExamples,
+    Unlabelled,
+    check_word_vectors,
+    fingerprint,
+    stack_padded,
+    words_of,
+)
 from keras_plm.layers import POOLINGS, LayerChoice
 
 LAYER_CHOICES = {
@@ -31,10 +37,16 @@ LAYER_CHOICES = {
     # Peters et al. 2018, equation 1: the embeddings too.
     "elmo_mix": LayerChoice(0, -1, "mix"),
 }
+# Other names of rows: ELMo's paper's own.
+ALIASES = {"mix": "elmo_mix", "top": "last"}
 
 
 def layer_choice(choice):
-    """A `LayerChoice` by its name: a row of `LAYER_CHOICES`, or `"layer_3"` for a single layer.
+    """A `LayerChoice` by its name.
+
+    Args:
+        choice: A row of `LAYER_CHOICES`; `"mix"`, as `"elmo_mix"`; `"top"`, as `"last"`;
+            `"layer_3"`, or the number 3, for a single layer; or a `LayerChoice`.
 
     Raises:
         ValueError: If the name is unknown.
@@ -44,15 +56,24 @@ def layer_choice(choice):
     """
     if isinstance(choice, LayerChoice):
         return choice
-    if isinstance(choice, str) and choice in LAYER_CHOICES:
-        return LAYER_CHOICES[choice]
-    single = re.fullmatch(r"layer_(\d+)", str(choice))
+    name = choice_name(choice)
+    if isinstance(name, str) and name in LAYER_CHOICES:
+        return LAYER_CHOICES[name]
+    single = re.fullmatch(r"layer_(\d+)", str(name))
     if not single:
         raise ValueError(
             "A choice of layers is one of "
-            f"{', '.join(LAYER_CHOICES)} or layer_0, layer_1, ... Received: {choice!r}"
+            f"{', '.join((*LAYER_CHOICES, *ALIASES))} or layer_0, layer_1, ... "
+            f"Received: {choice!r}"
         )
     return LayerChoice(int(single[1]), int(single[1]))
+
+
+def choice_name(choice):
+    """The one name of a choice that has several: `"elmo_mix"` of `"mix"`, `"layer_3"` of 3."""
+    if isinstance(choice, (int, np.integer)) and not isinstance(choice, bool):
+        return f"layer_{choice}"
+    return ALIASES.get(choice, choice) if isinstance(choice, str) else choice
 
 
 def every_choice(encoder):
@@ -77,6 +98,10 @@ def distinct_choices(encoder):
             seen.add(read)
             names.append(name)
     return names
+
+
+# Of what a store holds. 2: a text behind a text of one word has its first word.
+VERSION = 2
 
 
 class FeatureStore:
@@ -113,21 +138,28 @@ class FeatureStore:
             feature_gb: Largest size, in gigabytes.
 
         Raises:
-            ValueError: If `pool` is unknown, or the store would be larger, with its size and what
-                to do.
+            ValueError: If `pool` is unknown, the examples are pairs that the tokenizer puts in no
+                one row, or the store would be larger, with its size and what to do.
         """
         if pool is not None and pool not in POOLINGS:
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
+        paired = any(pair is not None for _, pair in texts)
+        if paired and not getattr(tokenizer, "joint_pairs", True):
+            raise ValueError(
+                "Features of two texts that are read apart are not there yet: fine-tune with "
+                "`FineTune`, or use a tokenizer that puts both in one row. "
+                f"Received: pairs of texts for {type(tokenizer).__name__}"
+            )
         precision = getattr(encoder, "compute_dtype", "float32")
-        key = fingerprint(encoder, tokenizer, texts, pool, precision)[:24]
+        key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION)[:24]
         final = Path(folder) / key
         if (final / "features.npy").is_file():
             return cls(final)
 
         limit = getattr(encoder, "max_sequence_length", None)
         packed = PackedExamples(
-            [_Unlabelled(*text) for text in texts], tokenizer, max_length=limit, words=pool is None
+            [Unlabelled(*text) for text in texts], tokenizer, max_length=limit, words=pool is None
         )
         count = len(encoder.output["layers"])
         counts = np.ones(len(examples), dtype=np.int64)
@@ -159,6 +191,22 @@ class FeatureStore:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return cls(final)
+
+    @classmethod
+    def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0):
+        """A store of word vectors that stand beside the words of another store.
+
+        Args:
+            words: A `WordVectors`.
+            encoder, tokenizer: Of the other store: they say what a word is.
+            folder, examples, feature_gb: As in `build`.
+
+        Raises:
+            ValueError: If `words` is no `WordVectors`, or the store would be too large.
+        """
+        check_word_vectors(words)
+        found = words_of(examples, tokenizer, getattr(encoder, "max_sequence_length", None))
+        return cls.build(folder, words, words.tokenizer(), found, None, feature_gb)
 
     @staticmethod
     def _fill(array, counts, encoder, packed, pool):
@@ -195,14 +243,34 @@ class FeatureStore:
         rows = rows.astype("float32")
         return rows.mean(axis=1, keepdims=True) if choice.combine == "mean" else rows
 
-    def batches(self, choice, targets=None, training=True, **options):
-        """`Batches` of features for a head's readout."""
+    def batches(self, choice, targets=None, training=True, words=None, **options):
+        """`Batches` of features for a head's readout.
+
+        Args:
+            choice: A choice of layers.
+            targets: The label ids of each example.
+            training: If True, shuffle.
+            words: A store of word vectors of the same words, see `build_words`.
+            **options: Other arguments of `Batches`.
+
+        Raises:
+            ValueError: If `words` is of other words.
+        """
         choice = layer_choice(choice)
+        if words is not None and not np.array_equal(words.counts, self.counts):
+            raise ValueError(
+                "Word vectors stand beside the same words: make their store with "
+                f"`FeatureStore.build_words`. Received: {words.counts.sum()} words of "
+                f"{len(words)} examples beside {self.counts.sum()} of {len(self)}"
+            )
 
         def collate(rows, length, rng, epoch):
             features = stack_padded([self.vectors(row, choice) for row in rows], length)
             real = np.arange(length) < self.counts[rows][:, None]
             x = {"features": features, "padding_mask": real}
+            if words is not None:
+                vectors = [words.vectors(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
+                x["words"] = stack_padded(vectors, length)
             if targets is None:
                 return x, None, None
             if np.ndim(targets[0]) == 0:
@@ -216,15 +284,10 @@ class FeatureStore:
         return Batches(self.counts, collate, training=training, **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Unlabelled:
-    text: str | list
-    pair: str | None = None
-    label: None = None
-
-
 def _every_layer(encoder):
     """A model that gives all layers as one tensor (B, T, L + 1, D)."""
+    if hasattr(encoder, "word_cache"):
+        return encoder.word_cache()
     stacked = keras.ops.stack(encoder.output["layers"], axis=2)
     return keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
 
@@ -243,8 +306,7 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
         encoder: The encoder; it runs once, without dropout.
         tokenizer: The encoder's.
         texts: A list of texts or of lists of words.
-        layers: A name of `LAYER_CHOICES`, `"layer_<i>"`, or a `LayerChoice`; not one whose
-            weights are learned.
+        layers: As `layer_choice` takes it; not one whose weights are learned.
         pool: `"cls"`, `"mean"` or `"max"` for one vector per text; `None` for one per word.
         feature_gb: Largest store of features while they are computed, in gigabytes.
 
@@ -296,8 +358,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):
     Args:
         encoder: The encoder.
         tokenizer: The encoder's.
-        layers: A name of `LAYER_CHOICES`, `"layer_<i>"`, or a `LayerChoice`; not one whose
-            weights are learned.
+        layers: As `layer_choice` takes it; not one whose weights are learned.
         pool: `"cls"`, `"mean"` or `"max"`.
 
     Raises:

@@ -14,9 +14,11 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches, run_on
-from keras_plm.data import batches
-from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling, ScalarMix
+from keras_plm.data import batches, check_word_vectors
+from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
 from keras_plm.metrics import are_spans
+from keras_plm.readers import BiAttention
+from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -76,49 +78,24 @@ class FirstTokens(keras.layers.Layer):
         return ops.take_along_axis(stacked, positions, axis=1)
 
 
-@keras.saving.register_keras_serializable("keras_plm")
-class Combine(keras.layers.Layer):
-    """One vector from n layers: side by side, or a learned mix.
-
-    Args:
-        combine: `"mix"`, or anything else for side by side.
-
-    Call arguments:
-        features: (B, W, n, D).
-        padding_mask: (B, W), True at real words.
-
-    Returns:
-        (B, W, D) for `"mix"`, else (B, W, n * D).
-    """
-
-    def __init__(self, combine, **kwargs):
-        super().__init__(**kwargs)
-        self.combine = combine
-
-    def build(self, features_shape, padding_mask_shape=None):
-        if self.combine == "mix":
-            self.mix = ScalarMix(features_shape[2], dtype=self.dtype_policy, name="mix")
-            self.mix.build(features_shape)
-
-    def call(self, features, padding_mask=None):
-        if self.combine == "mix":
-            return self.mix(features, padding_mask=padding_mask)
-        count, width = features.shape[2:]
-        return ops.reshape(features, (-1, ops.shape(features)[1], count * width))
-
-    def get_config(self):
-        return {**super().get_config(), "combine": self.combine}
-
-
-class Readout(FitsBatches, keras.Model):
-    """A head's part from features to logits, trained alone by `transfer.FeatureBased`."""
-
-
 class Head(FitsBatches, keras.Model):
     """What `Classifier` and `Tagger` share; see there."""
 
     def __init__(
-        self, encoder, labels, tokenizer, layers, pool, reader, dropout, frozen, readout, name
+        self,
+        encoder,
+        labels,
+        tokenizer,
+        layers,
+        pool,
+        reader,
+        dropout,
+        frozen,
+        readout,
+        words,
+        placement,
+        name,
+        pairs=False,
     ):
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
@@ -128,13 +105,37 @@ class Head(FitsBatches, keras.Model):
                 "to fine-tune it set `encoder.trainable = True`. "
                 "Received: frozen=False, encoder.trainable=False"
             )
-        inputs = dict(encoder.input)
-        outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(inputs)
+        placement = placement or Placement()
+        placement.check(reader, words)
+        if words is not None:
+            check_word_vectors(words)
+        if readout is not None and ("words" in readout.input) != (words is not None):
+            raise ValueError(
+                "A readout that was trained with word vectors needs them, another has no place "
+                f"for them. Received: {'no ' if words is None else ''}`words`, "
+                f"a readout of {', '.join(sorted(readout.input))}"
+            )
+        if pairs and (reader is not None or words is not None):
+            raise ValueError(
+                "Two texts that are read apart meet in a bi-attention, without a reader or word "
+                f"vectors: leave both out. Received: pairs=True, reader={reader}, words={words}"
+            )
+        inputs, texts = dict(encoder.input), dict(encoder.input)
+        if pairs:
+            inputs, texts = _both_texts(encoder)
+        outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(texts)
         every = outputs["layers"]
         chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
         if layers is not None and layers.combine == "mean":
             chosen = [keras.layers.Average(name="mean_of_layers")(chosen)] if chosen[1:] else chosen
-        if pool is None:
+        if pairs:
+            features = ops.stack(ops.split(ops.stack(chosen, axis=2), 2, axis=0), axis=1)
+            mask = inputs["padding_mask"]
+            if readout is None:
+                readout = self.build_pair_readout(
+                    features.shape[3:], len(labels), layers, pool, dropout
+                )
+        elif pool is None:
             positions = keras.Input((None,), dtype="int32", name="word_positions")
             inputs["word_positions"] = positions
             features = FirstTokens(name="first_tokens")(chosen, positions)  # (B, W, n, D)
@@ -147,9 +148,17 @@ class Head(FitsBatches, keras.Model):
                 vectors = [pooling(x, padding_mask=inputs["padding_mask"]) for x in chosen]
             features = ops.stack(vectors, axis=1)[:, None]  # (B, 1, n, D)
             mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
+        read = {"features": features, "padding_mask": mask}
+        if words is not None:
+            inputs["vector_ids"] = keras.Input((None,), dtype="int32", name="vector_ids")
+            asked = {"token_ids": inputs["vector_ids"], "padding_mask": mask}
+            read["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
         if readout is None:
-            readout = self.build_readout(features.shape[2:], len(labels), layers, reader, dropout)
-        logits = readout({"features": features, "padding_mask": mask})
+            width = None if words is None else words.hidden_dim
+            readout = self.build_readout(
+                features.shape[2:], len(labels), layers, reader, dropout, placement, width
+            )
+        logits = readout(read)
         super().__init__(inputs, logits, name=name)
         self.readout = readout
         self.encoder = encoder
@@ -160,6 +169,68 @@ class Head(FitsBatches, keras.Model):
         self.reader = reader
         self.dropout = dropout
         self.frozen = frozen
+        self.words = words
+        self.placement = placement
+        self.pairs = pairs
+        self._word_tokenizer = None if words is None else words.tokenizer()
+
+    @classmethod
+    def build_readout(
+        cls, shape, num_labels, layers=None, reader=None, dropout=0.1, placement=None, words=None
+    ):
+        """The part from features (B, W, *shape) to logits.
+
+        Args:
+            shape: (n, D), layers read and their width.
+            num_labels: K.
+            layers, reader, dropout: As in the class.
+            placement: A `Placement`; without it the features are the reader's input.
+            words: Width of the word vectors beside the features, `None` without.
+
+        Returns:
+            A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W) and, if asked for, `words`
+            (B, W, D').
+
+        Raises:
+            ValueError: If the placement needs a reader or word vectors that are not there.
+        """
+        placement = placement or Placement()
+        placement.check(reader, words)
+        features = keras.Input((None, *shape), name="features")
+        mask = keras.Input((None,), dtype="bool", name="padding_mask")
+        inputs = {"features": features, "padding_mask": mask}
+        vectors = []
+        if words is not None:
+            inputs["words"] = keras.Input((None, words), name="words")
+            vectors.append(inputs["words"])
+
+        def combined(place):
+            combine = Combine(
+                layers.combine if layers else "concat",
+                placement.penalty,
+                placement.mix_norm,
+                name=COMBINES[place],
+            )
+            x = combine(features, padding_mask=mask)
+            if placement.feature_dropout:
+                x = Dropout(placement.feature_dropout, name=f"feature_dropout_{place}")(x)
+            return x
+
+        if placement.place != "output":
+            vectors.append(combined("input"))
+        x = ops.concatenate(vectors, axis=-1) if vectors[1:] else vectors[0]
+        if reader is not None:
+            x = reader(x, padding_mask=mask)
+        if placement.place != "input":
+            x = ops.concatenate([x, combined("output")], axis=-1)
+        x = cls.before_output(x, mask, reader)
+        x = Dropout(dropout, name="dropout")(x)
+        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        return Readout(inputs, logits, name="readout")
+
+    def mixing_weights(self):
+        """The learned mixes of layers, see `Readout.mixing_weights`."""
+        return self.readout.mixing_weights()
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the head's loss and metric by default."""
@@ -240,8 +311,12 @@ class Head(FitsBatches, keras.Model):
         """`keras_plm.data.batches` of examples as this head takes them.
 
         Raises:
-            ValueError: If `max_length` is longer than the encoder reads.
+            ValueError: If `max_length` is longer than the encoder reads, or the head was not built
+                for what it gets, pairs or single texts.
         """
+        if not isinstance(examples, (str, dict)):
+            examples = list(examples)
+            self._check_pairs(examples)
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
         if limit is not None and (options["max_length"] or 0) > limit:
@@ -254,8 +329,24 @@ class Head(FitsBatches, keras.Model):
             self.tokenizer,
             self.labels,
             words="word_positions" in self.input,
+            word_tokenizer=self._word_tokenizer,
+            joint_pairs=not self.pairs,
             **options,
         )
+
+    def _check_pairs(self, examples):
+        paired = [getattr(example, "pair", None) is not None for example in examples]
+        if self.pairs and not all(paired):
+            raise ValueError(
+                "A head with `pairs=True` reads two texts at a time. "
+                f"Received: example {paired.index(False)} without a pair"
+            )
+        if not (self.pairs or getattr(self.tokenizer, "joint_pairs", True)) and any(paired):
+            raise ValueError(
+                f"`{type(self.tokenizer).__name__}` puts no two texts in one row: build the head "
+                "with `pairs=True`, which reads them apart. "
+                f"Received: example {paired.index(True)} with a pair, pairs=False"
+            )
 
     def get_config(self):
         return {
@@ -266,16 +357,31 @@ class Head(FitsBatches, keras.Model):
             "reader": keras.saving.serialize_keras_object(self.reader),
             "dropout": self.dropout,
             "frozen": self.frozen,
+            "words": keras.saving.serialize_keras_object(self.words),
+            "placement": dataclasses.asdict(self.placement),
             "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config):
-        for name in ("encoder", "tokenizer", "reader"):
-            config = {**config, name: keras.saving.deserialize_keras_object(config[name])}
+        for name in ("encoder", "tokenizer", "reader", "words"):
+            config = {**config, name: keras.saving.deserialize_keras_object(config.get(name))}
+        config["placement"] = Placement(**config.get("placement", {}))
         if config["layers"] is not None:
             config["layers"] = LayerChoice(**config["layers"])
         return cls(**config)
+
+
+def _both_texts(encoder):
+    """Inputs (B, 2, T, ...) of two texts, and the same as an encoder's (2 B, T, ...).
+
+    The first texts of all rows come before the second ones.
+    """
+    inputs = {
+        name: keras.Input((2, *x.shape[1:]), dtype=x.dtype, name=name)
+        for name, x in encoder.input.items()
+    }
+    return inputs, {name: ops.concatenate([x[:, 0], x[:, 1]]) for name, x in inputs.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,22 +409,32 @@ class Classifier(Head):
         tokenizer: Needed to predict from texts.
         layers: A `LayerChoice`; without it the last layer is read.
         pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"` or `"max"`. By default the encoder's
-            own if it has one, learns, and no `layers` are chosen, else `"mean"`. Without meaning
-            under a reader, which sees words.
+            own if it has one, learns, and no `layers` are chosen, else `"mean"`; with `pairs`
+            `"max"`, and never the encoder's own. Without meaning under a reader, which sees words.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
             max-pooled; without it the features go straight to the output layer.
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
+        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
+            reader.
+        placement: A `Placement`: where features enter beside them; by default the reader's input.
+        pairs: If True, the encoder reads the two texts of a pair apart, as ELMo and word vectors
+            must, and they meet above it: `readers.BiAttention`, a pooling of each text, and the
+            output layer over both (Peters et al. 2019, arXiv 1903.05987, section 3). If False,
+            both texts are one row, as BERT's.
 
     Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader.
+        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
+            `vector_ids` (B, W), their ids in its vocabulary. With `pairs` the encoder's inputs have
+            a second axis of 2, (B, 2, T).
 
     Returns:
         (B, K) logits.
 
     Raises:
-        ValueError: If there are fewer than two labels or `pool` does not fit the encoder.
+        ValueError: If there are fewer than two labels, `pool` does not fit the encoder, the
+            placement or `words` needs what is not there, or `pairs` meets a reader.
     """
 
     def __init__(
@@ -332,37 +448,58 @@ class Classifier(Head):
         dropout=0.1,
         frozen=False,
         readout=None,
+        words=None,
+        placement=None,
+        pairs=False,
         name="classifier",
     ):
+        own = "pooled" in encoder.output and layers is None and not pairs
         if pool is None:
-            own = "pooled" in encoder.output and layers is None and not frozen
-            pool = "pooled" if own else "mean"
+            pool = "max" if pairs else "pooled" if own and not frozen else "mean"
         allowed = POOLINGS
-        if "pooled" in encoder.output and layers is None:
+        if own:
             allowed = ("pooled", *POOLINGS)
         if pool not in allowed:
             raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
         read_pool = pool if reader is None else None
         super().__init__(
-            encoder, labels, tokenizer, layers, read_pool, reader, dropout, frozen, readout, name
+            encoder,
+            labels,
+            tokenizer,
+            layers,
+            read_pool,
+            reader,
+            dropout,
+            frozen,
+            readout,
+            words,
+            placement,
+            name,
+            pairs,
         )
         self.pool = pool
 
     @staticmethod
-    def build_readout(shape, num_labels, layers=None, reader=None, dropout=0.1):
-        """The part from features (B, W, *shape) to logits, where `shape` is (n, D)."""
-        features = keras.Input((None, *shape), name="features")
-        mask = keras.Input((None,), dtype="bool", name="padding_mask")
+    def build_pair_readout(shape, num_labels, layers=None, pool="max", dropout=0.1):
+        """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
+        features = keras.Input((2, None, *shape), name="features")
+        mask = keras.Input((2, None), dtype="bool", name="padding_mask")
         combine = Combine(layers.combine if layers else "concat", name="combine")
-        x = combine(features, padding_mask=mask)
-        if reader is None:
-            x = x[:, 0]
-        else:
-            x = reader(x, padding_mask=mask)
-            x = Pooling("max", name="max")(x, padding_mask=mask)
-        x = Dropout(dropout, name="dropout")(x)
+        masks = [mask[:, i] for i in range(2)]
+        first, second = (combine(features[:, i], padding_mask=masks[i]) for i in range(2))
+        both = BiAttention(name="bi_attention")(
+            first, second=second, first_mask=masks[0], second_mask=masks[1]
+        )
+        pooling = Pooling(pool, name="pooling")
+        x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
+        x = Dropout(dropout, name="dropout")(ops.concatenate(x, axis=-1))  # (B, 8 n D)
         logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
         return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+
+    @staticmethod
+    def before_output(x, mask, reader):
+        """One vector (B, D) of a text: its words' maximum, or what was pooled before."""
+        return x[:, 0] if reader is None else Pooling("max", name="max")(x, padding_mask=mask)
 
     def default_metrics(self):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -378,7 +515,7 @@ class Classifier(Head):
         return [labels[i] for i in logits.argmax(axis=-1)]
 
     def get_config(self):
-        return {**super().get_config(), "pool": self.pool}
+        return {**super().get_config(), "pool": self.pool, "pairs": self.pairs}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -400,15 +537,20 @@ class Tagger(Head):
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
+        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
+            reader.
+        placement: A `Placement`: where features enter beside them; by default the reader's input.
 
     Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W).
+        inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
+            (B, W), their ids in its vocabulary.
 
     Returns:
         (B, W, K) logits.
 
     Raises:
-        ValueError: If there are fewer than two tags.
+        ValueError: If there are fewer than two tags, or the placement or `words` needs what is not
+            there.
     """
 
     def __init__(
@@ -421,24 +563,29 @@ class Tagger(Head):
         dropout=0.1,
         frozen=False,
         readout=None,
+        words=None,
+        placement=None,
         name="tagger",
     ):
         super().__init__(
-            encoder, labels, tokenizer, layers, None, reader, dropout, frozen, readout, name
+            encoder,
+            labels,
+            tokenizer,
+            layers,
+            None,
+            reader,
+            dropout,
+            frozen,
+            readout,
+            words,
+            placement,
+            name,
         )
 
     @staticmethod
-    def build_readout(shape, num_labels, layers=None, reader=None, dropout=0.1):
-        """The part from features (B, W, *shape) to logits, where `shape` is (n, D)."""
-        features = keras.Input((None, *shape), name="features")
-        mask = keras.Input((None,), dtype="bool", name="padding_mask")
-        combine = Combine(layers.combine if layers else "concat", name="combine")
-        x = combine(features, padding_mask=mask)
-        if reader is not None:
-            x = reader(x, padding_mask=mask)
-        x = Dropout(dropout, name="dropout")(x)
-        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
-        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+    def before_output(x, mask, reader):
+        """A vector (B, W, D) of each word."""
+        return x
 
     def default_metrics(self):
         if are_spans(self.labels):

@@ -1,5 +1,7 @@
 """How the published models were trained: their optimizer and learning-rate schedules."""
 
+import re
+
 import keras
 from keras import ops
 
@@ -96,6 +98,58 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
+class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises quickly to its peak, then falls slowly, both linearly.
+
+    Unlike `WarmupLinearDecay` it begins and ends at `peak / ratio`, not at zero.
+
+    Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, equation 3.
+
+    Differs from the paper: the fall always ends at `total_steps`. The paper's does where
+    `cut_fraction * total_steps` is whole; else its rate ends early, and goes below zero.
+
+    Args:
+        peak: Highest learning rate.
+        total_steps: Number of steps T.
+        cut_fraction: Share of the steps in which the rate rises.
+        ratio: How much smaller the lowest rate is than the peak.
+
+    Raises:
+        ValueError: If `total_steps` or `ratio` is below 1, or `cut_fraction` not in [0, 1).
+
+    >>> schedule = SlantedTriangular(peak=3.2, total_steps=100)
+    >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
+    [0.1, 1.65, 3.2, 1.65, 0.1]
+    """
+
+    def __init__(self, peak, total_steps, cut_fraction=0.1, ratio=32):
+        if total_steps < 1 or ratio < 1 or not 0 <= cut_fraction < 1:
+            raise ValueError(
+                "`total_steps` and `ratio` must be 1 or more and `cut_fraction` lie in [0, 1). "
+                f"Received: total_steps={total_steps}, ratio={ratio}, cut_fraction={cut_fraction}"
+            )
+        self.peak = peak
+        self.total_steps = total_steps
+        self.cut_fraction = cut_fraction
+        self.ratio = ratio
+
+    def __call__(self, step):
+        step = ops.minimum(ops.cast(step, "float32"), self.total_steps)
+        cut = int(self.total_steps * self.cut_fraction + 1e-9)  # 100 * 0.29 is below 29
+        fall = 1.0 - (step - cut) / (self.total_steps - cut)
+        share = ops.where(step < cut, step / max(cut, 1), fall)
+        return self.peak * (1.0 + share * (self.ratio - 1.0)) / self.ratio
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "total_steps": self.total_steps,
+            "cut_fraction": self.cut_fraction,
+            "ratio": self.ratio,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
 class AdamW(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT was trained: without bias correction.
 
@@ -112,7 +166,17 @@ class AdamW(keras.optimizers.Optimizer):
         epsilon: Added to the root of the mean square.
         bias_correction: If True, divide both means by `1 - beta^t`, which is AdamW as published.
         global_clipnorm: Largest norm of all gradients together, or `None`.
+        groups: Weights that learn at another rate or start later, as `layer_groups` gives them: a
+            dict from a weight's `path` to `(factor, start)`. Its learning rate, and with it its
+            decay, is `factor` times the optimizer's, 1 for all others. Before step `start` it is
+            frozen: its gradient counts as zero, in the norm too, and its means stay zero; the bias
+            correction counts steps from there. It is all a function of the number of finished
+            steps, so nothing is recompiled and a resumed run goes on as it would have.
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: If a factor or start is negative, or, when the weights are known, if `groups`
+            has a path that none or several of them have.
     """
 
     def __init__(
@@ -124,9 +188,16 @@ class AdamW(keras.optimizers.Optimizer):
         epsilon=1e-6,
         bias_correction=False,
         global_clipnorm=1.0,
+        groups=None,
         name="adamw",
         **kwargs,
     ):
+        wrong = [path for path, group in (groups or {}).items() if min(group) < 0]
+        if wrong:
+            raise ValueError(
+                "A group is `(factor, start)`, both 0 or more. "
+                f"Received: {tuple(groups[wrong[0]])} for {wrong[0]!r}"
+            )
         super().__init__(
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -138,39 +209,64 @@ class AdamW(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
+        self.groups = {path: tuple(group) for path, group in (groups or {}).items()}
         self._gradient_scale = None
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
 
     def build(self, variables):
         if self.built:
             return
+        paths = [getattr(variable, "path", None) for variable in variables]
+        for path in self.groups:
+            if paths.count(path) != 1:
+                raise ValueError(
+                    "Each path of `groups` must be that of one weight that learns. "
+                    f"Received: {path!r}, which {paths.count(path)} have"
+                )
+        groups = [self.groups.get(path, (1.0, 0)) for path in paths]
+        self._factors = [float(factor) for factor, _ in groups]
+        self._begins = [int(start) for _, start in groups]
         super().build(variables)
         self._means, self._squares = self.add_optimizer_variables(variables, ["mean", "square"])
 
-    def _corrections(self, dtype):
+    def _backend_apply_gradients(self, gradients, variables):
+        begins = [self._begins[self._get_variable_index(v)] for v in variables]
+        gradients = [
+            # Dense where TensorFlow has rows of an embedding; not a product, as 0 * NaN is NaN.
+            ops.where(self.iterations >= begin, ops.convert_to_tensor(gradient, sparse=False), 0.0)
+            if begin
+            else gradient
+            for gradient, begin in zip(gradients, begins, strict=True)
+        ]
+        super()._backend_apply_gradients(gradients, variables)
+
+    def _corrections(self, dtype, begin):
         if not self.bias_correction:
             return 1.0, 1.0
-        step = ops.cast(self.iterations + 1, dtype)
+        step = ops.cast(ops.maximum(self.iterations + 1 - begin, 1), dtype)
         beta_1, beta_2 = ops.cast(self.beta_1, dtype), ops.cast(self.beta_2, dtype)
         return 1.0 - ops.power(beta_1, step), 1.0 - ops.power(beta_2, step)
 
     def update_step(self, gradient, variable, learning_rate):
-        # The decay has been taken off already, by `Optimizer`: the two terms do not interact.
-        dtype = variable.dtype
-        learning_rate = ops.cast(learning_rate, dtype)
+        # Without groups the decay has been taken off already, by `Optimizer`: the two terms do
+        # not interact.
+        dtype, index = variable.dtype, self._get_variable_index(variable)
+        learning_rate = ops.cast(learning_rate, dtype) * self._factors[index]
         gradient = ops.cast(gradient, dtype)
-        mean = self._means[self._get_variable_index(variable)]
-        square = self._squares[self._get_variable_index(variable)]
+        mean, square, begin = self._means[index], self._squares[index], self._begins[index]
         self.assign(mean, self.beta_1 * mean + (1.0 - self.beta_1) * gradient)
         self.assign(square, self.beta_2 * square + (1.0 - self.beta_2) * ops.square(gradient))
-        correction_1, correction_2 = self._corrections(dtype)
+        correction_1, correction_2 = self._corrections(dtype, begin)
         ratio = (mean / correction_1) / (ops.sqrt(square / correction_2) + self.epsilon)
+        if self.groups and self.weight_decay and self._use_weight_decay(variable):
+            decay = ops.where(self.iterations >= begin, self.weight_decay, 0.0)
+            ratio = ratio + ops.cast(decay, dtype) * variable
         self.assign_sub(variable, learning_rate * ratio)
 
     # On torch Keras makes a dozen passes over the weights; torch's fused kernel makes one.
 
     def _apply_weight_decay(self, variables):
-        if keras.backend.backend() != "torch":
+        if keras.backend.backend() != "torch" and not self.groups:
             super()._apply_weight_decay(variables)
 
     def _clip_gradients(self, gradients):
@@ -189,21 +285,21 @@ class AdamW(keras.optimizers.Optimizer):
             return
         import torch
 
-        # Far from zero steps, both bias corrections are exactly 1.
-        step = int(self.iterations) + 1 if self.bias_correction else 1e9
+        done = int(self.iterations) if self.bias_correction or self.groups else 0
         scale, self._gradient_scale = self._gradient_scale, None
         finite = None if scale is None else torch.zeros((), device=scale.device)
-        for decays in (True, False):
-            rows = [
-                (v.value, g, self._means[i].value, self._squares[i].value)
-                for v, g in zip(variables, gradients, strict=True)
-                if self._use_weight_decay(v) is decays
-                for i in [self._get_variable_index(v)]
-            ]
-            if not rows:
+        kinds = {}  # a call of the kernel has one rate and one decay
+        for v, g in zip(variables, gradients, strict=True):
+            i = self._get_variable_index(v)
+            if done < self._begins[i]:
                 continue
-            weights, grads, means, squares = (list(column) for column in zip(*rows, strict=True))
-            steps = [torch.tensor(float(step), device=w.device) for w in weights]
+            # Far from zero steps, both bias corrections are exactly 1.
+            step = float(done + 1 - self._begins[i]) if self.bias_correction else 1e9
+            row = (v.value, g, self._means[i].value, self._squares[i].value, step)
+            kinds.setdefault((self._use_weight_decay(v), self._factors[i]), []).append(row)
+        for (decays, factor), rows in kinds.items():
+            weights, grads, means, squares, steps = (list(x) for x in zip(*rows, strict=True))
+            steps = [torch.tensor(s, device=w.device) for s, w in zip(steps, weights, strict=True)]
             with torch.no_grad():
                 torch._fused_adamw_(
                     weights,
@@ -212,7 +308,7 @@ class AdamW(keras.optimizers.Optimizer):
                     squares,
                     [],
                     steps,
-                    lr=float(learning_rate),
+                    lr=float(learning_rate) * factor,
                     beta1=self.beta_1,
                     beta2=self.beta_2,
                     weight_decay=(self.weight_decay or 0.0) if decays else 0.0,
@@ -230,7 +326,51 @@ class AdamW(keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "bias_correction": self.bias_correction,
+            "groups": {path: list(group) for path, group in self.groups.items()},
         }
+
+
+def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
+    """`AdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
+
+    The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last
+    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). What lies
+    around the encoder, a head, learns at the full rate from the beginning.
+
+    Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, "discriminative
+    fine-tuning", whose rates fall by 2.6 a layer, and section 3.3, "gradual unfreezing": "first
+    unfreeze the last layer", each next lower one an epoch later.
+
+    Args:
+        model: A head, or an encoder alone.
+        layer_decay: Rate of a layer over that of the next higher one; the last layer learns at
+            the full rate.
+        unfreeze_steps: Steps after which the next lower layer starts to learn; 0 for all at once.
+
+    Returns:
+        A dict from paths to `(factor, start)`, of those that are not at the full rate from the
+        beginning.
+
+    Raises:
+        ValueError: If `layer_decay` is not in (0, 1] or `unfreeze_steps` is negative.
+    """
+    if not 0 < layer_decay <= 1 or unfreeze_steps < 0:
+        raise ValueError(
+            "`layer_decay` must lie in (0, 1] and `unfreeze_steps` be 0 or more. "
+            f"Received: layer_decay={layer_decay}, unfreeze_steps={unfreeze_steps}"
+        )
+    depths = {}
+    for weight in getattr(model, "encoder", model).trainable_weights:
+        layer = re.search(r"(?:block|layer)_(\d+)/", weight.path)
+        at_top = re.search(r"(?:pooler|final_norm)/", weight.path)
+        depths[weight.path] = None if at_top else int(layer[1]) + 1 if layer else 0
+    top = max((depth for depth in depths.values() if depth is not None), default=0)
+    groups = {
+        path: (layer_decay ** (top - depth), (top - depth) * unfreeze_steps)
+        for path, depth in depths.items()
+        if depth is not None
+    }
+    return {path: group for path, group in groups.items() if group != (1, 0)}
 
 
 @keras.saving.register_keras_serializable("keras_plm")

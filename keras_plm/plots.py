@@ -193,6 +193,86 @@ def attention(weights, query_tokens, key_tokens, title=""):
     return figure
 
 
+def mixing_weights(rows, layers=None, title=""):
+    """Heat maps of how much of each layer a learned mix takes, a panel for each place of a mix.
+
+    As in the paper, weights below 1/3, the plain mean of its three layers, are hatched with
+    horizontal lines, and those above 2/3 are speckled.
+
+    Reference: Peters et al. 2018, arXiv 1802.05365, figure 2.
+
+    Args:
+        rows: A dict from a row's name, as a task or a run, to its mixes by place, as
+            `model.mixing_weights()` and the `mixes` of a result give them. Rows may have unequally
+            many layers.
+        layers: Names of the columns, lowest layer first; by default numbers from 0.
+        title: Above the picture.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: If there is no mix, a weight is no share of 1, or a layer has no name.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
+
+    found = [place for mixes in rows.values() for place in mixes]
+    places = [place for place in ("input", "output") if place in found]
+    if not places:
+        raise ValueError(f"There is no mix to draw. Received: {len(rows)} rows without one")
+    weights = {
+        place: {name: mixes[place]["weights"] for name, mixes in rows.items() if place in mixes}
+        for place in places
+    }
+    for place, name, shares in ((p, n, w) for p in places for n, w in weights[p].items()):
+        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-3:
+            raise ValueError(
+                "The weights of a mix are shares that sum to 1. "
+                f"Received: {list(shares)} of {name!r}, {place}"
+            )
+    count = max(len(shares) for of_place in weights.values() for shares in of_place.values())
+    layers = list(range(count)) if layers is None else list(layers)
+    if len(layers) < count:
+        raise ValueError(
+            f"Every layer needs a name. Received: {len(layers)} names for {count} layers"
+        )
+    longest = max(len(name) for name in rows)
+    figure = _figure(1.2 + 0.075 * longest + 0.6 * count * len(places), 1.4 + 0.4 * len(rows))
+    colours = LinearSegmentedColormap.from_list("weights", WEIGHT_COLOURS)
+    panels = figure.subplots(1, len(places), sharey=True, squeeze=False)[0]
+    for axes, place in zip(panels, places, strict=True):
+        table = np.full((len(rows), count), np.nan)
+        for i, name in enumerate(rows):
+            shares = weights[place].get(name, ())
+            table[i, : len(shares)] = shares
+        picture = axes.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
+        for (i, j), share in np.ndenumerate(table):
+            if np.isnan(share):
+                continue
+            hatch = "--" if share < 1 / 3 else ".." if share > 2 / 3 else None
+            light = "#8fa9c4" if share < 0.5 else "#ffffff"
+            axes.add_patch(
+                Rectangle(
+                    (j - 0.5, i - 0.5), 1, 1, fill=False, hatch=hatch, edgecolor=light, linewidth=0
+                )
+            )
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
+            axes.text(j, i, f"{share:.2f}", ha="center", va="center", fontsize=8, bbox=box)
+        axes.set_title(place, fontsize=9)
+        axes.set_xticks(range(count), [str(name) for name in layers[:count]])
+        axes.set_yticks(range(len(rows)), list(rows), parse_math=False)
+        axes.set_xlabel("layer, the lowest first")
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set(color="#999999", linewidth=0.6)
+    bar = figure.colorbar(picture, ax=list(panels), label="weight")
+    bar.outline.set(color="#999999", linewidth=0.6)
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.02, ha="left")
+    return figure
+
+
 def lines(curves, xlabel, ylabel, title="", log_x=False, log_y=False):
     """Curves with markers and a band of the deviation, each named at its right end.
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm.batching import run_on
-from keras_plm.data import label_ids, label_names
+from keras_plm.data import check_word_vectors, label_ids, label_names
 from keras_plm.features import (
     LAYER_CHOICES,
     FeatureExtractor,
     FeatureStore,
+    choice_name,
     distinct_choices,
     every_choice,
     extract_features,
@@ -20,8 +21,9 @@ from keras_plm.features import (
 )
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.optimization import AdamW, SlantedTriangular, WarmupLinearDecay, layer_groups
 from keras_plm.readers import BiLSTM
+from keras_plm.readouts import Placement
 from keras_plm.resume import set_seed
 from keras_plm.task import split_groups
 
@@ -40,6 +42,9 @@ __all__ = [
     "extract_features",
     "layer_choice",
 ]
+
+
+SCHEDULES = ("linear", "slanted_triangular")
 
 
 def clone(encoder, **changes):
@@ -111,12 +116,20 @@ class _Method:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must lie in [0, 1). Received: {self.dropout}")
 
+    def _schedule(self, total):
+        """The learning rate of so many steps."""
+        return WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
+
+    def _groups(self, model, steps):
+        """`AdamW`'s groups for a model and epochs of so many steps."""
+        return None
+
     def _train(self, model, source, score, callbacks, verbose):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
-        total = len(source) * self.epochs
-        schedule = WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
+        schedule = self._schedule(len(source) * self.epochs)
+        groups = self._groups(model, len(source))
         model.compile(
-            AdamW(schedule, weight_decay=self.weight_decay),
+            AdamW(schedule, weight_decay=self.weight_decay, groups=groups),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
         keep = KeepBest(score) if score is not None else None
@@ -150,7 +163,11 @@ def default_metric(head, labels):
 class FineTune(_Method):
     """Trains encoder and output layer together on the task.
 
-    Reference: Devlin et al. 2018, section 4 and appendix A.3.
+    The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
+    a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`.
+
+    Reference: Devlin et al. 2018, section 4 and appendix A.3; for an ELMo Peters et al. 2019,
+    arXiv 1903.05987, section 3, with the means of Howard and Ruder 2018, arXiv 1801.06146.
 
     Args:
         learning_rate: Highest rate; the paper's grid for its larger models is 2e-5 to 5e-5.
@@ -161,6 +178,14 @@ class FineTune(_Method):
         dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
+        schedule: `"linear"` (`optimization.WarmupLinearDecay`) or `"slanted_triangular"`
+            (`optimization.SlantedTriangular`); both rise for `warmup`.
+        layer_decay: Rate of a layer over that of the next higher one, see
+            `optimization.layer_groups`; ULMFiT's is 1 / 2.6.
+        unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
+            the last and the output layer; 0 for all at once. With more layers than epochs the
+            lowest never learn.
+        pool: How a `Classifier` pools a text's vectors; by default its own choice.
     """
 
     learning_rate: float = 1e-4
@@ -170,6 +195,32 @@ class FineTune(_Method):
     weight_decay: float = 0.01
     dropout: float = 0.1
     seed: int = 0
+    schedule: str = "linear"
+    layer_decay: float = 1.0
+    unfreeze_epochs: int = 0
+    pool: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
+        if self.unfreeze_epochs < 0:
+            raise ValueError(
+                f"`unfreeze_epochs` must be 0 or more. Received: {self.unfreeze_epochs}"
+            )
+        allowed = ("pooled", *POOLINGS)
+        if self.pool is not None and self.pool not in allowed:
+            raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
+
+    def _schedule(self, total):
+        if self.schedule == "slanted_triangular":
+            return SlantedTriangular(self.learning_rate, total, self.warmup)
+        return super()._schedule(total)
+
+    def _groups(self, model, steps):
+        return layer_groups(model, self.layer_decay, self.unfreeze_epochs * steps)
 
     def fit(
         self,
@@ -184,6 +235,8 @@ class FineTune(_Method):
         verbose=0,
     ):
         """Fine-tunes all of a copy of the encoder; the one given stays as it is.
+
+        Pairs of texts that the tokenizer puts in no one row are read apart: `Classifier`'s `pairs`.
 
         Args:
             encoder: A pre-trained encoder.
@@ -202,9 +255,17 @@ class FineTune(_Method):
         """
         set_seed(self.seed)
         labels = labels or label_names(train)
+        options = {} if self.pool is None else {"pool": self.pool}
+        if options and head is not Classifier:
+            raise ValueError(
+                "Only a `Classifier` pools; leave `pool=None` for other heads. "
+                f"Received: pool={self.pool!r}, head={head.__name__}"
+            )
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
         copy = clone(encoder, **dropout)
-        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout)
+        if head is Classifier and not getattr(tokenizer, "joint_pairs", True):
+            options["pairs"] = any(example.pair is not None for example in train)
+        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = _scorer(head, dev, labels, metric, lambda: model.predict(dev))
         model.training_log = self._train(model, source, score, callbacks, verbose)
@@ -221,12 +282,15 @@ class FeatureBased(_Method):
     Reference: Devlin et al. 2018, section 5.3; Peters et al. 2018, section 3.3.
 
     Args:
-        layers: A name of `LAYER_CHOICES`, `"layer_<i>"`, or a `LayerChoice`.
+        layers: As `layer_choice` takes it.
         reader: `"linear"`, an output layer alone, or `"bilstm"`, the paper's two-layer BiLSTM.
         pool: How a text's vectors are pooled for a linear reader of texts.
         units: Width of each direction of the BiLSTM; by default half the encoder's.
         learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
         feature_gb: Largest feature store, in gigabytes (10^9 bytes).
+        placement: `"input"`, `"output"` or `"both"`: where the features enter a BiLSTM, see
+            `readouts.Placement`.
+        penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
     """
 
     layers: str | LayerChoice = "last"
@@ -241,6 +305,10 @@ class FeatureBased(_Method):
     dropout: float = 0.1
     seed: int = 0
     feature_gb: float = 8.0
+    placement: str = "input"
+    penalty: float = 0.0
+    mix_norm: bool = False
+    feature_dropout: float = 0.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -249,6 +317,16 @@ class FeatureBased(_Method):
             raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {self.reader!r}")
         if self.pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        if self._placement.place != "input":
+            self._placement.check(self._reads, "given to `fit`")
+
+    @property
+    def _placement(self):
+        return Placement(self.placement, self.penalty, self.mix_norm, self.feature_dropout)
+
+    @property
+    def _reads(self):
+        return None if self.reader == "linear" else self.reader
 
     def store_pool(self, head):
         """How features are stored for this reader: pooled, or `None` for one per word."""
@@ -266,6 +344,7 @@ class FeatureBased(_Method):
         callbacks=(),
         verbose=0,
         store=None,
+        words=None,
     ):
         """Trains a reader; the encoder stays as it is.
 
@@ -273,11 +352,18 @@ class FeatureBased(_Method):
             encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
                 `FineTune.fit`.
             store: Folder for features, kept for later calls; by default a temporary one.
+            words: A `WordVectors` whose vectors the reader reads beside the features, of the same
+                words; needs a reader. It stays as it is.
 
         Returns:
             The head around the frozen encoder, a compiled Keras model whose `predict` takes texts.
-            Its `training_log` tells the losses, the best epoch and its score.
+            Its `training_log` tells the losses, the best epoch and its score, and the learned
+            `"mixes"` of layers, where there are any, as `model.mixing_weights()`.
+
+        Raises:
+            ValueError: If there is no reader for `words`, or placement "output" has no `words`.
         """
+        self._placement.check(self._reads, words)
         labels = labels or label_names(train)
         pool = self.store_pool(head)
         with tempfile.TemporaryDirectory() as temporary:
@@ -287,10 +373,11 @@ class FeatureBased(_Method):
                 for part in (train, dev)
                 if part
             ]
+            beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev))
             readout, log = self.fit_reader(
-                head, stores, train, dev, labels, metric, callbacks, verbose
+                head, stores, train, dev, labels, metric, callbacks, verbose, beside
             )
-            del stores
+            del stores, beside
         model = head(
             clone(encoder),
             labels,
@@ -300,14 +387,36 @@ class FeatureBased(_Method):
             dropout=self.dropout,
             frozen=True,
             readout=readout,
+            words=None if words is None else clone(words),
+            placement=self._placement,
             **({"pool": self.pool} if head is Classifier else {}),
         )
         model.compile(AdamW(self.learning_rate, weight_decay=self.weight_decay))
         model.training_log = log
         return model
 
+    def word_stores(self, folder, words, encoder, tokenizer, parts):
+        """The stores of word vectors beside those of an encoder; `None` without `words`."""
+        if words is None:
+            return None
+        check_word_vectors(words)
+        return [
+            FeatureStore.build_words(folder, words, encoder, tokenizer, part, self.feature_gb)
+            for part in parts
+            if part
+        ]
+
     def fit_reader(
-        self, head, stores, train, dev=None, labels=None, metric=None, callbacks=(), verbose=0
+        self,
+        head,
+        stores,
+        train,
+        dev=None,
+        labels=None,
+        metric=None,
+        callbacks=(),
+        verbose=0,
+        words=None,
     ):
         """Trains the part of a head that reads features, from stores alone.
 
@@ -315,10 +424,14 @@ class FeatureBased(_Method):
             head: `Classifier` or `Tagger`, the class.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
             train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
+            words: The stores of word vectors beside them, see `FeatureStore.build_words`.
 
         Returns:
             `(readout, log)`: the trained Keras model from features to logits, and the losses, best
-            epoch and its score.
+            epoch, its score and the learned mixes.
+
+        Raises:
+            ValueError: As `fit`; and if the stores are not of the same words.
         """
         set_seed(self.seed)
         labels = labels or label_names(train)
@@ -328,18 +441,35 @@ class FeatureBased(_Method):
             units = self.units or max(width // 2, 1)
             reader = BiLSTM(units, dropout=self.dropout, name="bilstm")
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
-        readout = head.build_readout((read, width), len(labels), choice, reader, self.dropout)
+        beside = words or (None, None)
+        readout = head.build_readout(
+            (read, width),
+            len(labels),
+            choice,
+            reader,
+            self.dropout,
+            self._placement,
+            None if words is None else words[0].array.shape[-1],
+        )
         readout.reader = reader
         targets = [label_ids(example, labels) for example in train]
-        source = stores[0].batches(choice, targets, batch_size=self.batch_size, seed=self.seed)
-        score = _scorer(
-            head, dev, labels, metric, lambda: self.predict(head, readout, stores[1], labels)
+        source = stores[0].batches(
+            choice, targets, words=beside[0], batch_size=self.batch_size, seed=self.seed
         )
-        return readout, self._train(readout, source, score, callbacks, verbose)
+        score = _scorer(
+            head,
+            dev,
+            labels,
+            metric,
+            lambda: self.predict(head, readout, stores[1], labels, beside[1]),
+        )
+        log = self._train(readout, source, score, callbacks, verbose)
+        mixes = readout.mixing_weights()
+        return readout, log | ({"mixes": mixes} if mixes else {})
 
-    def predict(self, head, readout, store, labels):
+    def predict(self, head, readout, store, labels, words=None):
         """Labels of stored examples by a trained readout, without running the encoder."""
-        source = store.batches(self.layers, training=False, tokens_per_batch=8192)
+        source = store.batches(self.layers, training=False, words=words, tokens_per_batch=8192)
         logits = [None] * len(store)
         for rows, outputs in run_on(readout, source):
             for row, output in zip(rows, outputs, strict=True):
@@ -366,6 +496,7 @@ def compare_layers(
     metric=None,
     store=None,
     progress=None,
+    words=None,
 ):
     """Scores every choice of layers of a frozen encoder on one task.
 
@@ -382,6 +513,7 @@ def compare_layers(
         metric: `(y_true, y_pred) -> float`; by default the head's.
         store: Folder for features, kept for later calls; by default a temporary one.
         progress: Called with each row when it is done.
+        words: A `WordVectors` beside the encoder, as in `FeatureBased.fit`.
 
     Returns:
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
@@ -390,6 +522,7 @@ def compare_layers(
         parts = split_groups(examples, (0.7, 0.15, 0.15))
         examples = dict(zip(("train", "dev", "test"), parts, strict=True))
     method = method or FeatureBased()
+    method._placement.check(method._reads, words)
     train, dev, test = (examples[split] for split in ("train", "dev", "test"))
     labels = label_names(train)
     metric = metric or default_metric(head, labels)
@@ -398,25 +531,25 @@ def compare_layers(
     truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:
+        folder = temporary if store is None else store
+        pool = method.store_pool(head)
         stores = [
-            FeatureStore.build(
-                temporary if store is None else store,
-                encoder,
-                tokenizer,
-                part,
-                method.store_pool(head),
-                method.feature_gb,
-            )
+            FeatureStore.build(folder, encoder, tokenizer, part, pool, method.feature_gb)
             for part in (train, dev, test)
         ]
+        beside = method.word_stores(folder, words, encoder, tokenizer, (train, dev, test))
+        of_test = None if beside is None else beside[2]
         for name in choices or distinct_choices(encoder):
             scores = []
             for seed in range(seeds):
                 reader = dataclasses.replace(method, layers=name, seed=seed)
-                readout, _ = reader.fit_reader(head, stores, train, dev, labels, metric)
-                scores.append(metric(truth, reader.predict(head, readout, stores[2], labels)))
+                readout, _ = reader.fit_reader(
+                    head, stores, train, dev, labels, metric, words=beside
+                )
+                predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                scores.append(metric(truth, predicted))
             row = {
-                "layers": name,
+                "layers": choice_name(name),
                 "mean": float(np.mean(scores)),
                 "deviation": float(np.std(scores, ddof=1)) if seeds > 1 else 0.0,
                 "scores": scores,
@@ -424,5 +557,5 @@ def compare_layers(
             table.append(row)
             if progress is not None:
                 progress(row)
-        del stores
+        del stores, beside, of_test
     return table

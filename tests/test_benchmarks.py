@@ -1,5 +1,6 @@
 """The harness from the command line, small."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,11 +23,11 @@ from benchmarks.report import (
     speed_markdown,
     speed_tables,
 )
-from benchmarks.run import Bench
+from benchmarks.run import LATER, Bench, Run
 from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.models import BERT
+from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
 
@@ -241,6 +243,80 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
     assert json.loads(file.read_text())["hash"] != first
 
 
+def test_fields_that_came_later_leave_committed_results_what_they_are():
+    """Their hashes are those of today's runs, their names and fields too."""
+    names = {field.name for field in dataclasses.fields(Run)}
+    folder, checked = Path(__file__).parent.parent / "benchmarks" / "results", 0
+    for path in folder.glob("*/*/*.seed*.json"):
+        result = json.loads(path.read_text())
+        if not {"learning_rates", "layers"} <= set(result.get("fields", ())):
+            continue  # of another kind of run
+        run = Run(**{k: v for k, v in result["fields"].items() if k in names})
+        if run.words:
+            continue  # their folder is not kept
+        bench = SimpleNamespace(
+            task=SimpleNamespace(name=result["task"]), _inputs=lambda run, r=result: r["inputs"]
+        )
+        assert Bench.key(bench, run, result["seed"]) == result["hash"], path
+        assert run.name == result["run"]
+        rate = {"learning_rate": result["fields"]["learning_rate"]}
+        assert run.config | rate == result["fields"]
+        checked += 1
+    assert checked > 100
+
+
+def test_variants_of_reading_have_names_and_hashes_of_their_own():
+    plain = Run(method="features", reader="bilstm", layers="mix")
+    assert plain.name == "features-bilstm-elmo_mix" and not set(LATER) & set(plain.config)
+    variants = {
+        "both": {"placement": "both"},
+        "penalty0.001": {"penalty": 0.001},
+        "mix_norm": {"mix_norm": True},
+        "feature_dropout0.5": {"feature_dropout": 0.5},
+        "words_glove.6B": {"words": "some/where/glove.6B"},
+        "units7": {"units": 7},
+    }
+    for name, fields in variants.items():
+        run = dataclasses.replace(plain, **fields)
+        assert run.name == f"{plain.name}-{name}"
+        assert set(run.config) - set(plain.config) == set(fields)
+    method = dataclasses.replace(plain, penalty=0.1, placement="both", units=7).build(1e-3, 0)
+    assert (method.penalty, method.placement, method.units) == (0.1, "both", 7)
+    assert plain.build(1e-3, 0).units is None
+
+
+def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
+    folder = tmp_path / "vectors"
+
+    def keep(seed):
+        vectors = np.random.default_rng(seed).normal(size=(8, 3))
+        words = WordVectors.from_vectors(LETTERS, vectors)
+        keras_plm.save(folder, words, words.tokenizer())
+
+    keep(0)
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--reader"]
+    flags += ["bilstm", "--layers", "mix", "--placement", "both", "--words", str(folder)]
+    flags += ["--units", "3", "--penalty", "0.01", "--seeds", "1", *FAST]
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    name = "features-bilstm-elmo_mix-both-penalty0.01-words_vectors-units3"
+    assert file.name == f"tiny.{name}.seed0.json"
+    first = json.loads(file.read_text())
+    assert list(first["mixes"]) == ["input", "output"]
+    for mix in first["mixes"].values():
+        assert len(mix["weights"]) == 3 and sum(mix["weights"]) == pytest.approx(1)
+        assert mix["gamma"] > 0
+    assert first["fields"]["words"] == "vectors"
+    row = "vectors word vectors; features before and behind the reader; λ = 0.01; 3 units"
+    assert row in re.sub(r"\s+", " ", capsys.readouterr().out)
+    time = file.stat().st_mtime_ns
+    assert main(flags) == 0 and file.stat().st_mtime_ns == time
+    keep(1)  # other vectors are another run
+    assert main(flags) == 0
+    second = json.loads(file.read_text())
+    assert second["hash"] != first["hash"] and second["inputs"] != first["inputs"]
+
+
 def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += ["--epochs", "1"]
@@ -393,6 +469,28 @@ def test_pictures_tell_readers_and_encoders_apart():
     }
 
 
+def test_tables_and_pictures_tell_variants_of_reading_apart():
+    mixed = {"layers": "elmo_mix", "reader": "bilstm"}
+    variants = [
+        ({}, ""),
+        ({"penalty": 0.001}, "λ = 0.001"),
+        ({"penalty": 1.0, "mix_norm": True}, "λ = 1, layers normalised"),
+        (
+            {"placement": "output", "words": "glove"},
+            "glove word vectors, features behind the reader",
+        ),
+        ({"feature_dropout": 0.5, "units": 9}, "feature dropout 0.5, 9 units"),
+    ]
+    results = [result("features", "t", 0.4, 0, **mixed, **fields) for fields, _ in variants]
+    axes = layer_figure(results, "t").axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert sorted(names) == sorted(", ".join(filter(None, ["elmo mix", n])) for _, n in variants)
+    rows = [line.split(" | ")[0] for line in markdown(results).splitlines()[2:]]
+    start = "| pre-trained, frozen; elmo mix; bilstm reader"
+    wanted = ["; ".join([start, *n.split(", ")]) if n else start for _, n in variants]
+    assert sorted(rows) == sorted(wanted)
+
+
 def test_pictures_keep_single_layers_in_order_and_draw_what_was_run():
     results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
     results += [result("untrained", "t", 0.1, i) for i in range(5)]  # with another limit
@@ -442,6 +540,22 @@ def test_readme_is_changed_between_its_marks(tmp_path):
         (["run", "--task", "wikigold", "--method", "tune"], r"Known methods: .*'tune'"),
         (["run", "--task", "wikigold", "--layers", "last"], r"Only the methods features"),
         (["run", "--task", "wikigold", "--reader", "bilstm"], r"`reader` has no effect here"),
+        (["run", "--task", "wikigold", "--penalty", "1"], r"`penalty` has no effect here"),
+        (["run", "--task", "wikigold", "--method", "features", "--words", "x"], r"`words` has no"),
+        (
+            [
+                "run",
+                "--task",
+                "wikigold",
+                "--method",
+                "features",
+                "--reader",
+                "bilstm",
+                "--placement",
+                "output",
+            ],
+            r"name their folder in `words`",
+        ),
         (["run", "--task", "wikigold", "--text", "words"], r"Columns belong to a --task-file"),
         (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
         (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0 parted by"),

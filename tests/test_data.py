@@ -8,8 +8,9 @@ from keras_plm.batching import Batches, FitsBatches, bucket_lengths, class_weigh
 from keras_plm.data import PackedExamples, batches, fingerprint, label_names
 from keras_plm.models import BERT
 from keras_plm.task import Example
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import Characters, WordPiece, Words
 
+WORDS = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"])
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x"])
 LENGTHS = np.random.default_rng(0).integers(2, 60, 97)
 
@@ -270,6 +271,26 @@ def test_texts_become_rows_with_label_ids():
 def test_long_texts_are_cut_and_counted():
     source = PackedExamples(["a " * 9, "b"], TOKENIZER, max_length=6)
     assert source.lengths.tolist() == [6, 3] and source.cut == 5
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, Characters()], ids=["words", "characters"])
+def test_two_texts_that_are_packed_apart(tokenizer):
+    examples = [Example("a b c a a", "x", pair="b"), Example("c", "y", pair="a b c a b c a")]
+    source = PackedExamples(examples, tokenizer, ["x", "y"])
+    alone = [tokenizer.pack([text]) for text in ("a b c a a", "b", "c", "a b c a b c a")]
+    lengths = [len(packed["padding_mask"][0]) for packed in alone]
+    assert source.lengths.tolist() == [max(lengths[:2]), max(lengths[2:])] and source.cut == 0
+    x, y, _ = source.collate(np.array([1, 0]), 11, None, 0)
+    assert y.tolist() == [1, 0] and set(x) == set(alone[0])
+    for name, array in x.items():
+        assert array.shape[:3] == (2, 2, 11)
+        for row, side, number in [(1, 0, 0), (1, 1, 1), (0, 0, 2), (0, 1, 3)]:
+            got, (wanted,) = array[row, side], alone[number][name]
+            assert (got[: len(wanted)] == wanted).all() and not got[len(wanted) :].any()
+    cut = PackedExamples(examples, tokenizer, ["x", "y"], max_length=4)
+    assert cut.lengths.max() == 4 and cut.cut == sum(max(n - 4, 0) for n in lengths)
+    with pytest.raises(ValueError, match="read one by one.*pairs of texts for"):
+        PackedExamples(examples, tokenizer, ["x", "y"], words=True)
 
 
 def test_tagged_words_go_in_windows_and_none_is_lost():

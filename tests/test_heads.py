@@ -10,11 +10,12 @@ import pytest
 from keras_plm.heads import Classifier, Frozen, SpanF1, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import span_f1
-from keras_plm.models import BERT
+from keras_plm.models import BERT, ELMo
+from keras_plm.models.word_vectors import WordVectors
 from keras_plm.optimization import AdamW
-from keras_plm.readers import BiLSTM
+from keras_plm.readers import BiAttention, BiLSTM
 from keras_plm.task import Example
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import Characters, WordPiece, Words
 from tests.checks import assert_close, check_layer, to_numpy
 
 LETTERS = list("abcdefgh")
@@ -178,6 +179,134 @@ def test_pairs_are_read_together():
     assert_close(model.predict([Example("a b", pair="c d")], probabilities=True), one)
 
 
+WORDS = Words(["[PAD]", "[UNK]", "[EOS]", *LETTERS])
+
+
+def word_encoder():
+    """Random vectors of the letters."""
+    vectors = np.random.default_rng(5).normal(size=(len(LETTERS), 7)).astype("float32")
+    return WordVectors.from_vectors(LETTERS, vectors)
+
+
+def text_pairs(count=64, seed=0):
+    """Pairs of unequal lengths that are "yes" where they share their first word."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        first, second = (rng.choice(LETTERS, rng.integers(1, 5)).tolist() for _ in range(2))
+        if i % 2:
+            second[0] = first[0]
+        label = LABELS[first[0] in second]
+        made.append(Example(" ".join(first), label, pair=" ".join(second)))
+    return made
+
+
+def one_by_one(x, y, kernel):
+    """Seo et al. 2017, equations 1 and 2, for a context x (T, D) and a query y (S, D)."""
+    scores = np.zeros((len(x), len(y)))
+    for t, h in enumerate(x):
+        for s, u in enumerate(y):
+            scores[t, s] = kernel.ravel() @ np.concatenate([h, u, h * u])
+    asked, total = np.zeros(x.shape[1]), np.exp(scores.max(axis=1)).sum()
+    for t, h in enumerate(x):
+        asked += np.exp(scores[t].max()) / total * h
+    rows = []
+    for t, h in enumerate(x):
+        attended, total = np.zeros(x.shape[1]), np.exp(scores[t]).sum()
+        for s, u in enumerate(y):
+            attended += np.exp(scores[t, s]) / total * u
+        rows.append(np.concatenate([h, attended, h * attended, h * asked]))
+    return np.array(rows)
+
+
+def test_bi_attention_is_that_of_seo_et_al(tmp_path):
+    rng = np.random.default_rng(3)
+    lengths = ((5, 3), (2, 7))
+    first, second = (rng.normal(size=(2, n, 3)).astype("float32") for n in (5, 7))
+    masks = [np.arange(n) < np.array(lengths)[:, i : i + 1] for i, n in enumerate((5, 7))]
+    inputs = {"first": first, "second": second, "first_mask": masks[0], "second_mask": masks[1]}
+    layer = BiAttention()
+    check_layer(layer, inputs, tmp_path)
+    outputs = [to_numpy(x) for x in layer(**inputs)]
+    kernel = to_numpy(layer.score_kernel)
+    swapped = kernel[[1, 0, 2]]  # the other text's place in [x; y; x * y]
+    for row, (t, s) in enumerate(lengths):
+        x, y = first[row, :t], second[row, :s]
+        assert_close(outputs[0][row, :t], one_by_one(x, y, kernel))
+        assert_close(outputs[1][row, :s], one_by_one(y, x, swapped))
+    # Padding changes nothing; a text of nothing gives nothing.
+    noise = {
+        "first": np.where(masks[0][..., None], first, 9).astype("float32"),
+        "second": np.where(masks[1][..., None], second, -9).astype("float32"),
+    }
+    for got, wanted, real in zip(layer(**{**inputs, **noise}), outputs, masks, strict=True):
+        assert_close(to_numpy(got)[real], wanted[real])
+    empty = layer(**{**inputs, "second_mask": np.zeros((2, 7), bool)})
+    assert_close(to_numpy(empty[0])[..., 3:6], np.zeros((2, 5, 3)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"layers": LayerChoice(0, -1, "mix"), "pool": "mean"}, {"frozen": True}],
+    ids=str,
+)
+def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
+    model = Classifier(word_encoder(), LABELS, tokenizer=WORDS, pairs=True, dropout=0.0, **options)
+    train = text_pairs()
+    source = model.batches(train, batch_size=16)
+    x = source[0][0]
+    assert x["token_ids"].shape[:2] == x["padding_mask"].shape[:2] == (16, 2)
+    model.compile(AdamW(2e-2))
+    losses = model.fit(source, epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert any("bi_attention" in weight.path for weight in model.trainable_weights)
+    one = model.predict(["a b"], pairs=["c"], probabilities=True)
+    assert np.abs(one - model.predict(["a b"], pairs=["a"], probabilities=True)).max() > 1e-4
+    predicted = model.predict(train, probabilities=True)
+    assert_close(model.predict([train[5]], probabilities=True)[0], predicted[5], atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(again.predict(train, probabilities=True), predicted, atol=1e-5)
+    assert again.pairs and again.get_config() == model.get_config()
+
+
+def test_an_encoder_reads_each_text_of_a_pair_alone():
+    """Also BERT, which could read both in one row: as in Peters et al. 2019."""
+    model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER, pairs=True)
+    inputs, *_ = model.batches([Example("a bx", pair="c d e")], batch_size=1)[0]
+    assert (inputs["segment_ids"] == 0).all()
+    features = []
+    for text in ("a bx", "c d e"):
+        features.append(to_numpy(model.encoder(TOKENIZER.pack([text]))["sequence"]))
+    attention, (kernel, bias) = (
+        model.readout.get_layer("bi_attention"),
+        (to_numpy(w) for w in model.readout.get_layer("logits").weights),
+    )
+    pooled = [to_numpy(x)[0].max(axis=0) for x in attention(features[0], second=features[1])]
+    assert_close(to_numpy(model(inputs))[0], np.concatenate(pooled) @ kernel + bias, atol=1e-4)
+
+
+def test_elmo_reads_pairs():
+    """Its inputs have other names, and an axis more."""
+    elmo = ELMo(units=5, projection_dim=3, filters=[[1, 2], [2, 3]], character_dim=2)
+    model = Classifier(elmo, LABELS, tokenizer=Characters(), pairs=True)
+    assert set(model.input) == {"character_ids", "padding_mask"}
+    together = model.predict(["to be", "or"], pairs=["not", "to be it is"], probabilities=True)
+    assert_close(model.predict(["or"], pairs=["to be it is"], probabilities=True), together[1:])
+
+
+def test_pairs_where_none_are_read_are_explained():
+    options = {"tokenizer": WORDS}
+    with pytest.raises(ValueError, match="`Words` puts no two texts in one row.*`pairs=True`"):
+        Classifier(word_encoder(), LABELS, **options).predict(["a"], pairs=["b"])
+    with pytest.raises(ValueError, match="two texts at a time. Received: example 0 without"):
+        Classifier(word_encoder(), LABELS, **options, pairs=True).predict(["a"])
+    with pytest.raises(ValueError, match="without a reader or word vectors"):
+        Classifier(word_encoder(), LABELS, **options, pairs=True, reader=BiLSTM(3))
+    with pytest.raises(ValueError, match="`pool` must be one of .*'pooled'"):
+        classifier(pairs=True, pool="pooled")
+
+
 def test_a_frozen_encoder_neither_learns_nor_drops():
     inner = encoder(dropout=0.5)
     model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)
@@ -304,7 +433,7 @@ def test_float16_scales_its_loss():
 
 
 def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
-    model = classifier()
+    model = classifier(units=2, words=word_encoder())
     model.compile(AdamW(1e-3))
     model.save(tmp_path / "model.keras")
     code = "import sys, keras, keras_plm; keras.saving.load_model(sys.argv[1])"

@@ -5,7 +5,14 @@ import pytest
 from keras import ops
 from matplotlib.colors import to_hex, to_rgb
 
-from keras_plm.plots import CURVE_STYLES, WEIGHT_COLOURS, attention, lines, score_by_layer
+from keras_plm.plots import (
+    CURVE_STYLES,
+    WEIGHT_COLOURS,
+    attention,
+    lines,
+    mixing_weights,
+    score_by_layer,
+)
 
 TABLE = [
     {"layers": "last", "mean": 0.5, "deviation": 0.02},
@@ -161,3 +168,36 @@ def test_bad_curves_are_explained():
         lines({"a": ([1, 2], [1, float("nan")], None)}, "x", "y")
     with pytest.raises(ValueError, match="positive on a logarithmic axis"):
         lines({"a": ([0, 2], [1, 2], None)}, "x", "y", log_x=True)
+
+
+def test_mixes_have_a_panel_for_each_place_hatched_as_in_the_paper(tmp_path):
+    rows = {
+        "sst5": {
+            "input": {"weights": [0.2, 0.7, 0.1], "gamma": 1.1},
+            "output": {"weights": [0.3, 0.35, 0.35], "gamma": 0.9},
+        },
+        "NER, λ = 1": {"input": {"weights": [0.3, 0.3, 0.2, 0.2], "gamma": 1.0}},
+    }
+    figure = mixing_weights(rows, title="Mixes")
+    before, behind = panels(figure)
+    assert (before.get_title(), behind.get_title()) == ("input", "output")
+    assert ticks(before) == [list(rows), ["0", "1", "2", "3"]]
+    shown = before.images[0].get_array().filled(np.nan)
+    np.testing.assert_array_equal(shown, [[0.2, 0.7, 0.1, np.nan], [0.3, 0.3, 0.2, 0.2]])
+    assert before.images[0].get_clim() == (0, 1)
+    assert [cell.get_hatch() for cell in before.patches] == ["--", "..", "--", *["--"] * 4]
+    assert [cell.get_hatch() for cell in behind.patches] == ["--", None, None]
+    assert [text.get_text() for text in behind.texts] == ["0.30", "0.35", "0.35"]
+    figure.savefig(tmp_path / "picture.png")
+    (axes,) = panels(mixing_weights({"a": rows["NER, λ = 1"]}, layers=["emb", 1, 2, 3]))
+    assert ticks(axes)[1] == ["emb", "1", "2", "3"]
+
+
+def test_mixes_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="no mix to draw. Received: 1 rows"):
+        mixing_weights({"a": {}})
+    with pytest.raises(ValueError, match="sum to 1.*'a', input"):
+        mixing_weights({"a": {"input": {"weights": [0.5, 0.6], "gamma": 1.0}}})
+    mix = {"input": {"weights": [0.5, 0.5], "gamma": 1.0}}
+    with pytest.raises(ValueError, match="1 names for 2 layers"):
+        mixing_weights({"a": mix}, layers=["one"])

@@ -27,7 +27,15 @@ from keras_plm.transfer import (
     layer_choice,
 )
 from tests.checks import assert_close, to_numpy
-from tests.test_heads import TOKENIZER, encoder, sentences, texts
+from tests.test_heads import (
+    TOKENIZER,
+    WORDS,
+    encoder,
+    sentences,
+    text_pairs,
+    texts,
+    word_encoder,
+)
 
 FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}
 
@@ -164,6 +172,82 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     assert fitted.optimizer is not None and isinstance(fitted, keras.Model)
     assert fitted.encoder.dropout == method.dropout
     assert len(fitted.predict(examples(3))) == 3
+
+
+class TestFineTuningOfAnELMo:
+    """Rates by layer, gradual unfreezing, the slanted triangle: Peters, Ruder and Smith 2019."""
+
+    OPTIONS = {
+        "schedule": "slanted_triangular", "layer_decay": 0.5, "unfreeze_epochs": 1, "pool": "max"
+    }  # fmt: skip
+
+    def test_lower_layers_begin_later(self, tmp_path):
+        model, seen = encoder(), []
+
+        def state(part):
+            return {w.path: to_numpy(w).copy() for w in part.weights}
+
+        class Looks(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                if hasattr(self.model, "jax_state_sync"):
+                    self.model.jax_state_sync()
+                seen.append(state(self.model.encoder))
+
+        before = state(model)
+        fitted = FineTune(**{**FAST, "epochs": 3}, **self.OPTIONS).fit(
+            model, Classifier, TOKENIZER, texts(48), texts(16, seed=1), callbacks=[Looks()]
+        )
+        wanted = ["transformer/block_1", "transformer/block_0", "token_embedding"]
+        for epoch, after in enumerate(seen):
+            moved = {path for path in before if not np.array_equal(before[path], after[path])}
+            for depth, part in enumerate(wanted):
+                assert any(path.startswith(part) for path in moved) is (depth <= epoch), (
+                    epoch,
+                    part,
+                )
+        assert_close(state(model), before, atol=0)
+        assert fitted.pool == "max" and fitted.training_log["best_epoch"] in (1, 2, 3)
+        fitted.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        assert again.predict(texts(3)) == fitted.predict(texts(3))
+        assert again.optimizer.groups == fitted.optimizer.groups
+        copied = clone(fitted.encoder)
+        assert_close(copied.get_weights(), fitted.encoder.get_weights(), atol=0)
+
+    def test_pairs_are_read_apart_where_they_must_be(self):
+        model, dev = word_encoder(), text_pairs(16, seed=1)
+        method = FineTune(**FAST, **self.OPTIONS)
+        fitted = method.fit(model, Classifier, WORDS, text_pairs(48), dev)
+        assert fitted.pairs and len(fitted.predict(dev)) == 16
+        assert not method.fit(model, Classifier, WORDS, texts(16)).pairs
+        assert not method.fit(encoder(), Classifier, TOKENIZER, text_pairs(16)).pairs
+        for pool in (None, "mean"):
+            with pytest.raises(ValueError, match="not there yet: fine-tune with `FineTune`"):
+                extract_features(model, WORDS, dev, pool=pool)
+        with pytest.raises(ValueError, match="`FineTune`.*pairs of texts for Words"):
+            FeatureBased(**FAST).fit(model, Classifier, WORDS, text_pairs(16))
+
+    def test_a_tagger_takes_all_but_the_pool(self):
+        options = {name: value for name, value in self.OPTIONS.items() if name != "pool"}
+        fitted = FineTune(**FAST, **options).fit(encoder(), Tagger, TOKENIZER, sentences(32))
+        assert len(fitted.predict(sentences(3))) == 3
+
+    def test_the_defaults_are_berts(self):
+        fitted = FineTune(**FAST).fit(encoder(), Classifier, TOKENIZER, texts(32))
+        assert fitted.optimizer.groups == {}
+        assert type(fitted.optimizer._learning_rate).__name__ == "WarmupLinearDecay"
+
+    def test_bad_input_is_explained(self):
+        for options, match in [
+            ({"schedule": "cosine"}, "`schedule` must be one of .*'cosine'"),
+            ({"layer_decay": 0.0}, r"`layer_decay` must lie in \(0, 1\]. Received: 0.0"),
+            ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be 0 or more. Received: -1"),
+            ({"pool": "sum"}, "`pool` must be None or one of .*'sum'"),
+        ]:
+            with pytest.raises(ValueError, match=match):
+                FineTune(**options)
+        with pytest.raises(ValueError, match="Only a `Classifier` pools.*head=Tagger"):
+            FineTune(pool="max").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 
 
 def test_a_copy_differs_only_as_asked():
