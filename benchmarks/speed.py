@@ -2,22 +2,28 @@
 
 Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
 parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
-`translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK. The
-clock is in `speed_clock`.
+`translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
+four ask LSTMs and ELMo, see `speed_elmo`, beside torch. The clock is in `speed_clock`.
 """
 
 import dataclasses
 import hashlib
 from pathlib import Path
 
-from benchmarks import speed_attention, speed_bert, speed_translator, speed_words
+from benchmarks import speed_attention, speed_bert, speed_elmo, speed_translator, speed_words
 from benchmarks.records import environment, read_json, write_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 
-WORK = (*speed_bert.KINDS, "attention", *speed_translator.KINDS, *speed_words.KINDS)
+WORK = (
+    *speed_bert.KINDS,
+    "attention",
+    *speed_translator.KINDS,
+    *speed_words.KINDS,
+    *speed_elmo.KINDS,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +77,8 @@ def works(settings, sentences, data=None):
             planned |= speed_translator.works(kind, settings)
         elif kind in speed_words.KINDS:
             planned |= speed_words.works(kind, settings, data)
+        elif kind in speed_elmo.KINDS:
+            planned |= speed_elmo.works(kind, settings, sentences)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -81,7 +89,7 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
 
     Args:
         settings: A `Speed`.
-        sentences: Real sentences for BERT; made-up ones when omitted.
+        sentences: Real sentences for BERT and ELMo; made-up ones when omitted.
         out: A JSON file, rewritten after each kind of work; what it holds already, timed with the
             same settings and sentences on the same machine and versions, is not timed again.
         say: Prints a line.
@@ -93,11 +101,13 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
         peak memory in megabytes.
     """
     rates, digest = {}, None
-    of_bert = [kind for kind in settings.work.split(",") if kind in speed_bert.KINDS]
-    if of_bert:
-        speed_bert.check_peers(of_bert[0])
+    kinds = settings.work.split(",")
+    of_bert = [kind for kind in kinds if kind in speed_bert.KINDS]
+    if of_bert or "encode_words" in kinds:
         sentences = sentences or made_up_sentences()
         digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
+    if of_bert:
+        speed_bert.check_peers(of_bert[0])
         rates = matrix_rates()
         shown = ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items())
         say(f"matrix products: {shown}")

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_plm.layers import Dropout, masked_softmax
+from keras_plm.layers import LSTM, Dropout, masked_softmax, reverse_rows
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -41,30 +41,32 @@ class BiLSTM(keras.layers.Layer):
         self.dropout = dropout
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
         self.layers = [
-            keras.layers.Bidirectional(
-                keras.layers.LSTM(units, return_sequences=True, dtype=self.dtype_policy),
-                dtype=self.dtype_policy,
-                name=f"bidirectional_{i}",
-            )
+            [
+                LSTM(units, dtype=self.dtype_policy, name=f"{direction}_{i}")
+                for direction in ("forward", "backward")
+            ]
             for i in range(num_layers)
         ]
 
     def build(self, inputs_shape, padding_mask_shape=None):
         shape = inputs_shape
-        for layer in self.layers:
-            layer.build(shape)
+        for pair in self.layers:
+            for layer in pair:
+                layer.build(shape)
             shape = (*inputs_shape[:-1], 2 * self.units)
 
     def call(self, inputs, padding_mask=None, training=None):
         x = inputs
-        for layer in self.layers:
+        for ahead, back in self.layers:
             x = self.drop(x, training=training)
-            x = layer(x, mask=padding_mask, training=training)
+            behind = reverse_rows(back(reverse_rows(x, padding_mask)), padding_mask)
+            x = ops.concatenate([ahead(x), behind], axis=-1)
         if padding_mask is not None:
-            # Also drops the mask that Keras hangs on an LSTM's output, which would weigh the loss
-            # a second time.
             x = x * ops.cast(padding_mask, x.dtype)[..., None]
         return x
+
+    def compute_output_spec(self, inputs, padding_mask=None, training=None):
+        return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
     def get_config(self):
         return {

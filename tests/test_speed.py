@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import speed_attention, speed_translator, speed_words
+from benchmarks import speed_attention, speed_elmo, speed_translator, speed_words
 from benchmarks.__main__ import main
 from benchmarks.report import speed_markdown
 from benchmarks.speed import Speed
 from keras_plm.decoding import greedy
-from keras_plm.layers import MultiHeadAttention, TransformerBlock, fast, multi_head
+from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
 from keras_plm.models import Transformer
 from tests.checks import assert_close, to_numpy
 
@@ -234,3 +234,39 @@ def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     assert alone("ngram count", "keras_plm", Speed(words=5000)) > 50
     table = speed_markdown(out)
     assert "| train cbow: words | gensim |" in table and " MB" in table
+
+
+@pytest.fixture
+def small_elmo(monkeypatch):
+    size = {"units": 5, "projection_dim": 3, "filters": [[1, 2], [2, 3]], "num_highway": 1}
+    for name in ("small", "original"):
+        monkeypatch.setitem(speed_elmo.ELMO_SIZES, name, size)
+    monkeypatch.setattr(speed_elmo, "PROJECTED", [(2, 3, "small")])
+    monkeypatch.setattr(speed_elmo, "READERS", [(2, 3, 4, 5)])
+    monkeypatch.setattr(speed_elmo, "VOCABULARY", 50)
+    monkeypatch.setattr(speed_elmo, "SAMPLES", 7)
+
+
+def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
+    flags = ["--turns", "1", "--steps", "1", "--sentences", "4"]
+    results, table = timed(tmp_path, [*flags, "--work", "lstm,bilm,encode_words,reader"])
+    assert list(results) == [
+        "train biLSTM 5/3, 2x3",
+        "pre-train ELMo 5/3, 2x3",
+        "encode sentences, ELMo small",
+        "train reader 2x3x5",
+    ]
+    rows = results["train biLSTM 5/3, 2x3"]["contestants"][speed_elmo.OURS]
+    assert rows["ratios"][speed_elmo.LOOP] > 0
+    cached = results["encode sentences, ELMo small"]["contestants"][speed_elmo.CACHED]
+    assert cached["ratios"][speed_elmo.OURS] > 0
+    assert "| train reader 2x3x5: words | keras.layers.LSTM |" in table
+
+
+@pytest.mark.parametrize("clip", [0.1, 3.0])
+def test_the_loop_over_steps_computes_the_same(clip):
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    layers = [kind(7, 3, clip, clip) for kind in (ProjectedLSTM, speed_elmo.LoopedLSTM)]
+    outputs = [layer(x) for layer in layers]
+    layers[1].set_weights(layers[0].get_weights())
+    assert_close(layers[1](x), outputs[0])

@@ -1,0 +1,142 @@
+"""The command `pretrain` for ELMo, and going on with an encoder on other text."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_plm
+from benchmarks.__main__ import main
+from benchmarks.objectives import OBJECTIVE, WORDS, lexicon
+from benchmarks.pretrain import Pretraining
+from keras_plm.models import ELMO_SIZES
+from keras_plm.tokenizers import Characters, Words
+
+SIZE = {"units": 6, "projection_dim": 4, "filters": [[1, 3], [2, 4]], "num_highway": 1}
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch):
+    monkeypatch.setitem(ELMO_SIZES, "tiny", SIZE)
+    text = tmp_path / "text.txt"
+    text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\n" * 20)
+    other = tmp_path / "other.txt"
+    other.write_text("a zebra sat .\nit saw a dog .\n" * 20)
+    common = ["--sentences", "lines", "--tokens-per-batch", "20", "--unroll", "5"]
+    return {"text": text, "other": other, "common": [*common, "--model", "elmo", "--size", "tiny"]}
+
+
+def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
+    out = tmp_path / "elmo"
+    command = ["pretrain", "--corpus", str(flags["text"]), "--valid", str(flags["other"])]
+    command += [*flags["common"], "--out", str(out), "--vocabulary-size", "12", "--samples", "5"]
+    assert main([*command, "--tokens", "200"]) == 0
+    assert "forwards" in capsys.readouterr().out
+    encoder, tokenizer = keras_plm.load(out)
+    assert isinstance(tokenizer, Characters) and encoder.units == 6 and encoder.dropout == 0.1
+    words = Words.load(out / WORDS).vocabulary
+    assert len(words) == 12 and words[:4] == ["[PAD]", "[UNK]", "[EOS]", "a"]
+    note = json.loads((out / "pretraining.json").read_text())
+    assert note["steps_done"] == 10 and note["model"] == "elmo" and note["learning_rate"] == 0.2
+    assert {"forward_perplexity", "backward_perplexity", "perplexity"} <= set(note["valid"])
+    before = encoder.get_weights()
+    assert main([*command, "--tokens", "200", "--resume"]) == 0
+    for a, b in zip(keras_plm.load(out)[0].get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert json.loads((out / "pretraining.json").read_text())["valid"] == note["valid"]
+    assert main([*command, "--tokens", "400", "--resume"]) == 2
+    assert "tokens=400.0 instead of 200.0" in capsys.readouterr().err
+
+
+def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
+    """Weights, states that are carried and the place in the text are those of a run in one go."""
+    from benchmarks.pretrain import Meter
+
+    def run(name, stop=None):
+        command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--samples", "0"]
+        command += ["--out", str(tmp_path / name), "--tokens", "160", "--dropout", "0"]
+        if stop:
+            end = Meter.on_train_batch_end
+
+            def stopped(self, batch, logs=None):
+                self.asked = self.asked or self.state.steps == stop
+                end(self, batch, logs)
+
+            monkeypatch.setattr(Meter, "on_train_batch_end", stopped)
+            assert main(command) == 130
+            monkeypatch.undo()
+            monkeypatch.setitem(ELMO_SIZES, "tiny", SIZE)
+            command.append("--resume")
+        assert main(command) == 0
+        return keras_plm.load(tmp_path / name)[0].get_weights()
+
+    for a, b in zip(run("whole"), run("stopped", stop=3), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["elmo", "bert"])
+def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path):
+    common = flags["common"]
+    if model == "bert":
+        common = ["--sentences", "lines", "--tokens-per-batch", "64", "--size", "tiny"]
+        common += ["--max-length", "16", "--buckets", "1"]
+        flags["other"].write_text("a zebra sat .\n\nit saw a dog .\n\n" * 20)
+    common = [*common, "--vocabulary-size", "60" if model == "bert" else "9"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(["pretrain", "--corpus", str(flags["text"]), *common, "--out", str(first),
+                 "--tokens", "200"]) == 0  # fmt: skip
+    onward = ["pretrain", "--corpus", str(flags["other"]), "--valid", str(flags["other"]), *common]
+    onward += ["--init", str(first), "--out", str(second), "--tokens", "400"]
+    assert main(onward) == 0
+    note = json.loads((second / "pretraining.json").read_text())
+    assert note["init"] == "first" and note["valid_before"]["loss"] > note["valid"]["loss"]
+    if model == "elmo":
+        assert Words.load(second / WORDS).vocabulary == Words.load(first / WORDS).vocabulary
+    assert (second / OBJECTIVE).is_file()
+    before = [keras_plm.load(f)[0].get_weights() for f in (first, second)]
+    assert any(not np.array_equal(a, b) for a, b in zip(*before, strict=True))
+    assert main([*onward, "--resume"]) == 0
+
+
+def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
+    first = tmp_path / "first"
+    command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
+    assert main([*command, "--out", str(first), "--samples", "0"]) == 0
+    Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(first / WORDS)
+    assert main([*command, "--out", str(tmp_path / "second"), "--init", str(first)]) == 2
+    assert "is of another objective" in capsys.readouterr().err
+
+
+def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
+    words = lexicon([flags["other"]], ["[PAD]", "[UNK]", "[EOS]", "dog"])
+    assert words.vocabulary[:4] == ["[PAD]", "[UNK]", "[EOS]", "dog"]
+    assert set(words.vocabulary[4:]) == {"a", "zebra", "sat", ".", "it", "saw"}
+
+
+@pytest.mark.parametrize(
+    "settings, match",
+    [
+        ({"model": "gpd"}, "Known models: bert in tiny.*elmo in tiny"),
+        ({"model": "elmo", "size": "base"}, "Received: model='elmo', size='base'"),
+        ({"model": "elmo", "max_length": 64}, "`max_length` is of bert alone"),
+        ({"model": "bert", "unroll": 10}, "`unroll` is of elmo alone"),
+        ({"model": "elmo", "unroll": 0}, "`unroll` must be 1 or more"),
+        ({"model": "elmo", "tokens_per_batch": 10}, "at least a row"),
+    ],
+)
+def test_settings_are_of_a_model(settings, match):
+    with pytest.raises(ValueError, match=match):
+        Pretraining(**settings)
+    assert Pretraining(model="elmo").vocabulary_size == 50_000
+    assert Pretraining().vocabulary_size == 10_000
+
+
+def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
+    from keras_plm.models import BERT
+    from keras_plm.tokenizers import WordPiece
+
+    pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    keras_plm.save(tmp_path / "bert", BERT(6, 1, 1, 4, 4), pieces)
+    command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
+    assert main([*command, "--out", str(tmp_path / "o"), "--init", str(tmp_path / "bert")]) == 2
+    assert "a model of the same kind, elmo" in capsys.readouterr().err
