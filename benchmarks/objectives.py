@@ -154,7 +154,7 @@ class BothWays(_Objective):
         if path.is_file():
             self.lexicon = Words.load(path)
         else:
-            self.lexicon = lexicon(corpus, known)
+            self.lexicon = lexicon(corpus, known, self.settings.split)
             self.lexicon.save(path)
         size = self.settings.vocabulary_size if known is None else len(known)
         self.words = self.lexicon.vocabulary[:size]
@@ -177,7 +177,7 @@ class BothWays(_Objective):
 
     def save(self, out):
         super().save(out)
-        Words(self.words).save(Path(out) / WORDS)
+        Words(self.words, split=self.settings.split).save(Path(out) / WORDS)
 
     def batches(self, length):
         """Batches of the whole text."""
@@ -186,18 +186,18 @@ class BothWays(_Objective):
 
     def held_out(self, valid):
         """A held-out file; its own words are spelled, and unknown where they are predicted."""
-        words = lexicon([valid], self.words)
+        words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
         return self.model.batches(stream, words, self.settings.unroll, training=False)
 
 
-def lexicon(files, first=None):
+def lexicon(files, first=None, split="punctuation"):
     """A `Words` tokenizer of all words of files, behind those that are to come first."""
-    every = Words.train(files).vocabulary
+    every = Words.train(files, split=split).vocabulary
     if first is not None:
         known = set(first)
         every = [*first, *(word for word in every if word not in known)]
-    return Words(every)
+    return Words(every, split=split)
 
 
 OBJECTIVES = {"bert": MaskedText, "elmo": BothWays}

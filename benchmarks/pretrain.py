@@ -17,6 +17,7 @@ from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
 from keras_plm.resume import STATE, TrainingState
 from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.words import SPLITS
 
 # What suits a mini encoder on some ten million words; else, or for others, name it.
 DEFAULTS = {
@@ -76,6 +77,9 @@ class Pretraining:
     initializer_range: float = setting(0.02, "bert: standard deviation of initial weights")
     whole_word: bool = setting(False, "bert: mask all pieces of a word together")
     next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
+    split: str = setting(
+        "punctuation", "elmo: words end at white space and 'punctuation', or at 'spaces' alone"
+    )
     unroll: int = setting(20, "elmo: steps through which gradients go back")
     samples: int = setting(2048, "elmo: words that stand for all in training; 0 takes all")
 
@@ -109,6 +113,7 @@ class Pretraining:
              f"0, or 8 to BERT's {longest}"),
             ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
+            ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
             ("unroll", self.unroll >= 1, "1 or more"),
             ("samples", self.samples >= 0, "0 or more"),
             ("tokens_per_batch",
@@ -181,6 +186,8 @@ def pretrain(
                 f"{out} holds a pre-training run already: go on with --resume or name another "
                 f"folder. Received: out={str(out)!r}"
             )
+        # A setting that was not there yet had its default.
+        before = dataclasses.asdict(Pretraining(settings.model, settings.size)) | before
         changed = [k for k in {**before, **described} if before.get(k) != described.get(k)]
         if changed:
             raise ValueError(

@@ -120,6 +120,7 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
         ({"model": "elmo", "size": "base"}, "Received: model='elmo', size='base'"),
         ({"model": "elmo", "max_length": 64}, "`max_length` is of bert alone"),
         ({"model": "bert", "unroll": 10}, "`unroll` is of elmo alone"),
+        ({"model": "elmo", "split": "words"}, "`split` must be one of punctuation, spaces"),
         ({"model": "elmo", "unroll": 0}, "`unroll` must be 1 or more"),
         ({"model": "elmo", "tokens_per_batch": 10}, "at least a row"),
     ],
@@ -140,3 +141,17 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "o"), "--init", str(tmp_path / "bert")]) == 2
     assert "a model of the same kind, elmo" in capsys.readouterr().err
+
+
+def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
+    trees = tmp_path / "data" / "sst" / "trees"
+    trees.mkdir(parents=True)
+    (trees / "train.txt").write_text("(3 (2 It) (2 's))\n(1 (2 -LRB-) (2 bad))\n")
+    out = tmp_path / "text.txt"
+    command = ["data", "--data", str(tmp_path / "data"), "--task", "sst5"]
+    assert main([*command, "--text", str(out)]) == 0
+    assert out.read_text() == "It 's\n( bad\n"
+    assert main(command) == 2
+    assert "needs both, --task and --text" in capsys.readouterr().err
+    words = lexicon([out], split="spaces").vocabulary
+    assert "'s" in words and "'s" not in lexicon([out]).vocabulary
