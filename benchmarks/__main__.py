@@ -57,7 +57,9 @@ def add_demo(commands):
     parser.add_argument("--out", metavar="DIR", help="(default .demo/BACKEND)")
     parser.add_argument("--small", action="store_true", help="the same in seconds, to no result")
     parser.add_argument(
-        "--full", action="store_true", help="also compare translators with and without attention"
+        "--full",
+        action="store_true",
+        help="also a tiny ELMo beside BERT, and translators with and without attention",
     )
     parser.set_defaults(run=run_demo)
 
@@ -237,7 +239,9 @@ def add_run(commands):
     parser = commands.add_parser(
         "run",
         help=text,
-        description=f"{text}: --suite {', '.join(SUITES)} needs neither task nor encoder.",
+        description=f"{text}: --suite {', '.join(SUITES)} needs neither task nor encoder; those of "
+        "ELMo take an --encoder, by default benchmarks/weights/elmo_mini, and --words, by default "
+        "trained once on the books of --data.",
     )
     add_bench_flags(parser, required=False)
     scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
@@ -272,8 +276,10 @@ def run_suite(flags):
     from benchmarks.run import Run
     from benchmarks.suites import SUITES, folder
 
-    own = ("task", "task_file", "encoder", *(field.name for field in dataclasses.fields(Run)))
-    given = [name for name in own if getattr(flags, name, None) is not None]
+    suite = SUITES[flags.suite]
+    own = ["task", "task_file", "text", "label", "pair", "group", "encoder"]
+    own += [field.name for field in dataclasses.fields(Run)]
+    given = [n for n in own if getattr(flags, n, None) is not None and n not in suite.flags]
     if given:
         raise ValueError(
             f"A suite brings its own tasks and settings. Received: --{given[0].replace('_', '-')} "
@@ -281,11 +287,11 @@ def run_suite(flags):
         )
     if flags.seeds < 1:
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
-    suite = SUITES[flags.suite]
     runs = named(suite.scales, flags.scale or "small", "scale")
     console.print(f"{flags.suite}, after {suite.source}")
     results = folder(flags.results, flags.suite, flags.scale)
-    suite.run(runs, flags.data, results, flags.seeds, console.print)
+    taken = {name: getattr(flags, name, None) for name in suite.flags}
+    suite.run(runs, flags.data, results, flags.seeds, console.print, **taken)
     console.print("\n" + suite.markdown(results))
     console.print(f"Result files: {results}")
 
@@ -364,15 +370,28 @@ def add_data(commands):
     text = "what each task needs: files, whether they are there, source and licence"
     parser = commands.add_parser("data", help=text, description=text)
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
+    parser.add_argument("--task", metavar="NAME", help="with --text: of which task")
+    parser.add_argument(
+        "--text", metavar="FILE", help="write a task's training text, unlabelled, for `pretrain`"
+    )
     parser.set_defaults(run=run_data)
 
 
 def run_data(flags):
     from benchmarks import language_models, translation, vectors, word_similarity
     from benchmarks.progress import console
-    from benchmarks.tasks import TASKS, checksum
+    from benchmarks.tasks import TASKS, checksum, write_text_of
     from keras_plm.task import find_file
 
+    if (flags.task is None) != (flags.text is None):
+        raise ValueError(
+            "A task's text needs both, --task and --text. "
+            f"Received: --task {flags.task}, --text {flags.text}"
+        )
+    if flags.task is not None:
+        count = write_text_of(named(TASKS, flags.task, "task"), flags.data, flags.text)
+        console.print(f"{flags.text}: {count:,} lines")
+        return
     captions = {
         f"{split}, {language}": f"{file}.{language}"
         for split, file in translation.FILES.items()
@@ -422,7 +441,7 @@ def run_report(flags):
         read_results,
         speed_tables,
     )
-    from benchmarks.suites import SUITES, folder
+    from benchmarks.suites import SUITES, folder, marked
 
     root, tables = Path(flags.results), {}
     if flags.scale is not None:
@@ -440,7 +459,7 @@ def run_report(flags):
             f"Received: --suite {flags.suite} --readme"
         )
     if flags.suite in SUITES:
-        tables[kept.name] = SUITES[flags.suite].markdown(kept)
+        tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
     else:
         results = read_results(kept)
         tables[marks.get(flags.suite, "results")] = markdown(results)

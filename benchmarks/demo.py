@@ -10,6 +10,7 @@ import keras
 from rich.table import Table
 
 from benchmarks import report_seq2seq
+from benchmarks.elmo_intrinsic import TINY
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
@@ -20,6 +21,7 @@ from benchmarks.translation import Translation, bleu_by_length, look
 from keras_plm import metrics
 from keras_plm.data import translation_batches
 from keras_plm.decoding import generate, greedy
+from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
 from keras_plm.tokenizers import BytePair
 
@@ -51,7 +53,7 @@ def demo(out, small=False, full=False):
         out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
             by default one of the backend's own.
         small: If True, so little of everything that it takes seconds and shows nothing.
-        full: If True, translators are compared as well.
+        full: If True, ELMo stands beside BERT, and translators are compared as well.
 
     Returns:
         The results, as their files hold them.
@@ -87,29 +89,36 @@ def demo(out, small=False, full=False):
             progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
         )
 
+    encoders = {"BERT": encoder}
+    if full:
+        encoders["ELMo"] = out / "tiny_elmo"
+        pretrain_elmo(corpus, encoders["ELMo"], small)
+
     common = {"learning_rates": "1e-3" if small else "1e-3,3e-3", "epochs": 1 if small else 10}
     runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
     chosen_layers = ("last", "elmo_mix") if small else LAYERS
     runs += [Run("features", layers=layers, **common) for layers in chosen_layers]
     runs += [Run("fine_tune", **common)]
-    results = []
+    of_encoder, results = {"BERT": runs, "ELMo": elmo_runs(common)}, []
     names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
     chosen = [tasks(world)[name] for name in names]
-    fits = len(chosen) * sum(run.lines(seed=0) for run in runs)
-    with progress_bar("2. putting it to work", fits, unit=True) as advance:
-        for task in chosen:
-            bench = Bench(task, None, encoder, out / "results", out / "features", progress=advance)
-            results += [bench.run(run, seed=0) for run in runs]
-
+    lines = sum(run.lines(seed=0) for name in encoders for run in of_encoder[name])
     table = Table("what learns", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
-    for run in runs:
-        of_run = [r for r in results if r["run"] == run.name]
-        table.add_row(describe(of_run[0]), *(f"{100 * r['score']:.1f}" for r in of_run))
+    with progress_bar("2. putting it to work", len(chosen) * lines, unit=True) as advance:
+        for name, folder in encoders.items():
+            of_tasks = [put_to_work(task, folder, of_encoder[name], out, advance)
+                        for task in chosen]  # fmt: skip
+            for row in zip(*of_tasks, strict=True):
+                prefix = f"{name}: " if full else ""
+                scores = (f"{100 * r['score']:.1f}" for r in row)
+                table.add_row(prefix + describe(row[-1]), *scores)
+            results += [result for of_task in of_tasks for result in of_task]
     console.print(table)
     pictures = []
     for task in chosen:
         path = out / f"{task.name}.png"
-        layer_figure(results, task.name).savefig(path, dpi=150)
+        of_bert = [r for r in results if r["encoder"] == encoder.name]
+        layer_figure(of_bert, task.name).savefig(path, dpi=150)
         pictures.append(str(path))
     if full:
         translations, more = translate(world, out, small)
@@ -122,6 +131,39 @@ def demo(out, small=False, full=False):
         f"Pictures: {', '.join(pictures)}"
     )
     return results
+
+
+def put_to_work(task, encoder, runs, out, advance):
+    """The results of runs of one encoder on one task."""
+    bench = Bench(task, None, encoder, out / "results", out / "features", progress=advance)
+    if task.head is not Classifier:  # nothing is pooled
+        runs = [dataclasses.replace(run, text_pool="") for run in runs]
+    return [bench.run(run, seed=0) for run in runs]
+
+
+def pretrain_elmo(corpus, folder, small):
+    """Pre-trains a tiny ELMo on the corpus that BERT has read, unless it is there."""
+    settings = TINY
+    if small:
+        settings = dataclasses.replace(TINY, tokens=2000, tokens_per_batch=200)
+    with progress_bar("1. pre-training of ELMo", settings.steps) as advance:
+        pretrain(
+            settings,
+            [corpus],
+            folder,
+            resume=True,
+            progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
+        )
+
+
+def elmo_runs(common):
+    """ELMo as features and fine-tuned, as Peters et al. 2019 do it (arXiv 1903.05987)."""
+    means = {"schedule": "slanted_triangular", "text_pool": "max"}
+    return [
+        Run("scratch", **means, **common),
+        Run("features", layers="elmo_mix", **common),
+        Run("fine_tune", **means, **common),
+    ]
 
 
 def translate(world, out, small):

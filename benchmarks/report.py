@@ -43,7 +43,7 @@ def describe(result, common=("train_limit", "precision")):
     if method not in TRAINED:
         words += [fields["layers"].replace("_", " "), f"{fields['reader']} reader"]
         words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
-        words += variant(fields)
+    words += variant(fields)
     if "train_limit" not in common:
         words.append(f"{result['counts']['train']:,} training examples")
     if "precision" not in common:
@@ -52,7 +52,7 @@ def describe(result, common=("train_limit", "precision")):
 
 
 def variant(fields):
-    """How a run mixes and places features, where that is not the usual way: a list of words.
+    """How a run mixes and places features, or trains, where that is not the usual way: words.
 
     Results hold these fields only where they are not at their defaults.
     """
@@ -67,8 +67,13 @@ def variant(fields):
         "mix_norm": "layers normalised",
         "feature_dropout": "feature dropout {:g}",
         "units": "{} units",
+        "schedule": "{} rate",
+        "layer_decay": "rates {:g} times per lower layer",
+        "unfreeze_epochs": "unfrozen from the top, epochs per layer: {}",
+        "text_pool": "{} pooling",
     }
     fields = {**fields, "placement": places.get(fields.get("placement"))}
+    fields["schedule"] = fields.get("schedule", "").replace("_", " ")
     return [text.format(fields[name]) for name, text in words.items() if fields.get(name)]
 
 
@@ -223,6 +228,9 @@ def speed_tables(folder):
     files = {"speed": [folder / "speed.json"], "speed_translator": of_backends}
     files["speed_words"] = [
         folder / f"speed_words.{backend}.json" for backend in ("tensorflow", "jax", "torch")
+    ]
+    files["speed_elmo"] = [
+        folder / f"speed_elmo.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
     return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}

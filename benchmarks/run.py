@@ -22,7 +22,14 @@ from keras_plm.data import check_word_vectors, fingerprint, label_ids, label_nam
 from keras_plm.features import choice_name
 from keras_plm.heads import Classifier
 from keras_plm.resume import set_seed
-from keras_plm.transfer import FeatureBased, FeatureStore, FineTune, clone, layer_choice
+from keras_plm.transfer import (
+    SCHEDULES,
+    FeatureBased,
+    FeatureStore,
+    FineTune,
+    clone,
+    layer_choice,
+)
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",
@@ -32,7 +39,8 @@ METHODS = {
 }
 
 # Fields of a run that came after the first results.
-LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units")
+LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
+LATER += ("layer_decay", "unfreeze_epochs", "text_pool")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +63,10 @@ class Run:
     feature_dropout: float = setting(0.0, "share dropped of the features before a reader")
     words: str = setting("", "folder of word vectors beside the features of a bilstm; '' is none")
     units: int = setting(0, "of each direction of a bilstm; 0 is half the encoder's width")
+    schedule: str = setting("linear", f"of a trained encoder's rate: {' or '.join(SCHEDULES)}")
+    layer_decay: float = setting(1.0, "rate of a trained layer over that of the next higher one")
+    unfreeze_epochs: int = setting(0, "after which the next lower layer learns; 0 for all at once")
+    text_pool: str = setting("", "how a trained encoder's texts are pooled; '' is its head's way")
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -81,6 +93,10 @@ class Run:
             ("feature_dropout", self.feature_dropout, self.reads_features),
             ("words", self.words, of_words),
             ("units", self.units, of_words),
+            ("schedule", self.schedule != "linear", not self.reads_features),
+            ("layer_decay", self.layer_decay != 1.0, not self.reads_features),
+            ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features),
+            ("text_pool", self.text_pool, not self.reads_features),
         ):
             if given and not allowed:
                 raise ValueError(
@@ -135,6 +151,10 @@ class Run:
             parts += [f"feature_dropout{self.feature_dropout:g}"] if self.feature_dropout else []
             parts += [f"words_{self.words_name}"] if self.words else []
             parts += [f"units{self.units}"] if self.units else []
+        parts += [self.schedule] if self.schedule != "linear" else []
+        parts += [f"decay{self.layer_decay:g}"] if self.layer_decay != 1.0 else []
+        parts += [f"unfreeze{self.unfreeze_epochs}"] if self.unfreeze_epochs else []
+        parts += [f"pool_{self.text_pool}"] if self.text_pool else []
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
         if self.precision != "float32":
@@ -167,7 +187,9 @@ class Run:
             "seed": seed,
         }
         if not self.reads_features:
-            return FineTune(**common)
+            names = ("schedule", "layer_decay", "unfreeze_epochs")
+            chosen = {name: getattr(self, name) for name in names}
+            return FineTune(pool=self.text_pool or None, **chosen, **common)
         names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         chosen = {name: getattr(self, name) for name in names}
         return FeatureBased(units=self.units or None, **chosen, **common)
@@ -242,14 +264,16 @@ class Bench:
         done = self.result(run, seed)
         if done is not None:
             return done
-        if run.pool != "mean" and self.task.head is not Classifier:
-            raise ValueError(
-                f"Only texts are pooled. Received: pool={run.pool!r} on {self.task.name}"
-            )
+        for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
+            if pool and self.task.head is not Classifier:
+                raise ValueError(
+                    f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
+                    f"{self.task.name}"
+                )
         started = time.monotonic()
         set_seed(seed)
         train = self.train_examples(run)
-        labels = label_names(train)
+        labels = label_names(self.examples["train"])  # a part may lack some
         for example in self.examples["test"]:
             label_ids(example, labels)  # before anything is trained
         first = self.result(run, 0) if seed else None

@@ -4,7 +4,14 @@ import dataclasses
 import typing
 from pathlib import Path
 
-from benchmarks import language_models, report_seq2seq, vectors
+from benchmarks import (
+    elmo_intrinsic,
+    elmo_neighbours,
+    elmo_reading,
+    language_models,
+    report_seq2seq,
+    vectors,
+)
 from benchmarks.language_models import Counts, Neural
 from benchmarks.sequences import Copying, StepTimes, measure
 from benchmarks.translation import Translation, TranslationBench
@@ -16,12 +23,14 @@ class Suite:
     """A published comparison. Each scale but "small" has its own folder of results.
 
     Args:
-        run: `run(runs, data, results, seeds, progress)` does what is not done yet.
+        run: `run(runs, data, results, seeds, progress, **flags)` does what is not done yet.
         markdown: `markdown(results)`, the tables of its result files.
         figures: `figures(results)`, a dict of pictures by name.
         scales: Lists of runs by scale: "small" for two cores in hours, "long" for a GPU or a day,
             "test" for seconds.
         source: The tables and figures that it follows.
+        home: The folder of results, where suites share one; by default the suite's own.
+        flags: Names of the flags of the command `run` that it takes.
     """
 
     run: typing.Callable
@@ -29,11 +38,19 @@ class Suite:
     figures: typing.Callable
     scales: dict
     source: str
+    home: str = ""
+    flags: tuple = ()
 
 
 def folder(results, suite, scale=None):
     """Where a suite's results at a scale are."""
-    return Path(results) / (suite if scale in (None, "small") else f"{suite}_{scale}")
+    home = SUITES[suite].home if suite in SUITES else ""
+    return Path(results) / marked(home or suite, scale)
+
+
+def marked(suite, scale=None):
+    """A suite's name at a scale, as README's marks have it."""
+    return suite if scale in (None, "small") else f"{suite}_{scale}"
 
 
 def _run_seq2seq(runs, data, results, seeds, progress):
@@ -59,6 +76,8 @@ _VECTORS = [
     for by in vectors.MAKERS
     if (kind, by) != ("glove", "gensim")
 ]
+
+_ELMO = {"home": elmo_reading.HOME, "flags": ("encoder", "words", "features", "feature_gb")}
 
 SUITES = {
     "seq2seq": Suite(
@@ -115,5 +134,46 @@ SUITES = {
             ],
         },
         "Bengio et al. 2003, tables 1 and 2; Chen and Goodman 1998",
+    ),
+    "elmo_layers": Suite(
+        elmo_reading.run_readings,
+        elmo_reading.layers_markdown,
+        elmo_reading.layers_figures,
+        elmo_reading.scales(elmo_reading.LAYERS),
+        "Peters et al. 2018, table 2",
+        **_ELMO,
+    ),
+    "elmo_placement": Suite(
+        elmo_reading.run_readings,
+        elmo_reading.placement_markdown,
+        elmo_reading.placement_figures,
+        elmo_reading.scales(elmo_reading.PLACES),
+        "Peters et al. 2018, table 3 and figure 2",
+        **_ELMO,
+    ),
+    "sample_efficiency": Suite(
+        elmo_reading.run_readings,
+        elmo_reading.efficiency_markdown,
+        elmo_reading.efficiency_figures,
+        elmo_reading.scales(elmo_reading.EFFICIENCY, tuple(elmo_reading.SHARES)),
+        "Peters et al. 2018, figure 1",
+        **_ELMO,
+    ),
+    "elmo_neighbours": Suite(
+        elmo_neighbours.run_neighbours,
+        elmo_neighbours.markdown,
+        lambda results: {},
+        elmo_neighbours.SCALES,
+        "Peters et al. 2018, table 4",
+        **_ELMO,
+    ),
+    "elmo_intrinsic": Suite(
+        elmo_intrinsic.run_intrinsic,
+        elmo_intrinsic.markdown,
+        lambda results: {},
+        elmo_intrinsic.SCALES,
+        "Peters et al. 2018, tables 5 and 6",
+        home=elmo_reading.HOME,
+        flags=(*_ELMO["flags"], "task_file", "text", "label"),
     ),
 }

@@ -6,6 +6,7 @@ import re
 import zlib
 from pathlib import Path
 
+from benchmarks.records import write_text
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
 from keras_plm.data import label_names
@@ -75,6 +76,7 @@ _SST = {split: f"sst/trees/{split}.txt" for split in ("train", "dev", "test")}
 _CONLL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
 _WIKIGOLD = dict.fromkeys(("train", "dev", "test"), "wikigold/wikigold.conll.txt")
 _WNUT = {split: f"wnut17/{split}.conll" for split in ("train", "dev", "test")}
+_EWT = {split: f"ud_english_ewt/{split}.conll" for split in ("train", "dev", "test")}
 
 TASKS = {
     "sst2": GLUE["sst2"],
@@ -106,6 +108,15 @@ TASKS = {
             _WNUT,
             "Derczynski et al. 2017, github.com/leondz/emerging_entities_17",
             "CC BY 4.0",
+        ),
+        Task(
+            "ud_english_ewt",
+            _files(_EWT, lambda path: read_conll(path, tag_column=1)),  # form, UPOS, XPOS
+            Tagger,
+            {"word_accuracy": metrics.word_accuracy},
+            _EWT,
+            "github.com/UniversalDependencies/UD_English-EWT",
+            "CC BY-SA 4.0",
         ),
     ),
 }
@@ -170,3 +181,30 @@ def checksum(path):
     except (EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} is damaged or cut short. Received: {error}") from error
     return digest.hexdigest()
+
+
+def write_text_of(task, data, path):
+    """Writes a task's training text without its labels, a sentence a line, for pre-training.
+
+    Words that are given are parted by spaces. Each `group` of examples is a document.
+
+    Args:
+        task: A `Task`.
+        data: The data folder.
+        path: The text file.
+
+    Returns:
+        The number of lines with text.
+    """
+    lines, before, count = [], None, 0
+    for example in task.read(data, "train"):
+        if example.group != before and lines:
+            lines.append("")
+        before = example.group
+        for text in (example.text, example.pair):
+            if text is not None:
+                text = text if isinstance(text, str) else " ".join(text)
+                lines.append(" ".join(text.split()))
+                count += 1
+    write_text(path, "\n".join(lines) + "\n")
+    return count
