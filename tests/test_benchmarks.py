@@ -124,6 +124,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
     assert len(trained) == 3
 
 
+@pytest.mark.plumbing
 def test_full_demo_has_elmo_beside_bert(tmp_path):
     from benchmarks import demo
     from benchmarks.microworld import World, tasks
@@ -329,6 +330,7 @@ def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
     assert plain.build(1e-3, 0).pool is None
 
 
+@pytest.mark.plumbing
 def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tmp_path):
     rows = [f"{'ab'[i % 2]} c,{'yes' if i % 2 else 'no'}" for i in range(60)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
@@ -339,6 +341,7 @@ def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tm
     assert json.loads(file.read_text())["counts"] == {"train": 1, "dev": 9, "test": 9, "labels": 2}
 
 
+@pytest.mark.plumbing
 def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
     folder = tmp_path / "vectors"
 

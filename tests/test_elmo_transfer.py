@@ -67,7 +67,10 @@ def test_pairs_meet_by_bi_attention():
     assert set(model.predict(["a b", "c"], pairs=["a b", "a b"])) <= {"same", "other"}
 
 
-@pytest.mark.parametrize("placement", ["input", "output", "both"])
+@pytest.mark.parametrize(
+    "placement",
+    [*(pytest.param(p, marks=pytest.mark.plumbing) for p in ("input", "output")), "both"],
+)
 def test_features_stand_beside_word_vectors(placement, tmp_path):
     words = ["Ann", "saw", "Bo", ".", "It"]
     vectors = WordVectors.from_vectors(words, np.random.default_rng(0).normal(size=(5, 4)))
@@ -91,6 +94,7 @@ def test_features_stand_beside_word_vectors(placement, tmp_path):
     assert keras.saving.load_model(tmp_path / "tagger.keras").predict([["It", "saw"]]) is not None
 
 
+@pytest.mark.plumbing
 def test_layers_are_compared():
     table = compare_layers(
         elmo(),

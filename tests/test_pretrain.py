@@ -74,6 +74,7 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.plumbing
 @pytest.mark.parametrize("model", ["elmo", "bert"])
 def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path):
     common = flags["common"]
@@ -98,6 +99,7 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path):
     assert main([*onward, "--resume"]) == 0
 
 
+@pytest.mark.plumbing
 def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     first = tmp_path / "first"
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]

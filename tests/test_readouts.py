@@ -76,8 +76,8 @@ def test_names_of_choices():
 
 def width_read(readout):
     """Features that the reader's first layer reads, and that the output layer reads."""
-    cell = readout.get_layer("reader").layers[0].forward_layer.cell
-    return cell.kernel.shape[0], readout.get_layer("logits").kernel.shape[0]
+    ahead, _ = readout.get_layer("reader").layers[0]
+    return ahead.kernel.shape[0], readout.get_layer("logits").kernel.shape[0]
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,7 @@ def small_elmo(monkeypatch):
     monkeypatch.setattr(speed_elmo, "SAMPLES", 7)
 
 
+@pytest.mark.plumbing
 def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
     flags = ["--turns", "1", "--steps", "1", "--sentences", "4"]
     results, table = timed(tmp_path, [*flags, "--work", "lstm,bilm,encode_words,reader"])
