@@ -16,7 +16,7 @@ from keras import ops
 from keras_plm.batching import Batches, FitsBatches, run_on
 from keras_plm.data import batches, check_word_vectors
 from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
-from keras_plm.metrics import are_spans
+from keras_plm.metrics import SpanF1, are_spans
 from keras_plm.readers import BiAttention
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 
@@ -619,69 +619,3 @@ class Tagger(Head):
 def _softmax(logits):
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class SpanF1(keras.metrics.Metric):
-    """F1 over spans as conlleval counts them, as a streaming Keras metric.
-
-    Counts what `keras_plm.metrics.span_f1` counts, in tensor operations, so that `fit` can show it
-    and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
-
-    Args:
-        labels: The tags in the order of their ids, in IOB1, IOB2 or IOBES.
-
-    Call arguments (`update_state`):
-        y_true: (B, W) tag ids.
-        y_pred: (B, W, K) logits.
-        sample_weight: (B, W), 0 at padding.
-    """
-
-    def __init__(self, labels, name="span_f1", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.labels = list(labels)
-        types = sorted({label.partition("-")[2] for label in labels if label != "O"})
-        self.type_of = np.array(
-            [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels], "int32"
-        )
-        self.begins = np.array([label.startswith(("B-", "S-")) for label in labels])
-        self.ends = np.array([label.startswith(("E-", "S-")) for label in labels])
-        self.counts = self.add_variable((3,), initializer="zeros", name="counts")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        y_true = ops.cast(y_true, "int32")
-        y_pred = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        real = ops.ones_like(y_true, dtype="bool")
-        if sample_weight is not None:
-            real = sample_weight > 0
-        true_start, true_end, true_type = self._chunks(y_true, real)
-        start, end, kind = self._chunks(y_pred, real)
-        differs = (true_start != start) | (true_end != end) | (true_type != kind)
-        # A true chunk is found if nothing differs from its first word to its last.
-        chunk = ops.cumsum(ops.reshape(ops.cast(true_start, "int32"), (-1,)))
-        inside = ops.reshape(true_type >= 0, (-1,))
-        wrong = ops.cast(ops.reshape(differs, (-1,)) & inside, "float32")
-        wrong = ops.segment_sum(wrong, chunk, num_segments=ops.size(y_true) + 1)
-        whole = ops.take(wrong, chunk) == 0
-        correct = ops.sum(ops.cast(ops.reshape(true_start, (-1,)) & whole, "float32"))
-        true, found = (ops.sum(ops.cast(x, "float32")) for x in (true_start, start))
-        self.counts.assign_add(ops.stack([true, found, correct]))
-
-    def _chunks(self, tags, real):
-        """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
-        kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
-        begins = ops.take(ops.convert_to_tensor(self.begins), tags)
-        ends = ops.take(ops.convert_to_tensor(self.ends), tags)
-        begins = begins | ops.pad(ends[:, :-1], ((0, 0), (1, 0)), constant_values=False)
-        before = ops.pad(kind[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-        start = (kind >= 0) & (begins | (kind != before))
-        after = ops.pad(kind[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
-        next_start = ops.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=False)
-        return start, (kind >= 0) & (next_start | (after != kind)), kind
-
-    def result(self):
-        true, found, correct = self.counts[0], self.counts[1], self.counts[2]
-        return 2 * correct / ops.maximum(true + found, 1.0)
-
-    def get_config(self):
-        return {**super().get_config(), "labels": self.labels}

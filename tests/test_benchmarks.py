@@ -16,16 +16,9 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.report import (
-    into_readme,
-    layer_figure,
-    markdown,
-    read_results,
     speed_markdown,
-    speed_tables,
 )
 from benchmarks.run import LATER, Bench, Run
-from benchmarks.suites import SUITES
-from benchmarks.suites import folder as suite_folder
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT, WordVectors
@@ -34,7 +27,6 @@ from keras_plm.transfer import FineTune
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
-REFRESH = "run `python -m benchmarks report --readme`"
 FAST = ["--learning-rates", "1e-2", "--epochs", "1"]
 
 
@@ -308,28 +300,6 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
     assert plain.build(1e-3, 0).units is None
 
 
-def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
-    plain = Run(method="fine_tune")
-    assert plain.name == "fine_tune" and not set(LATER) & set(plain.config)
-    variants = {
-        "slanted_triangular": ({"schedule": "slanted_triangular"}, "slanted triangular rate"),
-        "decay0.4": ({"layer_decay": 0.4}, "rates 0.4 times per lower layer"),
-        "unfreeze1": ({"unfreeze_epochs": 1}, "unfrozen from the top, epochs per layer: 1"),
-        "pool_max": ({"text_pool": "max"}, "max pooling"),
-    }
-    for name, (fields, words) in variants.items():
-        run = dataclasses.replace(plain, **fields)
-        assert run.name == f"fine_tune-{name}"
-        assert set(run.config) - set(plain.config) == set(fields)
-        results = [result("fine_tune", "t", 0.4, 0) | {"fields": run.config}]
-        assert f"| pre-trained, fine-tuned; {words} |" in markdown(results)
-    every = dict(pair for fields, _ in variants.values() for pair in fields.items())
-    method = dataclasses.replace(plain, **every).build(1e-3, 0)
-    assert (method.schedule, method.layer_decay) == ("slanted_triangular", 0.4)
-    assert (method.unfreeze_epochs, method.pool) == (1, "max")
-    assert plain.build(1e-3, 0).pool is None
-
-
 @pytest.mark.plumbing
 def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tmp_path):
     rows = [f"{'ab'[i % 2]} c,{'yes' if i % 2 else 'no'}" for i in range(60)]
@@ -476,117 +446,6 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write(b"abc")
     assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
-
-
-def result(method, task, score, seed, **fields):
-    run = method + "".join(f"-{v}" for v in fields.values())
-    common = {"train_limit": 0, "layers": "last", "reader": "linear", "precision": "float32"}
-    common["pool"] = "mean"
-    fields = common | fields
-    return {
-        "task": task, "encoder": "e", "method": method, "run": run, "fields": fields,
-        "seed": seed, "score": score, "metrics": {"accuracy": score},
-        "counts": {"train": fields["train_limit"] or 60_000}, "trials": [], "inputs": "abc",
-    }  # fmt: skip
-
-
-def test_tables_show_mean_deviation_and_number():
-    results = [
-        result("fine_tune", "t", 0.70, 0),
-        result("fine_tune", "t", 0.74, 1),
-        result("scratch", "t", 0.5, 0),
-        result("scratch", "u", 0.4, 0),
-    ]
-    lines = markdown(results).splitlines()
-    assert lines[0] == "| run | t (accuracy) | u (accuracy) |"
-    assert lines[2] == "| random weights, all trained | 50.0 (1) | **40.0 (1)** |"
-    assert lines[3] == "| pre-trained, fine-tuned | **72.0 ± 2.8 (2)** |  |"
-
-
-def test_pictures_tell_readers_and_encoders_apart():
-    results = [
-        result("features", "t", 0.4, 0),
-        result("features", "t", 0.5, 0, reader="bilstm"),
-        result("features", "t", 0.8, 0) | {"encoder": "f"},
-        result("fine_tune", "t", 0.9, 0),
-        result("scratch", "t", 0.3, 0),
-        result("untrained", "t", 0.2, 0),
-        result("untrained", "t", 0.1, 0, layers="embeddings"),
-    ]
-    axes = layer_figure(results, "t").axes[0]
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == ["last, e, linear", "last, e, bilstm", "last, f, linear"]
-    lines = {
-        line.get_label(): line.get_xdata()[0] for line in axes.lines if line.get_label()[0] != "_"
-    }
-    assert lines == {
-        "random weights, all trained": 30.0,
-        "pre-trained, fine-tuned": 90.0,
-        "random weights, frozen; best layers run": 20.0,
-    }
-
-
-def test_tables_and_pictures_tell_variants_of_reading_apart():
-    mixed = {"layers": "elmo_mix", "reader": "bilstm"}
-    variants = [
-        ({}, ""),
-        ({"penalty": 0.001}, "λ = 0.001"),
-        ({"penalty": 1.0, "mix_norm": True}, "λ = 1, layers normalised"),
-        (
-            {"placement": "output", "words": "glove"},
-            "glove word vectors, features behind the reader",
-        ),
-        ({"feature_dropout": 0.5, "units": 9}, "feature dropout 0.5, 9 units"),
-    ]
-    results = [result("features", "t", 0.4, 0, **mixed, **fields) for fields, _ in variants]
-    axes = layer_figure(results, "t").axes[0]
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert sorted(names) == sorted(", ".join(filter(None, ["elmo mix", n])) for _, n in variants)
-    rows = [line.split(" | ")[0] for line in markdown(results).splitlines()[2:]]
-    start = "| pre-trained, frozen; elmo mix; bilstm reader"
-    wanted = ["; ".join([start, *n.split(", ")]) if n else start for _, n in variants]
-    assert sorted(rows) == sorted(wanted)
-
-
-def test_pictures_keep_single_layers_in_order_and_draw_what_was_run():
-    results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
-    results += [result("untrained", "t", 0.1, i) for i in range(5)]  # with another limit
-    axes = layer_figure(results, "t").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["layer 2", "layer 10"]
-    results.append(result("features", "t", 0.4, 1, layers="layer_2", train_limit=9))
-    results[-1]["inputs"] = "other weights"
-    with pytest.raises(ValueError, match="Seeds of one run share settings"):
-        layer_figure(results, "t")
-
-
-def test_seeds_of_different_runs_are_not_averaged():
-    results = [result("scratch", "t", 0.5, 0), result("scratch", "t", 0.6, 1)]
-    results[1]["inputs"] = "other weights"
-    with pytest.raises(ValueError, match="Seeds of one run share settings"):
-        markdown(results)
-
-
-def test_a_row_says_what_is_unlike_its_task():
-    results = [result("scratch", "t", 0.5, 0, train_limit=10)]
-    results += [result("fine_tune", "t", 0.6, seed, train_limit=10) for seed in range(2)]
-    results += [result("fine_tune", "t", 0.7, 0), result("fine_tune", "u", 0.8, 0)]
-    lines = markdown(results).splitlines()[2:]
-    assert lines == [
-        "| random weights, all trained | 50.0 (1) |  |",
-        "| pre-trained, fine-tuned; 60,000 training examples | **70.0 (1)** |  |",
-        "| pre-trained, fine-tuned | 60.0 ± 0.0 (2) | **80.0 (1)** |",
-    ]
-
-
-def test_readme_is_changed_between_its_marks(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
-    assert into_readme("results", "new\n", readme)
-    assert readme.read_text() == "a\n<!-- results -->\nnew\n<!-- end of results -->\nb\n"
-    assert not into_readme("results", "new\n", readme)
-    readme.write_text("nothing")
-    with pytest.raises(ValueError, match="needs the lines"):
-        into_readme("results", "new", readme)
 
 
 @pytest.mark.parametrize(
@@ -740,21 +599,6 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["layers", "--task", "sst5"])
     assert stop.value.code == 2
-
-
-def test_committed_results_and_readme_agree():
-    """`python -m benchmarks report --readme` has nothing to change."""
-    root = Path(__file__).parent.parent
-    folder = root / "benchmarks" / "results"
-    text = (root / "README.md").read_text()
-    assert markdown(read_results(folder / "first")) in text, REFRESH
-    for mark, table in speed_tables(folder).items():
-        assert f"<!-- {mark} -->\n{table}<!-- end of {mark} -->" in text, REFRESH
-    for name, suite in SUITES.items():
-        again = REFRESH.replace("report", f"report --suite {name}")
-        if suite.home and f"<!-- {name} -->" not in text:
-            continue  # not measured yet
-        assert suite.markdown(suite_folder(folder, name)) in text, again
 
 
 def test_committed_encoder_loads_and_is_small():

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.heads import Classifier, Frozen, SpanF1, Tagger
+from keras_plm.heads import Classifier, Frozen, Tagger
 from keras_plm.layers import LayerChoice
-from keras_plm.metrics import span_f1
+from keras_plm.metrics import SpanF1, span_f1
 from keras_plm.models import BERT, ELMo
 from keras_plm.models.word_vectors import WordVectors
 from keras_plm.optimization import AdamW
