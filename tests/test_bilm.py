@@ -259,20 +259,25 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     assert mine["loss"] == pytest.approx(3 * np.log(mine["perplexity"]), rel=1e-4)
 
 
-@pytest.mark.parametrize("samples", [0, 20])
-def test_a_memorised_text_is_no_surprise(tmp_path, samples):
+@pytest.mark.parametrize("samples, bound", [(0, 1.1), (12, 1.3)])
+def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
+    """Near 1; with samples the bound is wider, for their noise in so few steps."""
     path = tmp_path / "text.txt"
-    words = [f"w{i}" for i in range(60)]
-    path.write_text("\n".join(" ".join(words[i : i + 5]) for i in range(0, 60, 5)) + "\n")
+    words = [f"w{i}" for i in range(30)]
+    path.write_text("\n".join(" ".join(words[i : i + 5]) for i in range(0, 30, 5)) + "\n")
     lexicon = Words.train(path)
     stream = TokenStream.build([path], lexicon, tmp_path / "stream", sentences="lines")
     encoder = ELMo(units=32, projection_dim=16, filters=[[1, 8], [2, 16]], dropout=0.0)
     model = BiLM(encoder, len(lexicon), samples, rows=2)
-    model.compile(keras.optimizers.Adam(0.02))
-    model.fit(model.batches(stream, lexicon, steps=9), epochs=80, verbose=0)
+    batches = model.batches(stream, lexicon, steps=9)
+    falling = keras.optimizers.schedules.CosineDecay(0.02, 80 * len(batches))
+    model.compile(keras.optimizers.Adam(falling))
+    # Each pass begins where `evaluate` does; else the first words are a surprise.
+    anew = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: model.reset_states())
+    model.fit(batches, epochs=80, verbose=0, callbacks=[anew])
     held_out = model.batches(stream, lexicon, steps=9, training=False)
     found = model.evaluate(held_out, verbose=0, return_dict=True)
-    assert found["forward_perplexity"] < 2 and found["backward_perplexity"] < 2, found
+    assert max(found["forward_perplexity"], found["backward_perplexity"]) < bound, found
 
 
 def test_every_weight_learns_by_adagrad(text):
