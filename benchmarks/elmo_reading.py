@@ -23,6 +23,7 @@ from keras_plm.task import find_file
 from keras_plm.tokenizers import Characters
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
+ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
 ENCODER = Path(__file__).parent / "weights" / "elmo_mini"
 # Key: the name in tables, and what it is beside the word vectors.
 ROWS = {
@@ -186,7 +187,8 @@ def cells(folder, rows, limited=False):
     Raises:
         ValueError: If there is no such result, or seeds of one cell are of different runs.
     """
-    chosen = [(row_of(r), r) for r in read_results(folder)]
+    adapted = {path.name.removesuffix(ADAPTED) for path in Path(folder).glob(f"**/*{ADAPTED}")}
+    chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
     chosen = [(row, r) for row, r in chosen if row in rows]
     chosen = [(row, r) for row, r in chosen if limited or not r["fields"]["train_limit"]]
     # A baseline stands beside each biLM that was read with its word vectors.

@@ -5,6 +5,7 @@ import typing
 from pathlib import Path
 
 from benchmarks import (
+    domain_transfer,
     elmo_intrinsic,
     elmo_neighbours,
     elmo_reading,
@@ -157,6 +158,14 @@ SUITES = {
         elmo_reading.efficiency_figures,
         elmo_reading.scales(elmo_reading.EFFICIENCY, tuple(elmo_reading.SHARES)),
         "Peters et al. 2018, figure 1",
+        **_ELMO,
+    ),
+    "domain_transfer": Suite(
+        domain_transfer.run_adaptations,
+        domain_transfer.markdown,
+        lambda results: {},
+        domain_transfer.scales(),
+        "Peters et al. 2018, table 7",
         **_ELMO,
     ),
     "elmo_neighbours": Suite(

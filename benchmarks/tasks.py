@@ -183,8 +183,8 @@ def checksum(path):
     return digest.hexdigest()
 
 
-def write_text_of(task, data, path):
-    """Writes a task's training text without its labels, a sentence a line, for pre-training.
+def write_text_of(task, data, path, split="train"):
+    """Writes a task's text without its labels, a sentence a line, for pre-training.
 
     Words that are given are parted by spaces. Each `group` of examples is a document.
 
@@ -192,12 +192,13 @@ def write_text_of(task, data, path):
         task: A `Task`.
         data: The data folder.
         path: The text file.
+        split: Of which part.
 
     Returns:
         The number of lines with text.
     """
     lines, before, count = [], None, 0
-    for example in task.read(data, "train"):
+    for example in task.read(data, split):
         if example.group != before and lines:
             lines.append("")
         before = example.group

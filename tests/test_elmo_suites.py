@@ -108,6 +108,41 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.plumbing
+def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, shown = run("domain_transfer")
+    assert code == 0 and "wikigold step" in shown
+    (record,) = (
+        json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.adapted.json")
+    )
+    assert record["init"] == "elmo_test" and record["encoder"] == "elmo_test_on_wikigold"
+    assert record["valid"]["perplexity"] < record["valid_before"]["perplexity"]
+    written = (tmp_path / "f" / "wikigold.dev.txt").read_text()
+    assert "said ." in written and "I-PER" not in written
+    encoders = [json.loads(p.read_text())["encoder"]
+                for p in (tmp_path / "results").glob("**/*.seed0.json")]  # fmt: skip
+    assert sorted(encoders) == ["elmo_test", "elmo_test_on_wikigold"]
+    first = files(tmp_path)
+    assert run("domain_transfer")[0] == 0
+    done = {name: at for name, at in files(tmp_path).items() if "adapted" not in name}
+    assert done.items() <= first.items()
+    code, shown = run("domain_transfer", command="report")
+    assert code == 0 and "| wikigold (span f1) | " in shown and "The paper (table 7)" in shown
+    # The tables of the other suites are of the biLM as it was.
+    run("elmo_layers")
+    code, shown = run("elmo_layers", command="report")
+    assert code == 0 and "_on_wikigold" not in shown
+
+    (tmp_path / "f" / "elmo_test").rename(tmp_path / "mine")
+    code, shown = run("domain_transfer", "--encoder", str(tmp_path / "mine"))
+    assert code == 0  # at the test scale; at another the softmax must be there
+    with pytest.raises(ValueError, match="goes on with the softmax"):
+        SUITES["domain_transfer"].run(
+            SUITES["domain_transfer"].scales["small"], ".", tmp_path, 1, print, tmp_path / "mine"
+        )
+
+
+@pytest.mark.plumbing
 def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
     monkeypatch.chdir(tmp_path)
     material = elmo_reading.TEST_MATERIAL

@@ -1,0 +1,138 @@
+"""The suite `domain_transfer`: a biLM goes on with a task's own text, without its labels.
+
+Before and after: the perplexity of the choosing set's text, and the score of the reader that reads
+the biLM. The adapted biLMs stand among the features, their results beside those of the other suites
+of ELMo, so that what was read before is not read again.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from benchmarks import records
+from benchmarks.elmo_reading import ADAPTED, EFFICIENCY, Reading, row_of, run_readings, shown
+from benchmarks.elmo_reading import scales as reading_scales
+from benchmarks.objectives import OBJECTIVE
+from benchmarks.pretrain import Pretraining, pretrain
+from benchmarks.progress import pretraining_line
+from benchmarks.report import read_results, settings_of
+from benchmarks.tasks import TASKS, write_text_of
+
+ROW = "mix"
+PAPER = (
+    "The paper (table 7): perplexity falls by half or more, CoNLL-2003 103.2 to 46.3, SST 131.5 to "
+    "78.6; whether scores rise depends on the task."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation:
+    """How a biLM goes on with a task's text, and what then reads it.
+
+    Attributes:
+        reading: A `Reading` of one row.
+        passes: Over the task's training text.
+        pretraining: A `Pretraining` but for its tokens.
+    """
+
+    reading: Reading
+    passes: int = 3
+    pretraining: Pretraining = Pretraining(
+        model="elmo", sentences="lines", split="spaces", tokens_per_batch=640
+    )
+
+
+def scales():
+    """The suite at each scale."""
+    of_scale = {name: dataclasses.replace(reading, rows=(ROW,)) for name, reading
+                in reading_scales(EFFICIENCY).items()}  # fmt: skip
+    few = Pretraining(
+        model="elmo", sentences="lines", split="spaces", tokens_per_batch=40, vocabulary_size=50
+    )
+    return {
+        "small": Adaptation(of_scale["small"]),
+        "test": Adaptation(of_scale["test"], passes=2, pretraining=few),
+    }
+
+
+def run_adaptations(
+    adaptation,
+    data,
+    results,
+    seeds,
+    progress,
+    encoder=None,
+    words=None,
+    features=".features",
+    feature_gb=8.0,
+):
+    """Reads each task with the biLM as it is, lets it go on with the task's text, reads again."""
+    reading, features = adaptation.reading, Path(features)
+    encoder = Path(reading.material.encoder_folder(encoder, features))
+    if not (encoder / OBJECTIVE).is_file() and not reading.material.tiny:
+        raise ValueError(
+            "A biLM goes on with the softmax that it was trained with, which `python -m benchmarks "
+            f"pretrain` keeps beside it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+        )
+    for task, epochs in reading.epochs:
+        adapted = features / f"{encoder.name}_on_{task}"
+        record = _adapt(adaptation, TASKS[task], data, encoder, adapted, progress)
+        records.write_json(Path(results) / task / f"{adapted.name}{ADAPTED}", record)
+        of_task = dataclasses.replace(reading, epochs=((task, epochs),))
+        for folder in (encoder, adapted):
+            run_readings(
+                of_task, data, results, seeds, progress, folder, words, features, feature_gb
+            )
+
+
+def _adapt(adaptation, task, data, encoder, out, progress):
+    """Trains what is not trained yet; gives perplexities before and after, and how it was done."""
+    files = {}
+    for split in ("train", "dev"):
+        files[split] = out.with_name(f"{task.name}.{split}.txt")
+        write_text_of(task, data, files[split], split)
+    count = sum(len(line.split()) + 1 for line in files["train"].open() if line.strip())
+    settings = dataclasses.replace(adaptation.pretraining, tokens=adaptation.passes * count)
+    pretrain(
+        settings,
+        [files["train"]],
+        out,
+        valid=files["dev"],
+        resume=True,
+        init=encoder,
+        progress=lambda entry: progress(f"{task.name}  {pretraining_line(entry, settings.steps)}"),
+    )
+    note = records.read_json(out / "pretraining.json")
+    return {"task": task.name, "encoder": out.name, "passes": adaptation.passes, **note}
+
+
+def markdown(folder):
+    """The suite's table.
+
+    Raises:
+        ValueError: If there is no biLM that went on with a task's text.
+    """
+    adapted = [records.read_json(path) for path in sorted(Path(folder).glob(f"**/*{ADAPTED}"))]
+    if not adapted:
+        raise ValueError(
+            f"No adapted biLM below {folder}: `python -m benchmarks run --suite domain_transfer` "
+            f"makes them. Received: {str(folder)!r}"
+        )
+    results = [result for result in read_results(folder) if row_of(result) == ROW]
+    results = [result for result in results if not result["fields"]["train_limit"]]
+    text = ["| task | perplexity of its choosing set: before | after | score: before | after |",
+            "|---|---:|---:|---:|---:|"]  # fmt: skip
+    for record in adapted:
+        perplexities = [record[key]["perplexity"] for key in ("valid_before", "valid")]
+        scores, metric = [], ""
+        for name in (record["init"], record["encoder"]):
+            found = [r for r in results if (r["task"], r["encoder"]) == (record["task"], name)]
+            if len({str(settings_of(result)) for result in found}) > 1:
+                raise ValueError(
+                    "Seeds of one run share settings, data and encoder: remove the older files. "
+                    f"Received: different runs of {name} on {record['task']}"
+                )
+            scores.append(shown(found))
+            metric = f" ({next(iter(found[0]['metrics'])).replace('_', ' ')})" if found else metric
+        numbers = [f"{p:.1f}" for p in perplexities] + scores
+        text.append(f"| {record['task']}{metric} | {' | '.join(numbers)} |")
+    return "\n".join(text) + f"\n\n{PAPER}\n"
