@@ -601,13 +601,12 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     assert stop.value.code == 2
 
 
-def test_committed_encoder_loads_and_is_small():
-    folder = Path(__file__).parent.parent / "benchmarks" / "weights" / "bert_mini"
-    if not folder.is_dir():
-        pytest.skip("no committed encoder yet")
+@pytest.mark.parametrize("name, layers", [("bert_mini", 4), ("elmo_mini", 2)])
+def test_committed_encoders_load_and_are_small(name, layers):
+    folder = Path(__file__).parent.parent / "benchmarks" / "weights" / name
     assert os.path.getsize(folder / "model.safetensors") <= 12 * 2**20
     encoder, tokenizer = keras_plm.load(folder)
-    assert encoder.num_layers == 4 and encoder.hidden_dim == 256
+    assert encoder.num_layers == layers and encoder.hidden_dim == 256
     assert json.loads((folder / "pretraining.json").read_text())["steps_done"] > 0
     packed = tokenizer.pack(["She walked to the window and looked out ."])
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
