@@ -86,11 +86,26 @@ def add_pretrain(commands):
 
 
 def run_pretrain(flags):
+    from benchmarks.objectives import OBJECTIVE
     from benchmarks.pretrain import Pretraining, pretrain
-    from benchmarks.progress import pretraining_line, progress_bar
+    from benchmarks.progress import console, held_out_line, pretraining_line, progress_bar
+    from benchmarks.records import read_json
     from benchmarks.settings import from_flags
 
     settings = from_flags(Pretraining, flags)
+    if flags.init is not None:
+        for name in ("size", "vocabulary_size"):
+            if name in flags:
+                raise ValueError(
+                    "An encoder that goes on keeps its size and its vocabulary: leave "
+                    f"--{name.replace('_', '-')} out. Received: {getattr(flags, name)!r} beside "
+                    f"--init {flags.init}"
+                )
+        if not (Path(flags.init) / OBJECTIVE).is_file():
+            console.print(
+                f"{flags.init} keeps no {OBJECTIVE}: what predicts words begins anew, so that a "
+                "loss before says nothing about the encoder."
+            )
     with progress_bar("pre-training", settings.steps) as advance:
 
         def progress(entry):
@@ -99,6 +114,11 @@ def run_pretrain(flags):
         pretrain(
             settings, flags.corpus, flags.out, flags.valid, flags.resume, progress, init=flags.init
         )
+    note = read_json(Path(flags.out) / "pretraining.json")
+    for when, key in (("before", "valid_before"), ("after", "valid")):
+        if key in note:
+            console.print(held_out_line(when, note[key]))
+    console.print(f"{flags.out}: {note['steps_done']:,} steps, {note['seconds']:,.0f} seconds")
 
 
 def add_vectors(commands):
@@ -257,7 +277,7 @@ def run_run(flags):
 
     if flags.suite in SUITES:
         return run_suite(flags)
-    if flags.suite != "local" and not (flags.task or flags.task_file or flags.encoder):
+    if flags.suite != "local" and not (flags.task or flags.task_file):
         named(SUITES, flags.suite, "suite")
     if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
         raise ValueError(
@@ -465,6 +485,8 @@ def run_report(flags):
         tables[marks.get(flags.suite, "results")] = markdown(results)
         if flags.readme:
             tables |= speed_tables(root)
+    if flags.scale == "test":
+        print("Scale test: small models, whose numbers mean nothing.\n")
     for mark, table in tables.items():
         if flags.readme:
             changed = into_readme(mark, table, HERE.parent / "README.md")

@@ -67,8 +67,9 @@ def run_adaptations(
 ):
     """Reads each task with the biLM as it is, lets it go on with the task's text, reads again."""
     reading, features = adaptation.reading, Path(features)
+    made_up = reading.material.tiny and encoder is None
     encoder = Path(reading.material.encoder_folder(encoder, features))
-    if not (encoder / OBJECTIVE).is_file() and not reading.material.tiny:
+    if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
             "A biLM goes on with the softmax that it was trained with, which `python -m benchmarks "
             f"pretrain` keeps beside it. Received: no {OBJECTIVE} in {str(encoder)!r}"
@@ -119,8 +120,12 @@ def markdown(folder):
         )
     results = [result for result in read_results(folder) if row_of(result) == ROW]
     results = [result for result in results if not result["fields"]["train_limit"]]
-    text = ["| task | perplexity of its choosing set: before | after | score: before | after |",
-            "|---|---:|---:|---:|---:|"]  # fmt: skip
+    several = len({record["init"] for record in adapted}) > 1
+    text = [
+        "| task | perplexity of its choosing set: before | after | unknown words "
+        "| score: before | after |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for record in adapted:
         perplexities = [record[key]["perplexity"] for key in ("valid_before", "valid")]
         scores, metric = [], ""
@@ -133,6 +138,7 @@ def markdown(folder):
                 )
             scores.append(shown(found))
             metric = f" ({next(iter(found[0]['metrics'])).replace('_', ' ')})" if found else metric
-        numbers = [f"{p:.1f}" for p in perplexities] + scores
-        text.append(f"| {record['task']}{metric} | {' | '.join(numbers)} |")
+        numbers = [f"{p:.1f}" for p in perplexities] + [f"{record['valid']['unknown']:.1%}"]
+        name = record["task"] + (f", {record['init']}" if several else "")
+        text.append(f"| {name}{metric} | {' | '.join(numbers + scores)} |")
     return "\n".join(text) + f"\n\n{PAPER}\n"

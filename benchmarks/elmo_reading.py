@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks import vectors
+from benchmarks import records, vectors
 from benchmarks.report import read_results, settings_of
 from benchmarks.run import Bench, Run, summary
 from benchmarks.tasks import TASKS
@@ -58,7 +58,7 @@ class Material:
         """The folder of the biLM: the one given, or the default.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or it is no ELMo.
         """
         folder = Path(given or ENCODER)
         if self.tiny and not given:
@@ -73,6 +73,12 @@ class Material:
                 "benchmarks pretrain --model elmo` and name its folder with --encoder. "
                 f"Received: no encoder in {str(folder)!r}"
             )
+        kind = records.read_json(folder / "config.json").get("model")
+        if kind != "ELMo":
+            raise ValueError(
+                "The suites of ELMo read a biLM; other encoders are read by `run` and `layers`. "
+                f"Received: {kind} in {str(folder)!r}"
+            )
         return str(folder)
 
     def words_folder(self, given, data, features, progress):
@@ -81,6 +87,13 @@ class Material:
         if not given and not (folder / "config.json").is_file():
             progress(f"word vectors of the books, for all runs: {folder}")
             vectors.make(self.vectors, [find_file(data, b) for b in BOOKS], folder, progress)
+        config = folder / "config.json"
+        kind = records.read_json(config).get("model") if config.is_file() else "nothing"
+        if kind != "WordVectors":
+            raise ValueError(
+                "`--words` is a folder of word vectors, as `python -m benchmarks vectors` makes. "
+                f"Received: {kind} in {str(folder)!r}"
+            )
         return str(folder)
 
 
@@ -241,13 +254,23 @@ def _table(folder, rows, names, published):
         of_row = {row: results for (row, _), results in found.items()}
         means = {row: summary(results)[0] for row, results in of_row.items()}
         metric = next(iter(next(iter(of_row.values()))[0]["metrics"])).replace("_", " ")
-        best = max(means, key=means.get)
+        best = max(means.values())
         numbers = [
-            f"**{shown(of_row[row])}**" if row == best else shown(of_row.get(row)) for row in rows
+            f"**{shown(of_row[row])}**" if means.get(row) == best else shown(of_row.get(row))
+            for row in rows
         ]
-        order = " < ".join(names[row] for row in sorted(means, key=means.get))
+        order = _order(means, names)
         text.append(f"| {task} ({metric}) | {' | '.join(numbers)} | {order} |")
     return "\n".join(text) + f"\n\n{published}\n"
+
+
+def _order(means, names):
+    """The rows from worst to best; what is equal as it is shown has an equals sign between."""
+    order, before = "", None
+    for row in sorted(means, key=means.get):
+        sign = " = " if f"{100 * means[row]:.1f}" == before else " < "
+        order, before = order + sign + names[row], f"{100 * means[row]:.1f}"
+    return order[3:]
 
 
 LAYER_NAMES = {"baseline": "baseline", "last": "last only", "mix_1": "all, λ = 1",
@@ -356,6 +379,8 @@ def _reached(task, whole, by_row):
     if whole not in base or not ours:
         return f"{task}: not all of it was run."
     aim = summary(base[whole])[0]
+    if not aim:
+        return f"{task}: the baseline finds nothing with all {whole:,} examples."
     enough = next((n for n, results in ours.items() if summary(results)[0] >= aim), None)
     if enough is None:
         return (

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import keras
+import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import keras_plm
@@ -65,6 +66,10 @@ class _Objective:
             )
         for name, weight in own.items():
             weight.assign(weights[name])
+
+    def about_held_out(self):
+        """What a held-out loss has to be read with."""
+        return {}
 
     def save(self, out):
         """Writes the encoder's folder, and what the objective has beside it."""
@@ -188,7 +193,12 @@ class BothWays(_Objective):
         """A held-out file; its own words are spelled, and unknown where they are predicted."""
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
+        self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
         return self.model.batches(stream, words, self.settings.unroll, training=False)
+
+    def about_held_out(self):
+        """The share of its words that are predicted as the one unknown word."""
+        return {"unknown": self._unknown}
 
 
 def lexicon(files, first=None, split="punctuation"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import keras
 
-from benchmarks.objectives import OBJECTIVES, SIZES
+from benchmarks.objectives import OBJECTIVE, OBJECTIVES, SIZES
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
@@ -177,7 +177,13 @@ def pretrain(
         "corpus_sha256": [checksum(path) for path in corpus],
     }
     if init is not None:
-        described |= {"init": Path(init).resolve().name, "init_sha256": _weights_of(init)}
+        described |= {
+            "init": Path(init).resolve().name,
+            "init_sha256": _weights_of(init),
+            "init_objective": (Path(init) / OBJECTIVE).is_file(),
+            "size": None,  # both are those of `init`
+            "vocabulary_size": None,
+        }
     known = work / "settings.json"
     before = json.loads(known.read_text()) if known.is_file() else {}
     if (work / STATE).is_file():
@@ -191,8 +197,8 @@ def pretrain(
         changed = [k for k in {**before, **described} if before.get(k) != described.get(k)]
         if changed:
             raise ValueError(
-                "A run is resumed with the settings and text it began with; for others name "
-                "another folder. Received: "
+                f"The run in {out} is resumed with the settings and text it began with; for others "
+                "name another folder. Received: "
                 + ", ".join(
                     f"{k}={described.get(k)!r} instead of {before.get(k)!r}" for k in changed
                 )
@@ -212,7 +218,7 @@ def pretrain(
     meter = Meter(settings, work / "log.jsonl", progress)
     measured = work / "valid_before.json"
     if held_out is not None and init is not None and not measured.is_file():
-        write_json(measured, _evaluate(model, held_out))
+        write_json(measured, _evaluate(objective, held_out))
 
     def on_save(state):
         objective.save(out)
@@ -238,15 +244,15 @@ def pretrain(
     if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
         on_save(state)  # stopped between the state and the encoder
     if held_out is not None:
-        losses = _evaluate(model, held_out)
+        losses = _evaluate(objective, held_out)
         write_json(note, json.loads(note.read_text()) | {"valid": losses})
         meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
     return objective.encoder, objective.tokenizer
 
 
-def _evaluate(model, held_out):
-    losses = model.evaluate(held_out, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in losses.items()}
+def _evaluate(objective, held_out):
+    losses = objective.model.evaluate(held_out, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in losses.items()} | objective.about_held_out()
 
 
 def _weights_of(folder):

@@ -47,6 +47,15 @@ def progress_bar(description, total, unit=None):
         yield advance
 
 
+def held_out_line(when, losses):
+    """One line about held-out text."""
+    words = []
+    for name, value in losses.items():
+        number = f"{value:.1%}" if name == "unknown" else f"{value:.3f}"
+        words.append(f"{name.replace('_', ' ')} {number}")
+    return f"held-out text {when}: {', '.join(words)}"
+
+
 def pretraining_line(entry, steps):
     """One line about a stretch of pre-training."""
     words = [f"step {entry['step']}/{steps}", f"loss {entry['loss']:.3f}"]

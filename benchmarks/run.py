@@ -21,6 +21,7 @@ from benchmarks.settings import policy, setting
 from keras_plm.data import check_word_vectors, fingerprint, label_ids, label_names
 from keras_plm.features import choice_name
 from keras_plm.heads import Classifier
+from keras_plm.readouts import PLACES
 from keras_plm.resume import set_seed
 from keras_plm.transfer import (
     SCHEDULES,
@@ -81,27 +82,33 @@ class Run:
                 "Only the methods features and untrained choose layers. "
                 f"Received: method={self.method!r}, layers={self.layers!r}"
             )
+        if self.placement not in PLACES:
+            raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.placement!r}")
         mixes = self.reads_features and layer_choice(self.layers).combine == "mix"
         of_words = self.reads_features and self.reader == "bilstm"
-        for name, given, allowed in (
-            ("reader", self.reader != "linear", self.reads_features),
-            ("pool", self.pool != "mean", self.reads_features and self.reader == "linear"),
-            ("precision", self.precision != "float32", not self.reads_features),
-            ("placement", self.placement != "input", of_words),
-            ("penalty", self.penalty, mixes),
-            ("mix_norm", self.mix_norm, mixes),
-            ("feature_dropout", self.feature_dropout, self.reads_features),
-            ("words", self.words, of_words),
-            ("units", self.units, of_words),
-            ("schedule", self.schedule != "linear", not self.reads_features),
-            ("layer_decay", self.layer_decay != 1.0, not self.reads_features),
-            ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features),
-            ("text_pool", self.text_pool, not self.reads_features),
-        ):
+        by_reader = "method 'features' or 'untrained' and reader 'bilstm'"
+        by_mix = "method 'features' or 'untrained' and a mix of layers, 'elmo_mix' say"
+        by_features, by_training = "method 'features' or 'untrained'", "a method that trains all"
+        for name, given, allowed, needed in (
+            ("reader", self.reader != "linear", self.reads_features, by_features),
+            ("pool", self.pool != "mean", self.reads_features and self.reader == "linear",
+             by_features + " and reader 'linear'"),
+            ("precision", self.precision != "float32", not self.reads_features, by_training),
+            ("placement", self.placement != "input", of_words, by_reader),
+            ("penalty", self.penalty, mixes, by_mix),
+            ("mix_norm", self.mix_norm, mixes, by_mix),
+            ("feature_dropout", self.feature_dropout, self.reads_features, by_features),
+            ("words", self.words, of_words, by_reader),
+            ("units", self.units, of_words, by_reader),
+            ("schedule", self.schedule != "linear", not self.reads_features, by_training),
+            ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
+            ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features, by_training),
+            ("text_pool", self.text_pool, not self.reads_features, by_training),
+        ):  # fmt: skip
             if given and not allowed:
                 raise ValueError(
-                    f"`{name}` has no effect here. Received: method={self.method!r}, "
-                    f"reader={self.reader!r}, layers={self.layers!r}, "
+                    f"`{name}` has no effect here, it needs {needed}. Received: "
+                    f"method={self.method!r}, reader={self.reader!r}, layers={self.layers!r}, "
                     f"{name}={getattr(self, name)!r}"
                 )
         if self.placement == "output" and not self.words:

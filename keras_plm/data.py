@@ -323,8 +323,20 @@ def check_word_vectors(words):
     """Raises unless `words` is an encoder of one vector per word."""
     if not callable(getattr(words, "tokenizer", None)):
         raise ValueError(
-            "`words` is a `WordVectors`, the encoder itself. "
+            "`words` must be an encoder of one vector per word, a `WordVectors`; the command "
+            "`python -m benchmarks vectors` makes a folder of one for `keras_plm.load`. "
             f"Received: an object of type {type(words).__name__}"
+        )
+
+
+def check_stateless(encoder):
+    """Raises if what `encoder` gives depends on what it read before."""
+    rows = getattr(encoder, "carried_rows", 0)
+    if rows:
+        raise ValueError(
+            "Texts are sorted by length or shuffled here, and carried states would leak from one "
+            "into another: build the encoder with carried_rows=0, or call it yourself, on "
+            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={rows}"
         )
 
 

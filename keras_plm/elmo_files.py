@@ -18,11 +18,12 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
     """An ELMo from the two files that allenai/bilm-tf and AllenNLP read.
 
     Its tokenizer is `tokenizers.Characters()`. The originals' vectors depend on what was read
-    before; for the same ones give `carried_rows` and the sentences in the same order.
+    before; for the same ones give `carried_rows`, and the sentences in the same order to the
+    encoder itself, `encoder(tokenizer.pack(sentences))`; `encoder.reset_states()` forgets.
 
     Args:
-        options: Path of the options, a JSON file.
-        weights: Path of the weights, an HDF5 file.
+        options: Path of the options, a JSON file on this machine.
+        weights: Path of the weights, an HDF5 file on this machine.
         carried_rows, dropout, dtype: As in `ELMo`.
 
     Returns:
@@ -89,6 +90,8 @@ def save_elmo(options, weights, encoder):
         },
     }
     options, weights = Path(options), Path(weights)
+    for path in (options, weights):
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = weights.with_name(weights.name + ".tmp")
     with h5py.File(temporary, "w") as file:
         for key, (variables, shape) in _places(encoder):
@@ -154,10 +157,20 @@ def _read_options(path):
                 )
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON. Received: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
         raise ValueError(
             f"{path} must hold the options of an ELMo, `lstm` and `char_cnn`. Received: no {error}"
         ) from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} must hold the options of an ELMo, objects `lstm` and `char_cnn`. "
+            f"Received: {text[:60].strip()!r}"
+        ) from error
+    for name in ("units", "projection_dim", "num_layers", "character_dim", "num_highway"):
+        if not isinstance(arguments[name], int):
+            raise ValueError(
+                f"{path}: sizes must be whole numbers. Received: {arguments[name]!r} as `{name}`"
+            )
     return arguments
 
 
@@ -166,7 +179,10 @@ def _read_weights(path):
     import h5py
 
     if not Path(path).is_file():
-        raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
+        what = "a folder" if Path(path).is_dir() else "no file"
+        raise ValueError(
+            f"The weights are an HDF5 file on this machine. Received: {os.fspath(path)!r}, {what}"
+        )
     arrays = {}
     try:
         with h5py.File(path, "r") as file:

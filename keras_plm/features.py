@@ -15,6 +15,7 @@ from keras_plm.batching import Batches
 from keras_plm.data import (
     PackedExamples,
     Unlabelled,
+    check_stateless,
     check_word_vectors,
     fingerprint,
     stack_padded,
@@ -138,11 +139,13 @@ class FeatureStore:
             feature_gb: Largest size, in gigabytes.
 
         Raises:
-            ValueError: If `pool` is unknown, the examples are pairs that the tokenizer puts in no
-                one row, or the store would be larger, with its size and what to do.
+            ValueError: If `pool` is unknown, the encoder carries states or is of another tokenizer,
+                the examples are pairs that the tokenizer puts in no one row, or the store would be
+                larger, with its size and what to do.
         """
         if pool is not None and pool not in POOLINGS:
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_stateless(encoder)
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
         paired = any(pair is not None for _, pair in texts)
         if paired and not getattr(tokenizer, "joint_pairs", True):
@@ -225,6 +228,11 @@ class FeatureStore:
         for i in range(len(source)):
             rows, x = source.rows(i), source[i][0]
             positions = x.pop("word_positions", None)
+            if set(encoder.input) - set(x):
+                raise ValueError(
+                    "Encoder and tokenizer must belong together. Received: an encoder of "
+                    f"{', '.join(encoder.input)}, a tokenizer that gives {', '.join(x)}"
+                )
             layers = np.asarray(model.predict_on_batch({k: x[k] for k in encoder.input}))
             for b, row in enumerate(rows):
                 if row < 0:
@@ -319,7 +327,7 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
     """
     choice = layer_choice(layers)
     _refuse_learned(choice, layers)
-    _refuse_string(texts)
+    _check_texts(texts)
     if not len(texts):
         width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
         return np.zeros((0, width), "float32") if pool else []
@@ -331,9 +339,14 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
     return np.concatenate(rows) if pool else rows
 
 
-def _refuse_string(texts):
+def _check_texts(texts):
     if isinstance(texts, str):
         raise ValueError(f"Give a list of texts, also of one. Received: {texts!r}")
+    for text in texts:
+        text = getattr(text, "text", text)  # of an `Example`
+        words = [text] if isinstance(text, str) else text
+        if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) for w in words):
+            raise ValueError(f"A text is a string or a list of words. Received: {text!r}")
 
 
 def _refuse_learned(choice, name):
@@ -390,7 +403,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):
     def transform(self, X):  # noqa: N803
         """(N, D) vectors of N texts."""
         self.fit(X)
-        _refuse_string(X)
+        _check_texts(X)
         choice = layer_choice(self.layers)
         count = len(self.encoder.output["layers"])
         if not len(X):

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches, run_on
-from keras_plm.data import batches, check_word_vectors
+from keras_plm.data import batches, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
 from keras_plm.metrics import SpanF1, are_spans
 from keras_plm.readers import BiAttention
@@ -99,6 +99,7 @@ class Head(FitsBatches, keras.Model):
     ):
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
+        check_stateless(encoder)
         if not frozen and not encoder.trainable:
             raise ValueError(
                 "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "

@@ -1,6 +1,7 @@
 """The two ways to use a pre-trained encoder: fine-tune it, or read features from its layers."""
 
 import dataclasses
+import numbers
 import tempfile
 
 import keras
@@ -99,7 +100,7 @@ class KeepBest(keras.callbacks.Callback):
             self.model.set_weights(self._weights)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Method:
     learning_rate: float
     epochs: int
@@ -110,11 +111,18 @@ class _Method:
     seed: int
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must lie in [0, 1). Received: {self.dropout}")
+        whole, real = numbers.Integral, numbers.Real
+        for name, kind, good, rule in (
+            ("epochs", whole, lambda x: x >= 1, "a whole number, 1 or more"),
+            ("batch_size", whole, lambda x: x >= 1, "a whole number, 1 or more"),
+            ("learning_rate", real, lambda x: 0 < x < np.inf, "a number above 0"),
+            ("warmup", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
+            ("weight_decay", real, lambda x: 0 <= x < np.inf, "a number, 0 or more"),
+            ("dropout", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not good(value):
+                raise ValueError(f"`{name}` must be {rule}. Received: {value!r}")
 
     def _schedule(self, total):
         """The learning rate of so many steps."""
@@ -152,6 +160,17 @@ def _scorer(head, examples, labels, metric, predict):
     return lambda: metric(truth, predict())
 
 
+def _check_examples(train):
+    if not len(train):
+        raise ValueError("There must be examples to train on. Received: train=[]")
+
+
+def _with_layers(method, name):
+    """The fields of a `FeatureBased` that differ with another choice of layers."""
+    mixes = layer_choice(name).combine == "mix"
+    return {"layers": name} | ({} if mixes else {"penalty": 0.0, "mix_norm": False})
+
+
 def default_metric(head, labels):
     """How a head's labels are scored: accuracy, or F1 of spans where tags mark spans."""
     if head is not Tagger:
@@ -159,7 +178,7 @@ def default_metric(head, labels):
     return metrics.span_f1 if metrics.are_spans(labels) else metrics.word_accuracy
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTune(_Method):
     """Trains encoder and output layer together on the task.
 
@@ -206,9 +225,10 @@ class FineTune(_Method):
             raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
-        if self.unfreeze_epochs < 0:
+        if not isinstance(self.unfreeze_epochs, numbers.Integral) or self.unfreeze_epochs < 0:
             raise ValueError(
-                f"`unfreeze_epochs` must be 0 or more. Received: {self.unfreeze_epochs}"
+                "`unfreeze_epochs` must be a whole number, 0 or more. "
+                f"Received: {self.unfreeze_epochs!r}"
             )
         allowed = ("pooled", *POOLINGS)
         if self.pool is not None and self.pool not in allowed:
@@ -254,6 +274,7 @@ class FineTune(_Method):
             tells the losses, the best epoch and its score.
         """
         set_seed(self.seed)
+        _check_examples(train)
         labels = labels or label_names(train)
         options = {} if self.pool is None else {"pool": self.pool}
         if options and head is not Classifier:
@@ -272,7 +293,7 @@ class FineTune(_Method):
         return model
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureBased(_Method):
     """Trains a reader on features of the frozen encoder.
 
@@ -319,6 +340,12 @@ class FeatureBased(_Method):
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
         if self._placement.place != "input":
             self._placement.check(self._reads, "given to `fit`")
+        if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
+            raise ValueError(
+                "`penalty` and `mix_norm` are of learned mixes: choose layers='mix', or leave them "
+                f"out. Received: layers={self.layers!r}, penalty={self.penalty}, "
+                f"mix_norm={self.mix_norm}"
+            )
 
     @property
     def _placement(self):
@@ -364,6 +391,7 @@ class FeatureBased(_Method):
             ValueError: If there is no reader for `words`, or placement "output" has no `words`.
         """
         self._placement.check(self._reads, words)
+        _check_examples(train)
         labels = labels or label_names(train)
         pool = self.store_pool(head)
         with tempfile.TemporaryDirectory() as temporary:
@@ -542,7 +570,7 @@ def compare_layers(
         for name in choices or distinct_choices(encoder):
             scores = []
             for seed in range(seeds):
-                reader = dataclasses.replace(method, layers=name, seed=seed)
+                reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
                 readout, _ = reader.fit_reader(
                     head, stores, train, dev, labels, metric, words=beside
                 )

@@ -102,8 +102,14 @@ def test_refuses_files_that_are_none(files, tmp_path):
     _, options, weights = files
     with pytest.raises(ValueError, match="No file"):
         load_elmo(tmp_path / "none.json", weights)
-    with pytest.raises(ValueError, match="No file"):
+    with pytest.raises(ValueError, match="an HDF5 file on this machine.*none.hdf5', no file"):
         load_elmo(options, tmp_path / "none.hdf5")
+    with pytest.raises(ValueError, match="a folder"):
+        load_elmo(options, tmp_path)
+    for text in ("[]", '{"lstm": 3, "char_cnn": {}}'):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(ValueError, match="objects `lstm` and `char_cnn`"):
+            load_elmo(tmp_path / "other.json", weights)
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ValueError, match="no whole HDF5 file"):
         load_elmo(options, weights)

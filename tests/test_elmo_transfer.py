@@ -9,7 +9,7 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import ELMo, WordVectors
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
-from keras_plm.transfer import FeatureBased, FineTune, compare_layers
+from keras_plm.transfer import FeatureBased, FineTune, compare_layers, extract_features
 from tests.checks import assert_close, to_numpy
 
 TINY = {"units": 7, "projection_dim": 5, "filters": [[1, 3], [2, 2]], "character_dim": 2}
@@ -95,6 +95,18 @@ def test_features_stand_beside_word_vectors(placement, tmp_path):
 
 
 @pytest.mark.plumbing
+def test_carried_states_do_not_leak_into_other_texts():
+    carrying, texts = ELMo(**TINY, carried_rows=2), [Example("a b", "no"), Example("c", "yes")]
+    for use in (
+        lambda: extract_features(carrying, Characters(), ["a b"]),
+        lambda: Classifier(carrying, ["no", "yes"]),
+        lambda: FineTune().fit(carrying, Classifier, Characters(), texts),
+        lambda: FeatureBased().fit(carrying, Classifier, Characters(), texts),
+    ):
+        with pytest.raises(ValueError, match="carried_rows=0.*Received: carried_rows=2"):
+            use()
+
+
 def test_layers_are_compared():
     table = compare_layers(
         elmo(),

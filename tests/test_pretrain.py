@@ -22,8 +22,9 @@ def flags(tmp_path, monkeypatch):
     text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\n" * 20)
     other = tmp_path / "other.txt"
     other.write_text("a zebra sat .\nit saw a dog .\n" * 20)
-    common = ["--sentences", "lines", "--tokens-per-batch", "20", "--unroll", "5"]
-    return {"text": text, "other": other, "common": [*common, "--model", "elmo", "--size", "tiny"]}
+    onward = ["--sentences", "lines", "--tokens-per-batch", "20", "--unroll", "5"]
+    onward += ["--model", "elmo"]
+    return {"text": text, "other": other, "onward": onward, "common": [*onward, "--size", "tiny"]}
 
 
 def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
@@ -76,22 +77,28 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
 
 @pytest.mark.plumbing
 @pytest.mark.parametrize("model", ["elmo", "bert"])
-def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path):
-    common = flags["common"]
+def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
+    common = flags["onward"]
     if model == "bert":
-        common = ["--sentences", "lines", "--tokens-per-batch", "64", "--size", "tiny"]
+        common = ["--sentences", "lines", "--tokens-per-batch", "64"]
         common += ["--max-length", "16", "--buckets", "1"]
         flags["other"].write_text("a zebra sat .\n\nit saw a dog .\n\n" * 20)
-    common = [*common, "--vocabulary-size", "60" if model == "bert" else "9"]
+    sizes = ["--vocabulary-size", "60" if model == "bert" else "9", "--size", "tiny"]
     first, second = tmp_path / "first", tmp_path / "second"
-    assert main(["pretrain", "--corpus", str(flags["text"]), *common, "--out", str(first),
+    assert main(["pretrain", "--corpus", str(flags["text"]), *common, *sizes, "--out", str(first),
                  "--tokens", "200"]) == 0  # fmt: skip
     onward = ["pretrain", "--corpus", str(flags["other"]), "--valid", str(flags["other"]), *common]
     onward += ["--init", str(first), "--out", str(second), "--tokens", "400"]
     assert main(onward) == 0
     note = json.loads((second / "pretraining.json").read_text())
     assert note["init"] == "first" and note["valid_before"]["loss"] > note["valid"]["loss"]
+    assert note["size"] is None and note["vocabulary_size"] is None and note["init_objective"]
+    shown = capsys.readouterr().out
+    assert "held-out text before: " in shown and "held-out text after: " in shown
+    assert main([*onward, *sizes[2:]]) == 2
+    assert "keeps its size and its vocabulary: leave --size out" in capsys.readouterr().err
     if model == "elmo":
+        assert "unknown" in note["valid"] and "unknown" in shown
         assert Words.load(second / WORDS).vocabulary == Words.load(first / WORDS).vocabulary
     assert (second / OBJECTIVE).is_file()
     before = [keras_plm.load(f)[0].get_weights() for f in (first, second)]
@@ -105,6 +112,7 @@ def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
     assert main([*command, "--out", str(first), "--samples", "0"]) == 0
     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(first / WORDS)
+    command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "second"), "--init", str(first)]) == 2
     assert "is of another objective" in capsys.readouterr().err
 
@@ -140,7 +148,7 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
 
     pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     keras_plm.save(tmp_path / "bert", BERT(6, 1, 1, 4, 4), pieces)
-    command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
+    command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "o"), "--init", str(tmp_path / "bert")]) == 2
     assert "a model of the same kind, elmo" in capsys.readouterr().err
 

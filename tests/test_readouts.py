@@ -309,7 +309,7 @@ def test_bad_input_is_explained():
     for method, words, match in [
         (FeatureBased(), word_vectors(), "Word vectors need a reader"),
         (FeatureBased(reader="bilstm", placement="output"), None, "give `words`"),
-        (FeatureBased(reader="bilstm"), TOKENIZER, "is a `WordVectors`.*WordPiece"),
+        (FeatureBased(reader="bilstm"), TOKENIZER, "a `WordVectors`.*WordPiece"),
     ]:
         with pytest.raises(ValueError, match=match):
             method.fit(model, Classifier, TOKENIZER, rows, words=words)

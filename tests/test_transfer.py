@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from keras_plm.data import PackedExamples
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.layers import LayerChoice
+from keras_plm.tokenizers import Characters
 from keras_plm.transfer import (
     LAYER_CHOICES,
     FeatureBased,
@@ -241,7 +242,8 @@ class TestFineTuningOfAnELMo:
         for options, match in [
             ({"schedule": "cosine"}, "`schedule` must be one of .*'cosine'"),
             ({"layer_decay": 0.0}, r"`layer_decay` must lie in \(0, 1\]. Received: 0.0"),
-            ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be 0 or more. Received: -1"),
+            ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be a whole number.* Received: -1"),
+            ({"unfreeze_epochs": 0.5}, "Received: 0.5"),
             ({"pool": "sum"}, "`pool` must be None or one of .*'sum'"),
         ]:
             with pytest.raises(ValueError, match=match):
@@ -404,8 +406,29 @@ def test_bad_input_is_explained():
         FeatureBased(reader="lstm")
     with pytest.raises(ValueError, match="`pool` must be"):
         FeatureBased(pool="sum")
-    with pytest.raises(ValueError, match="`epochs` must be 1 or more"):
-        FineTune(epochs=0)
+    for options, match in [
+        ({"epochs": 0}, "`epochs` must be a whole number, 1 or more. Received: 0"),
+        ({"batch_size": 2.5}, "`batch_size` must be a whole number"),
+        ({"learning_rate": "mix"}, "`learning_rate` must be a number above 0. Received: 'mix'"),
+        ({"warmup": 2.0}, "`warmup` must be a share"),
+    ]:
+        for method in (FineTune, FeatureBased):
+            with pytest.raises(ValueError, match=match):
+                method(**options)
+    with pytest.raises(TypeError):
+        FeatureBased("mix")  # which would be the rate
+    with pytest.raises(ValueError, match="`penalty` and `mix_norm` are of learned mixes"):
+        FeatureBased(layers="last", penalty=0.1)
+    for method in (FineTune(), FeatureBased()):
+        with pytest.raises(ValueError, match="must be examples to train on"):
+            method.fit(encoder(), Classifier, TOKENIZER, [])
+    for texts_given in ([None], [["a", ["b"]]]):
+        with pytest.raises(ValueError, match="a string or a list of words"):
+            extract_features(encoder(), TOKENIZER, texts_given)
+    with pytest.raises(ValueError, match="must belong together.*character_ids"):
+        extract_features(encoder(), Characters(), ["a"])
+    with pytest.raises(ValueError, match="A text is"):
+        FeatureExtractor(encoder(), TOKENIZER).transform([3])
     with pytest.raises(ValueError, match="`pool` must be None or one of"):
         extract_features(encoder(), TOKENIZER, ["a"], pool="average")
     with pytest.raises(ValueError, match="Give a list of texts"):
