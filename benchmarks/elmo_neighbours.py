@@ -274,11 +274,12 @@ def markdown(folder):
             f"Received: {', '.join(r['encoder'] for r in found)} on different ones in {folder}"
         )
     counts = found[0]["counts"]
+    chances = [part.get("chance") for part in (found[0]["metrics"], found[0]["noun and verb"])]
+    chances = ["" if chance is None else f"{100 * chance:.1f}" for chance in chances]
     head = (
         f"| nearest other occurrence of the same word | all words | nouns that are verbs too |\n"
         f"|---|---:|---:|\n"
-        f"| chance | {100 * found[0]['metrics']['chance']:.1f} | "
-        f"{100 * found[0]['noun and verb'].get('chance', np.nan):.1f} |\n"
+        f"| chance | {' | '.join(chances)} |\n"
     )
     rows, encoders = [], {}
     for r in sorted(found, key=lambda r: (_order(r), r["encoder"], r["seed"])):
