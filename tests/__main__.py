@@ -22,6 +22,7 @@ def run(backend, arguments):
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
         # Small tests in two processes of one thread each, not one after another in two threads.
         command += ["-n", "2", "--dist", "worksteal", "-W", "ignore"]
+        command += ["--durations", "20", "--durations-min", "5"]  # who takes the time
         environment = {
             **os.environ,
             "KERAS_BACKEND": backend,
