@@ -12,7 +12,7 @@ import numpy as np
 
 import keras_plm
 from benchmarks import records, vectors
-from benchmarks.report import read_results, settings_of
+from benchmarks.report import add_seed, read_results
 from benchmarks.run import Bench, Run, summary
 from benchmarks.tasks import TASKS
 from benchmarks.vectors import BOOKS, Vectors
@@ -217,13 +217,7 @@ def cells(folder, rows, limited=False):
             of_cell = found.setdefault((task, encoder, words), {}).setdefault(
                 (row, r["counts"]["train"]), []
             )
-            if of_cell and settings_of(of_cell[0]) != settings_of(r):
-                raise ValueError(
-                    "Seeds of one run share settings, data and encoder: remove the older files. "
-                    f"Received: {r['run']} on {task} with seeds {of_cell[0]['seed']} and "
-                    f"{r['seed']} of different runs"
-                )
-            of_cell.append(r)
+            add_seed(r, of_cell)
     if not found:
         raise ValueError(
             f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "

@@ -99,11 +99,11 @@ def rows_of(results):
         if result["method"] not in TRAINED:
             common.append("precision")  # theirs is float32
         row = rows.setdefault((result["encoder"], describe(result, common)), {})
-        _add(result, row.setdefault(result["task"], []))
+        add_seed(result, row.setdefault(result["task"], []))
     return rows
 
 
-def _add(result, of_cell):
+def add_seed(result, of_cell):
     """Puts a result beside the other seeds of its run."""
     if of_cell and settings_of(of_cell[0]) != settings_of(result):
         raise ValueError(
@@ -186,12 +186,12 @@ def layer_figure(results, task):
         if result["method"] == "features":
             words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
             words += variant(result["fields"])
-            _add(result, rows.setdefault(", ".join(words), []))
+            add_seed(result, rows.setdefault(", ".join(words), []))
         elif result["method"] == "untrained":
-            _add(result, untrained.setdefault((result["encoder"], result["run"]), []))
+            add_seed(result, untrained.setdefault((result["encoder"], result["run"]), []))
         else:
             words = [describe(result), *(_field(result, name) for name in of_line)]
-            _add(result, lines.setdefault(", ".join(words), []))
+            add_seed(result, lines.setdefault(", ".join(words), []))
     table = []
     for name, of_cell in rows.items():
         mean, deviation, n = summary(of_cell)

@@ -113,7 +113,7 @@ def test_layers_are_compared():
         Characters(),
         {"train": TEXTS, "dev": TEXTS, "test": TEXTS},
         Classifier,
-        FeatureBased(epochs=1),
+        FeatureBased(layers="mix", epochs=1, penalty=0.01),  # which single layers have not
         choices=["embeddings", "layer_1", "top", "mix"],
         seeds=1,
     )

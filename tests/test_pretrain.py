@@ -98,7 +98,11 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
     assert main([*onward, *sizes[2:]]) == 2
     assert "keeps its size and its vocabulary: leave --size out" in capsys.readouterr().err
     if model == "elmo":
-        assert "unknown" in note["valid"] and "unknown" in shown
+        known = set(Words.load(first / WORDS).vocabulary)
+        words = flags["other"].read_text().split()
+        unknown = sum(word not in known for word in words)
+        assert 0 < unknown < len(words) and "unknown" in shown
+        assert note["valid"]["unknown"] == pytest.approx(unknown / len(words))
         assert Words.load(second / WORDS).vocabulary == Words.load(first / WORDS).vocabulary
     assert (second / OBJECTIVE).is_file()
     before = [keras_plm.load(f)[0].get_weights() for f in (first, second)]
