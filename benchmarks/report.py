@@ -211,8 +211,8 @@ def speed_markdown(path, *others):
     """The tables of files that the command `speed` wrote.
 
     BERT's rates, and ours as ratios to the peers', have a column for each contestant. Other kinds
-    of work have a row for each peer and a column for each file, named by its backend, of our rate,
-    the peer's, and the median ratio.
+    of work have a row for each peer of each way of ours, and a column for each file, named by its
+    backend, of our rate, the peer's, and the median ratio.
     """
     reports = [read_json(p) for p in (path, *others)]
     tables = [_bert_speed(reports[0]["results"]), _speed_by_backend(reports)]
@@ -264,22 +264,23 @@ def _speed_by_backend(reports):
     for report in reports:
         for name, work in report["results"].items():
             rows = {} if _of_bert(work) else work["contestants"]
-            for row in rows.values():
+            for contestant, row in rows.items():
+                way = f"{name}{contestant.removeprefix(OURS[0])}: {work['unit']}"
                 for peer, ratio in row["ratios"].items():
                     rates = f"{_rate(row['per_second'])} : {_rate(rows[peer]['per_second'])}"
                     memory = ""
                     if "peak_mb" in row:
                         memory = f"; {row['peak_mb']:,.0f} : {rows[peer]['peak_mb']:,.0f} MB"
-                    of_peer = cells.setdefault((f"{name}: {work['unit']}", peer), {})
+                    of_peer = cells.setdefault((way, peer), {})
                     of_peer[report["backend"]] = f"{rates} ({ratio:.2f}){memory}"
     if not cells:
         return ""
     backends = list(dict.fromkeys(report["backend"] for report in reports))
     lines = [f"| per second, ours : | the peer's | {' | '.join(backends)} |"]
     lines.append("|---|---|" + "---:|" * len(backends))
-    for (name, peer), found in cells.items():
+    for (way, peer), found in cells.items():
         shown = " | ".join(found.get(backend, "") for backend in backends)
-        lines.append(f"| {name} | {peer} | {shown} |")
+        lines.append(f"| {way} | {peer} | {shown} |")
     return "\n".join(lines) + "\n"
 
 

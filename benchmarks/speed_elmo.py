@@ -2,7 +2,8 @@
 
 `lstm` trains one projected layer of both directions, as one layer of a Keras model, beside
 `torch.nn.LSTM(proj_size=...)`, which has no clips, and beside the plain loop over steps that a
-backend differentiates by itself. torch runs in the same process whichever backend Keras has.
+backend differentiates by itself; ours and torch's also with products in bfloat16. torch runs in the
+same process whichever backend Keras has.
 
 Shapes: B rows, T steps, n cells, P width of a direction.
 """
@@ -25,6 +26,7 @@ from keras_plm.tokenizers import Characters
 KINDS = ("lstm", "bilm", "encode_words", "reader")
 OURS, CACHED, LOOP = "keras_plm", "keras_plm, cached words", "a loop over steps"
 TORCH, KERAS = "torch.nn.LSTM", "keras.layers.LSTM"
+OURS_HALF, TORCH_HALF = f"{OURS}, bfloat16", f"{TORCH}, bfloat16"
 PROJECTED = [(32, 20, "small"), (32, 64, "small"), (32, 20, "original"), (32, 64, "original")]
 READERS = [(32, 32, 256, 128), (32, 64, 300, 300)]  # B, T, width of the features, units
 VOCABULARY, SAMPLES = 50_000, 8192
@@ -109,15 +111,26 @@ def projected(settings, batch, steps, size):
     x = rng.normal(size=(batch, steps, width)).astype("float32")
     y = rng.normal(size=(batch, steps, 2 * width)).astype("float32")
 
-    def layer(kind):
-        return lambda: _trained(BothWays(kind(units, width), kind(units, width)), x, y, turns)
+    def layer(kind, dtype="float32"):
+        def make():
+            ahead, back = (kind(units, width, dtype=dtype) for _ in range(2))
+            return _trained(BothWays(ahead, back, dtype=dtype), x, y, turns)
+
+        return make
+
+    def torch(half):
+        return lambda: _torch_trained(width, units, x, y, turns, half, proj_size=width)
 
     makers = {
-        TORCH: lambda: _torch_trained(width, units, x, y, turns, proj_size=width),
+        TORCH: torch(half=False),
+        TORCH_HALF: torch(half=True),
         LOOP: layer(LoopedLSTM),
         OURS: layer(ProjectedLSTM),
+        OURS_HALF: layer(ProjectedLSTM, "mixed_bfloat16"),
     }
-    return Work(makers, batch * steps * turns, "words", {OURS: (TORCH, LOOP)})
+    beside = {OURS: (TORCH, LOOP), OURS_HALF: (TORCH, TORCH_HALF)}
+    half = frozenset({OURS_HALF, TORCH_HALF})
+    return Work(makers, batch * steps * turns, "words", beside, half=half)
 
 
 def reader(settings, batch, steps, width, units):
@@ -147,8 +160,10 @@ def _trained(layer, x, y, turns):
     return lambda: [model.train_on_batch(x, y) for _ in range(turns)]
 
 
-def _torch_trained(width, units, x, y, turns, **options):
+def _torch_trained(width, units, x, y, turns, half=False, **options):
     """The same steps as one writes them in torch."""
+    import contextlib
+
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -157,7 +172,10 @@ def _torch_trained(width, units, x, y, turns, **options):
 
     def step():
         inputs, wanted = (torch.from_numpy(array).to(device) for array in (x, y))
-        loss = torch.nn.functional.mse_loss(layer(inputs)[0], wanted)
+        narrow = torch.autocast(device, torch.bfloat16) if half else contextlib.nullcontext()
+        with narrow:
+            outputs = layer(inputs)[0]
+        loss = torch.nn.functional.mse_loss(outputs.float(), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -173,15 +191,18 @@ def pretraining(settings, batch, steps, size):
     """
     turns = max(settings.steps // (4 if size == "original" else 1), 1)
 
-    def ours():
-        model = BiLM(ELMo(**ELMO_SIZES[size]), VOCABULARY, SAMPLES, rows=batch)
+    def ours(dtype):
+        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, rows=batch)
         model.compile()
         stream, lexicon = _made_up_text(settings.seed, batch * (steps + 25) * 4)
         batches = model.batches(stream, lexicon, steps)
         x, y, _ = batches[0]
         return lambda: [model.train_on_batch(x, y) for _ in range(turns)]
 
-    return Work({OURS: ours}, batch * steps * turns, "words", {})
+    policies = {OURS: "float32", OURS_HALF: "mixed_bfloat16"}
+    makers = {name: functools.partial(ours, policy) for name, policy in policies.items()}
+    amount, half = batch * steps * turns, frozenset({OURS_HALF})
+    return Work(makers, amount, "words", {OURS_HALF: (OURS,)}, half=half)
 
 
 class _Stream:

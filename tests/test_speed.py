@@ -63,8 +63,8 @@ def test_translation_trains_in_both_precisions(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "translate"])
     rows = results["translate tiny"]["contestants"]
     assert {speed_translator.OURS, speed_translator.OURS_HALF} <= set(rows)
-    for peer in (speed_translator.TORCH, speed_translator.TORCH_HALF):
-        assert (f"| translate tiny: tokens | {peer} |" in table) == (peer in rows)
+    for way, peer in (("", speed_translator.TORCH), (", bfloat16", speed_translator.TORCH_HALF)):
+        assert (f"| translate tiny{way}: tokens | {peer} |" in table) == (peer in rows)
 
 
 def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
@@ -262,6 +262,9 @@ def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
     cached = results["encode sentences, ELMo small"]["contestants"][speed_elmo.CACHED]
     assert cached["ratios"][speed_elmo.OURS] > 0
     assert "| train reader 2x3x5: words | keras.layers.LSTM |" in table
+    assert "| encode sentences, ELMo small, cached words: sentences | keras_plm |" in table
+    assert "| train biLSTM 5/3, 2x3, bfloat16: words | torch.nn.LSTM |" in table
+    assert "| train biLSTM 5/3, 2x3, bfloat16: words | torch.nn.LSTM, bfloat16 |" in table
 
 
 @pytest.mark.parametrize("clip", [0.1, 3.0])
