@@ -86,7 +86,7 @@ def add_pretrain(commands):
 
 
 def run_pretrain(flags):
-    from benchmarks.objectives import OBJECTIVE
+    from benchmarks.objectives import about_init
     from benchmarks.pretrain import Pretraining, pretrain
     from benchmarks.progress import console, held_out_line, pretraining_line, progress_bar
     from benchmarks.records import read_json
@@ -101,11 +101,8 @@ def run_pretrain(flags):
                     f"--{name.replace('_', '-')} out. Received: {getattr(flags, name)!r} beside "
                     f"--init {flags.init}"
                 )
-        if not (Path(flags.init) / OBJECTIVE).is_file():
-            console.print(
-                f"{flags.init} keeps no {OBJECTIVE}: what predicts words begins anew, so that a "
-                "loss before says nothing about the encoder."
-            )
+        for line in about_init(settings, Path(flags.init)):
+            console.print(line)
     with progress_bar("pre-training", settings.steps) as advance:
 
         def progress(entry):
@@ -473,6 +470,9 @@ def run_report(flags):
         named(SUITES[flags.suite].scales, flags.scale, "scale")
     kept = folder(root, flags.suite, flags.scale)
     marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
+    if not kept.is_dir():
+        there = [path.name for path in sorted(root.glob("*/"))]
+        named(dict.fromkeys((*SUITES, *marks, *there)), flags.suite, "suite")
     if flags.readme and flags.suite not in (*marks, *SUITES):
         raise ValueError(
             f"README shows the suites {', '.join((*marks, *SUITES))}. "

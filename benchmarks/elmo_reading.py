@@ -161,7 +161,7 @@ def run_readings(
 
 def scales(rows, shares=(1.0,)):
     """A suite's runs at each scale."""
-    few = {"learning_rates": "1e-2", "units": 4, "batch_size": 16}
+    few = {"learning_rates": "1e-2", "units": 4, "batch_size": 64}
     tiny = Reading(
         rows,
         tuple(share for share in shares if share in (0.25, 1.0)),
@@ -248,9 +248,11 @@ def _table(folder, rows, names, published):
         of_row = {row: results for (row, _), results in found.items()}
         means = {row: summary(results)[0] for row, results in of_row.items()}
         metric = next(iter(next(iter(of_row.values()))[0]["metrics"])).replace("_", " ")
-        best = max(means.values())
+        best = max(means.values()) if len(set(means.values())) > 1 else None
         numbers = [
-            f"**{shown(of_row[row])}**" if means.get(row) == best else shown(of_row.get(row))
+            f"**{shown(of_row[row])}**"
+            if row in means and means[row] == best
+            else shown(of_row.get(row))
             for row in rows
         ]
         order = _order(means, names)

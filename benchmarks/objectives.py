@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import keras_plm
+from benchmarks.records import read_json
 from benchmarks.settings import policy
 from keras_plm.models import BERT, BERT_SIZES, ELMO_SIZES, ELMo
 from keras_plm.optimization import AdaGrad, AdamW, WarmupLinearDecay
@@ -199,6 +200,31 @@ class BothWays(_Objective):
     def about_held_out(self):
         """The share of its words that are predicted as the one unknown word."""
         return {"unknown": self._unknown}
+
+
+def about_init(settings, init):
+    """What is to be known before an encoder goes on, in lines; what is wrong `build` says.
+
+    Args:
+        settings: A `Pretraining`.
+        init: The encoder's folder.
+    """
+    config = init / "config.json"
+    kind = read_json(config).get("model") if config.is_file() else None
+    if kind != OBJECTIVES[settings.model].kind.__name__:
+        return
+    if not (init / OBJECTIVE).is_file():
+        yield (
+            f"{init} keeps no {OBJECTIVE}: what predicts words begins anew, so that a loss before "
+            "says nothing about the encoder."
+        )
+    if settings.model == "elmo" and (init / WORDS).is_file():
+        split = Words.load(init / WORDS).split
+        if split != settings.split:
+            yield (
+                f"{init} learned of words that end at {split}; with --split {settings.split} some "
+                "words are others, more of them unknown at first."
+            )
 
 
 def lexicon(files, first=None, split="punctuation"):

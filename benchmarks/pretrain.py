@@ -81,7 +81,9 @@ class Pretraining:
         "punctuation", "elmo: words end at white space and 'punctuation', or at 'spaces' alone"
     )
     unroll: int = setting(20, "elmo: steps through which gradients go back")
-    samples: int = setting(2048, "elmo: words that stand for all in training; 0 takes all")
+    samples: int = setting(
+        2048, "elmo: words that stand for all in training, if there are more; 0 takes all"
+    )
 
     def __post_init__(self):
         if self.size not in SIZES.get(self.model, ()):

@@ -15,6 +15,7 @@ from benchmarks.records import environment, read_json, write_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
 from keras_plm.models import BERT_SIZES
+from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 
 WORK = (
@@ -45,12 +46,14 @@ class Speed:
         "8x12x512x64,32x8x128x64", "of attention: batch x heads x length x head width"
     )
     translators: str = setting("small,medium", "which Transformers, to decode and translate")
+    elmos: str = setting("small,original", "which sizes of ELMo, for lstm and bilm")
     written: int = setting(64, "tokens that decoding writes for each source")
     words: int = setting(1_000_000, "of the text that n-grams and word vectors read in a turn")
     rows: int = setting(50_000, "of the file of vectors that is read")
 
     def __post_init__(self):
-        known = {"sizes": BERT_SIZES, "work": WORK, "translators": TRANSFORMER_SIZES}
+        known = {"sizes": BERT_SIZES, "work": WORK, "translators": TRANSFORMER_SIZES,
+                 "elmos": ELMO_SIZES}  # fmt: skip
         for name, names in known.items():
             wrong = [part for part in getattr(self, name).split(",") if part not in names]
             if wrong:
@@ -157,7 +160,7 @@ def _timed_before(report, out):
         settings = dataclasses.asdict(Speed()) | of["settings"]
         # Results with more contestants than are asked for do as well.
         settings["half"] = settings["half"] or not report["settings"]["half"]
-        chosen = ("sizes", "work", "shapes", "translators")  # part of each result's name
+        chosen = ("sizes", "work", "shapes", "translators", "elmos")  # part of each result's name
         settings = {k: v for k, v in settings.items() if k not in chosen}
         return settings, of.get("sentences"), of["device"], of["backend"], of["versions"]
 

@@ -9,6 +9,7 @@ Shapes: B rows, T steps, n cells, P width of a direction.
 """
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -27,7 +28,7 @@ KINDS = ("lstm", "bilm", "encode_words", "reader")
 OURS, CACHED, LOOP = "keras_plm", "keras_plm, cached words", "a loop over steps"
 TORCH, KERAS = "torch.nn.LSTM", "keras.layers.LSTM"
 OURS_HALF, TORCH_HALF = f"{OURS}, bfloat16", f"{TORCH}, bfloat16"
-PROJECTED = [(32, 20, "small"), (32, 64, "small"), (32, 20, "original"), (32, 64, "original")]
+PROJECTED = [(32, 20), (32, 64)]  # B, T
 READERS = [(32, 32, 256, 128), (32, 64, 300, 300)]  # B, T, width of the features, units
 VOCABULARY, SAMPLES = 50_000, 8192
 
@@ -46,7 +47,7 @@ def works(kind, settings, sentences):
     make = {"lstm": projected, "bilm": pretraining}[kind]
     words = {"lstm": "train biLSTM", "bilm": "pre-train ELMo"}[kind]
     found = {}
-    for batch, steps, size in PROJECTED:
+    for size, (batch, steps) in itertools.product(settings.elmos.split(","), PROJECTED):
         units, width = (ELMO_SIZES[size][name] for name in ("units", "projection_dim"))
         name = f"{words} {units}/{width}, {batch}x{steps}"
         found[name] = functools.partial(make, settings, batch, steps, size)

@@ -340,6 +340,15 @@ def check_stateless(encoder):
         )
 
 
+def check_first(pool, tokenizer):
+    """Raises if a text's first vector is asked for and no [CLS] stands there."""
+    if pool == "cls" and not getattr(tokenizer, "has_cls", True):
+        raise ValueError(
+            "`pool='cls'` is for encoders that put a [CLS] before a text; take 'mean' or 'max'. "
+            f"Received: {type(tokenizer).__name__}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Unlabelled:
     """A text, or a pair of texts, without its label."""

@@ -47,8 +47,16 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
                 f"{weights} must hold the weights of {options}. Received: {key!r} of shape "
                 f"{arrays[key].shape} instead of {shape}"
             )
+        if arrays[key].dtype.kind != "f":
+            raise ValueError(
+                f"{weights}: weights must be floats. Received: {arrays[key].dtype} in {key!r}"
+            )
+        with np.errstate(over="ignore"):
+            arrays[key] = arrays[key].astype("float32")
         if not np.isfinite(arrays[key]).all():
-            raise ValueError(f"{weights}: weights must be finite. Received: another in {key!r}")
+            raise ValueError(
+                f"{weights}: weights must be finite in float32. Received: another in {key!r}"
+            )
     for key, (variables, _) in places.items():
         ends = np.cumsum([variable.shape[0] for variable in variables])[:-1]
         parts = np.split(arrays[key], ends) if len(variables) > 1 else [arrays[key]]
@@ -65,7 +73,7 @@ def save_elmo(options, weights, encoder):
         encoder: The `ELMo`.
 
     Raises:
-        ValueError: If `encoder` is none.
+        ValueError: If `encoder` is none, or a path is a folder or that of both files.
     """
     import h5py
 
@@ -90,6 +98,10 @@ def save_elmo(options, weights, encoder):
         },
     }
     options, weights = Path(options), Path(weights)
+    folder = next((path for path in (options, weights) if path.is_dir()), None)
+    if folder or options.resolve() == weights.resolve():
+        what = f"the folder {str(folder)!r}" if folder else f"{str(options)!r} for both"
+        raise ValueError(f"`options` and `weights` are paths of two files. Received: {what}")
     for path in (options, weights):
         path.parent.mkdir(parents=True, exist_ok=True)
     temporary = weights.with_name(weights.name + ".tmp")
@@ -133,7 +145,7 @@ def _places(encoder):
 def _read_options(path):
     """The arguments of `ELMo` that an options file gives."""
     with open_text(path) as file:
-        text = "".join(file)
+        text = "".join(file).removeprefix("\ufeff")
     try:
         options = json.loads(text)
         lstm, characters = options["lstm"], options["char_cnn"]
@@ -143,7 +155,7 @@ def _read_options(path):
             "num_layers": lstm["n_layers"],
             "cell_clip": lstm.get("cell_clip"),
             "projection_clip": lstm.get("proj_clip"),
-            "use_skip_connections": bool(lstm.get("use_skip_connections", False)),
+            "use_skip_connections": lstm.get("use_skip_connections", False),
             "filters": characters["filters"],
             "character_dim": characters["embedding"]["dim"],
             "num_highway": characters.get("n_highway") or 0,
@@ -152,7 +164,8 @@ def _read_options(path):
         for name, value in (("n_characters", CHARACTERS), ("max_characters_per_token", WIDTH)):
             if characters[name] != value:
                 raise ValueError(
-                    f"{path}: `{name}` must be {value}, as in every released ELMo. "
+                    f"{path}: `{name}` must be {value}, as in every released ELMo; bilm-tf trains "
+                    "with 261 characters and asks to write 262 before the weights are used. "
                     f"Received: {characters[name]!r}"
                 )
     except json.JSONDecodeError as error:
@@ -166,11 +179,24 @@ def _read_options(path):
             f"{path} must hold the options of an ELMo, objects `lstm` and `char_cnn`. "
             f"Received: {text[:60].strip()!r}"
         ) from error
+
+    def check(name, fits, rule):
+        if not fits:
+            raise ValueError(f"{path}: {rule}. Received: {arguments[name]!r} as `{name}`")
+
     for name in ("units", "projection_dim", "num_layers", "character_dim", "num_highway"):
-        if not isinstance(arguments[name], int):
-            raise ValueError(
-                f"{path}: sizes must be whole numbers. Received: {arguments[name]!r} as `{name}`"
-            )
+        check(name, type(arguments[name]) is int, "sizes must be whole numbers")
+    pairs = arguments["filters"]
+    whole = isinstance(pairs, list) and all(
+        isinstance(pair, list) and [type(size) for size in pair] == [int, int] for pair in pairs
+    )
+    check("filters", whole, "filters must be pairs of whole numbers, width and number")
+    for name in ("cell_clip", "projection_clip"):
+        value = arguments[name]
+        fits = value is None or type(value) in (int, float)
+        check(name, fits, "a clip must be a number, or null for none")
+    skip = arguments["use_skip_connections"]
+    check("use_skip_connections", isinstance(skip, bool), "connections are true or false")
     return arguments
 
 
@@ -191,7 +217,7 @@ def _read_weights(path):
                     arrays.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
                 )
             )
-    except OSError as error:
+    except (OSError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"{path} is no whole HDF5 file; was its copy interrupted? Received: {error}"
         ) from error

@@ -15,6 +15,7 @@ from keras_plm.batching import Batches
 from keras_plm.data import (
     PackedExamples,
     Unlabelled,
+    check_first,
     check_stateless,
     check_word_vectors,
     fingerprint,
@@ -135,16 +136,19 @@ class FeatureStore:
             encoder: The frozen encoder.
             tokenizer: The encoder's.
             examples: A list of `Example`, of texts or of lists of words.
-            pool: `"cls"`, `"mean"` or `"max"` for one vector per text; `None` for one per word.
+            pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer
+                puts in its row, marks too; `None` for one per word.
             feature_gb: Largest size, in gigabytes.
 
         Raises:
-            ValueError: If `pool` is unknown, the encoder carries states or is of another tokenizer,
-                the examples are pairs that the tokenizer puts in no one row, or the store would be
-                larger, with its size and what to do.
+            ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
+                carries states or is of another tokenizer, the examples are pairs that the tokenizer
+                puts in no one row, a feature is beyond float16, or the store would be larger, with
+                its size and what to do.
         """
         if pool is not None and pool not in POOLINGS:
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_first(pool, tokenizer)
         check_stateless(encoder)
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
         paired = any(pair is not None for _, pair in texts)
@@ -241,6 +245,12 @@ class FeatureStore:
                     vectors = layers[b][positions[b, : sizes[row]]]  # (W, L + 1, D)
                 else:
                     vectors = _pool(layers[b, x["padding_mask"][b]], pool)[None]
+                highest = np.abs(vectors).max(initial=0)
+                if not highest <= np.finfo(array.dtype).max:
+                    raise ValueError(
+                        "Features are kept in float16, whose largest number is 65504; are these "
+                        f"trained weights? Received: features as large as {highest:g}"
+                    )
                 array[begins[row] : begins[row] + sizes[row]] = vectors
 
     def vectors(self, example, choice):
@@ -315,15 +325,16 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
         tokenizer: The encoder's.
         texts: A list of texts or of lists of words.
         layers: As `layer_choice` takes it; not one whose weights are learned.
-        pool: `"cls"`, `"mean"` or `"max"` for one vector per text; `None` for one per word.
+        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer puts
+            in its row, marks too; `None` for one per word.
         feature_gb: Largest store of features while they are computed, in gigabytes.
 
     Returns:
-        (N, D) with a `pool`; otherwise a list of N arrays (words, D). D is the encoder's width,
-        times the number of layers for a concatenation.
+        (N, D) float32, rounded to float16, with a `pool`; otherwise a list of N arrays (words, D).
+        D is the encoder's width, times the number of layers for a concatenation.
 
     Raises:
-        ValueError: If the choice of layers has weights to learn.
+        ValueError: If the choice of layers has weights to learn, and as `FeatureStore.build`.
     """
     choice = layer_choice(layers)
     _refuse_learned(choice, layers)
@@ -353,7 +364,8 @@ def _refuse_learned(choice, name):
     if choice.combine == "mix":
         raise ValueError(
             "A weighted sum is learned with a reader: use `FeatureBased` or `compare_layers`, or "
-            f"read a plain mean ('mean_all'). Received: layers={name!r}"
+            "read a plain mean: 'mean_all' of what stands above the embeddings, or of all layers "
+            f"LayerChoice(0, -1, 'mean'). Received: layers={name!r}"
         )
 
 

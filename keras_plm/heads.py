@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches, run_on
-from keras_plm.data import batches, check_stateless, check_word_vectors
+from keras_plm.data import batches, check_first, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
 from keras_plm.metrics import SpanF1, are_spans
 from keras_plm.readers import BiAttention
@@ -339,7 +339,8 @@ class Head(FitsBatches, keras.Model):
         paired = [getattr(example, "pair", None) is not None for example in examples]
         if self.pairs and not all(paired):
             raise ValueError(
-                "A head with `pairs=True` reads two texts at a time. "
+                "A head with `pairs=True` reads two texts at a time: give it "
+                "`Example(text, label, pair)`, or to `predict` texts and `pairs`. "
                 f"Received: example {paired.index(False)} without a pair"
             )
         if not (self.pairs or getattr(self.tokenizer, "joint_pairs", True)) and any(paired):
@@ -462,6 +463,7 @@ class Classifier(Head):
             allowed = ("pooled", *POOLINGS)
         if pool not in allowed:
             raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
+        check_first(pool, tokenizer)
         read_pool = pool if reader is None else None
         super().__init__(
             encoder,

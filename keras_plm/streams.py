@@ -57,7 +57,7 @@ class TokenStream:
         """Tokenises files, unless `folder` already holds the stream of these files.
 
         Args:
-            files: Paths of text files, plain or .gz: a paragraph a line.
+            files: One path or a list of paths, plain or .gz: a paragraph a line.
             tokenizer: Gives the ids.
             folder: Where to put the stream; written under a temporary name, then renamed.
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
@@ -70,14 +70,16 @@ class TokenStream:
         if sentences not in ("split", "lines"):
             raise ValueError(f"`sentences` must be 'split' or 'lines'. Received: {sentences!r}")
         folder = Path(folder)
-        files = [Path(path) for path in files]
+        files = [Path(path) for path in paths(files)]
         key = hashlib.sha256()
         for path in files:
             open_text(path).close()  # says what is missing
             with open(path, "rb") as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())
-        key.update(f"{sentences} {fingerprint(tokenizer)}".encode())
-        description = {"key": key.hexdigest(), "files": [path.name for path in files]}
+        made_with = fingerprint(tokenizer)
+        key.update(f"{sentences} {made_with}".encode())
+        description = {"key": key.hexdigest(), "tokenizer": made_with}
+        description["files"] = [path.name for path in files]
         if (folder / "stream.json").is_file():
             known = json.loads((folder / "stream.json").read_text())
             if known["key"] == description["key"]:

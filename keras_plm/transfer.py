@@ -334,6 +334,8 @@ class FeatureBased(_Method):
     def __post_init__(self):
         super().__post_init__()
         layer_choice(self.layers)
+        if self.units is not None and self.units < 1:
+            raise ValueError(f"`units` must be 1 or more, or None. Received: units={self.units}")
         if self.reader not in ("linear", "bilstm"):
             raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {self.reader!r}")
         if self.pool not in POOLINGS:
@@ -420,6 +422,7 @@ class FeatureBased(_Method):
             **({"pool": self.pool} if head is Classifier else {}),
         )
         model.compile(AdamW(self.learning_rate, weight_decay=self.weight_decay))
+        model.optimizer.build(model.trainable_variables)  # which a saved model asks for
         model.training_log = log
         return model
 

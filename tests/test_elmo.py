@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints import load_elmo
+from keras_plm.heads import Classifier
 from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import extract_features
@@ -246,9 +247,13 @@ def test_refuses_more_rows_than_are_carried():
     [
         ({"activation": "gelu"}, "'relu' or 'tanh'"),
         ({"filters": []}, "one pair or more"),
-        ({"num_layers": 0}, "`num_layers` must be 1"),
+        ({"num_layers": 0}, "`num_layers` must be a whole number of 1"),
         ({"cell_clip": 0.0}, "`cell_clip` must be above 0"),
-        ({"units": 0}, "`units` must be above 0"),
+        ({"units": 4.5}, "`units` must be a whole number of 1"),
+        ({"character_dim": 0}, "`character_dim` must be a whole number of 1"),
+        ({"num_highway": -1}, "`num_highway` must be a whole number of 0"),
+        ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)"),
+        ({"filters": [[51, 2]]}, "50 characters, which no filter is wider"),
     ],
 )
 def test_refuses_sizes_without_meaning(change, message):
@@ -266,6 +271,23 @@ def test_a_word_cache_gives_what_the_encoder_gives():
         mask = packed["padding_mask"]
         assert_close(cache.predict_on_batch(packed)[mask], wanted[mask])
     assert len(cache) == 3 + 5 + 2  # no word, begin, end; To be , or not; two more
+
+
+def test_features_beyond_float16_are_refused():
+    encoder = ELMo(**TINY)
+    encoder.token_encoder.projection.bias.assign(np.full(5, 1e6))
+    with pytest.raises(ValueError, match="float16.*as large as 1e"):
+        extract_features(encoder, Characters(), ["To be"], "layer_0")
+
+
+def test_nothing_stands_for_a_whole_text():
+    encoder = ELMo(**TINY)
+    with pytest.raises(ValueError, match=r"put a \[CLS\] before a text.*Received: Characters"):
+        extract_features(encoder, Characters(), ["To be"], pool="cls")
+    with pytest.raises(ValueError, match="put a .CLS. before a text"):
+        Classifier(encoder, ["a", "b"], tokenizer=Characters(), pool="cls")
+    with pytest.raises(ValueError, match="LayerChoice.0, -1, 'mean'"):
+        extract_features(encoder, Characters(), ["To be"], "mix")
 
 
 def test_features_come_through_the_cache():

@@ -63,6 +63,20 @@ def test_is_laid_out_as_the_original(files, oracles):
             r"'char_embed' of shape \(262, 2\) instead of \(261, 2\)",
         ),
         (lambda f: f["CNN_high_0/b_carry"].write_direct(np.full(5, np.nan)), "must be finite"),
+        (
+            lambda f: (
+                f.__delitem__("CNN_proj/b_proj"),
+                f.create_dataset("CNN_proj/b_proj", data=np.full(5, 1e300)),
+            ),
+            "must be finite in float32",
+        ),
+        (
+            lambda f: (
+                f.__delitem__("CNN_proj/b_proj"),
+                f.create_dataset("CNN_proj/b_proj", data=np.full(5, 1j)),
+            ),
+            "must be floats. Received: complex128 in 'CNN_proj/b_proj'",
+        ),
     ],
 )
 def test_names_the_weight_that_does_not_fit(files, damage, message):
@@ -84,6 +98,10 @@ def test_names_the_weight_that_does_not_fit(files, damage, message):
         ({"lstm.n_layers": 1}, "which is not of it"),
         ({"char_cnn.filters": [[1, 3]]}, "which is not of it"),
         ({"char_cnn.activation": "gelu"}, "'relu' or 'tanh'"),
+        ({"char_cnn.filters": [[1.0, 3]]}, "pairs of whole numbers"),
+        ({"lstm.use_skip_connections": "false"}, "true or false. Received: 'false'"),
+        ({"lstm.cell_clip": "3"}, "a clip must be a number"),
+        ({"lstm.n_layers": True}, "sizes must be whole numbers. Received: True as `num_layers`"),
     ],
 )
 def test_refuses_options_that_do_not_fit(files, change, message):
@@ -96,6 +114,21 @@ def test_refuses_options_that_do_not_fit(files, change, message):
     options.write_text(json.dumps(described))
     with pytest.raises(ValueError, match=message):
         load_elmo(options, weights)
+
+
+def test_reads_options_behind_a_byte_order_mark(files):
+    _, options, weights = files
+    options.write_text("\ufeff" + options.read_text(), encoding="utf-8")
+    load_elmo(options, weights)
+
+
+def test_writes_two_files_or_none(files, tmp_path):
+    encoder, options, weights = files
+    before = weights.read_bytes()
+    for paths in ((weights, weights), (tmp_path, weights)):
+        with pytest.raises(ValueError, match="paths of two files"):
+            save_elmo(*paths, encoder)
+    assert weights.read_bytes() == before
 
 
 def test_refuses_files_that_are_none(files, tmp_path):

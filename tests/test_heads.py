@@ -299,7 +299,7 @@ def test_pairs_where_none_are_read_are_explained():
     options = {"tokenizer": WORDS}
     with pytest.raises(ValueError, match="`Words` puts no two texts in one row.*`pairs=True`"):
         Classifier(word_encoder(), LABELS, **options).predict(["a"], pairs=["b"])
-    with pytest.raises(ValueError, match="two texts at a time. Received: example 0 without"):
+    with pytest.raises(ValueError, match="Example.text, label, pair.*Received: example 0 without"):
         Classifier(word_encoder(), LABELS, **options, pairs=True).predict(["a"])
     with pytest.raises(ValueError, match="without a reader or word vectors"):
         Classifier(word_encoder(), LABELS, **options, pairs=True, reader=BiLSTM(3))

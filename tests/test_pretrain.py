@@ -7,9 +7,9 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.objectives import OBJECTIVE, WORDS, lexicon
+from benchmarks.objectives import OBJECTIVE, WORDS, about_init, lexicon
 from benchmarks.pretrain import Pretraining
-from keras_plm.models import ELMO_SIZES
+from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import Characters, Words
 
 SIZE = {"units": 6, "projection_dim": 4, "filters": [[1, 3], [2, 4]], "num_highway": 1}
@@ -154,7 +154,19 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
     keras_plm.save(tmp_path / "bert", BERT(6, 1, 1, 4, 4), pieces)
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "o"), "--init", str(tmp_path / "bert")]) == 2
-    assert "a model of the same kind, elmo" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "a model of the same kind, elmo" in printed.err and "begins anew" not in printed.out
+
+
+def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
+    init = tmp_path / "init"
+    keras_plm.save(init, ELMo(2, 2, [[1, 2]], 2, 0), Characters())
+    Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(init / WORDS)
+    anew, split = about_init(Pretraining(model="elmo", split="spaces"), init)
+    assert "begins anew" in anew and "end at punctuation; with --split spaces" in split
+    (init / OBJECTIVE).touch()
+    assert not [*about_init(Pretraining(model="elmo"), init)]
+    assert not [*about_init(Pretraining(), init)]
 
 
 def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):

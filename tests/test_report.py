@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.report import (
     into_readme,
     layer_figure,
@@ -150,6 +151,12 @@ def test_readme_is_changed_between_its_marks(tmp_path):
     readme.write_text("nothing")
     with pytest.raises(ValueError, match="needs the lines"):
         into_readme("results", "new", readme)
+
+
+@pytest.mark.plumbing
+def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
+    assert main(["report", "--suite", "elmo_nieghbours", "--results", str(tmp_path)]) == 2
+    assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
 
 
 def test_committed_results_and_readme_agree():

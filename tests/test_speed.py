@@ -200,6 +200,7 @@ def test_the_path_taken_follows_the_products(monkeypatch):
     [
         (["--shapes", "8x12x512"], "`shapes` are four numbers"),
         (["--shapes", "8x12x512x0"], "Received: '8x12x512x0'"),
+        (["--elmos", "large"], "`elmos` are of tiny, mini, small"),
         (["--translators", "mini"], "`translators` are of tiny, small"),
         (["--written", "0"], "`written` must be 1 or more"),
         (["--words", "50"], "`words` must be 2,000 or more"),
@@ -241,7 +242,7 @@ def small_elmo(monkeypatch):
     size = {"units": 5, "projection_dim": 3, "filters": [[1, 2], [2, 3]], "num_highway": 1}
     for name in ("small", "original"):
         monkeypatch.setitem(speed_elmo.ELMO_SIZES, name, size)
-    monkeypatch.setattr(speed_elmo, "PROJECTED", [(2, 3, "small")])
+    monkeypatch.setattr(speed_elmo, "PROJECTED", [(2, 3)])
     monkeypatch.setattr(speed_elmo, "READERS", [(2, 3, 4, 5)])
     monkeypatch.setattr(speed_elmo, "VOCABULARY", 50)
     monkeypatch.setattr(speed_elmo, "SAMPLES", 7)
@@ -249,7 +250,7 @@ def small_elmo(monkeypatch):
 
 @pytest.mark.plumbing
 def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
-    flags = ["--turns", "1", "--steps", "1", "--sentences", "4"]
+    flags = ["--turns", "1", "--steps", "1", "--sentences", "4", "--elmos", "small"]
     results, table = timed(tmp_path, [*flags, "--work", "lstm,bilm,encode_words,reader"])
     assert list(results) == [
         "train biLSTM 5/3, 2x3",

@@ -64,8 +64,9 @@ def test_paragraphs_are_split_at_real_ends():
 def test_bad_input_is_explained(files, tmp_path):
     with pytest.raises(ValueError, match="'split' or 'lines'"):
         TokenStream.build(files, TOKENIZER, tmp_path / "s", sentences="words")
-    with pytest.raises(ValueError, match="No file .*none.txt"):
-        TokenStream.build([tmp_path / "none.txt"], TOKENIZER, tmp_path / "s")
+    for given in ([tmp_path / "none.txt"], str(tmp_path / "none.txt")):
+        with pytest.raises(ValueError, match="No file .*none.txt"):
+            TokenStream.build(given, TOKENIZER, tmp_path / "s")
     with pytest.raises(ValueError, match="a folder of its own"):
         TokenStream.build(files, TOKENIZER, files[0].parent)
     assert files[0].is_file()

@@ -221,7 +221,8 @@ class CharacterEncoder(keras.layers.Layer):
         (..., P).
 
     Raises:
-        ValueError: If the activation is unknown, there is no filter, or C is less than the widest.
+        ValueError: If a size has no meaning, the activation is unknown, there is no filter, or C is
+            less than the widest.
 
     >>> import numpy as np
     >>> layer = CharacterEncoder(output_dim=5, filters=[[1, 4], [3, 8]], character_dim=2)
@@ -238,6 +239,15 @@ class CharacterEncoder(keras.layers.Layer):
         if activation not in ("relu", "tanh"):
             raise ValueError(f"`activation` must be 'relu' or 'tanh'. Received: {activation!r}")
         filters = [list(pair) for pair in filters]
+        for name, value, least in (
+            ("output_dim", output_dim, 1),
+            ("character_dim", character_dim, 1),
+            ("num_highway", num_highway, 0),
+        ):
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(
+                    f"`{name}` must be a whole number of {least} or more. Received: {value!r}"
+                )
         if not filters or any(len(pair) != 2 or min(pair) < 1 for pair in filters):
             raise ValueError(
                 "`filters` are pairs [width, number], each 1 or more, one pair or more. "

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
-from keras_plm.tokenizers.characters import PAD
+from keras_plm.tokenizers.characters import PAD, WIDTH
 
 
 def _size(units, projection_dim, filters, num_highway, **others):
@@ -67,7 +67,8 @@ class ELMo(keras.Model):
 
     Returns:
         A dict: `"sequence"` (B, T, D) and `"layers"`, a list of L + 1 tensors (B, T, D), the words'
-        first and `"sequence"` last; zero at padding above the first.
+        first and `"sequence"` last; zero at padding above the first. First and last position of a
+        text are marks of `Characters`: word i is at i + 1.
 
     Raises:
         ValueError: If a size has no meaning, or a batch has more rows than `carried_rows`.
@@ -97,6 +98,21 @@ class ELMo(keras.Model):
         dtype=None,
         name=None,
     ):
+        for size, value, least in (
+            ("units", units, 1), ("projection_dim", projection_dim, 1),
+            ("num_layers", num_layers, 1), ("carried_rows", carried_rows, 0),
+        ):  # fmt: skip
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(
+                    f"`{size}` must be a whole number of {least} or more. Received: {value!r}"
+                )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout}")
+        if max((width for width, _ in filters), default=1) > WIDTH:
+            raise ValueError(
+                f"A word has {WIDTH} characters, which no filter is wider than. "
+                f"Received: filters={filters}"
+            )
         token_encoder = CharacterEncoder(
             projection_dim,
             filters,

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches
+from keras_plm.data import fingerprint
 from keras_plm.layers import (
     CarriedStates,
     Dropout,
@@ -150,7 +151,7 @@ class BiLM(FitsBatches, keras.Model):
         if not hasattr(encoder, "forward_lm") or getattr(encoder, "carried_rows", 0):
             raise ValueError(
                 "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
-                f"Received: encoder={encoder.name}"
+                f"Received: encoder={encoder!r:.60}"
             )
         if not 0 <= samples < vocabulary_size:
             raise ValueError(
@@ -320,9 +321,17 @@ def bilm_batches(
         `Batches`, see `BiLM`; y is `target_ids`.
 
     Raises:
-        ValueError: If the lexicon has fewer words than are predicted, or the text does not fill one
-            batch.
+        ValueError: If the lexicon is another than the stream's or has fewer words than are
+            predicted, or the text does not fill one batch.
     """
+    if min(rows, steps) < 1:
+        raise ValueError(f"`rows` and `steps` are 1 or more. Received: rows={rows}, steps={steps}")
+    made_with = getattr(stream, "description", {}).get("tokenizer")
+    if made_with is not None and made_with != fingerprint(lexicon):
+        raise ValueError(
+            "The stream's ids are of the lexicon that it was made with, `TokenStream.build(files, "
+            f"lexicon, folder)`. Received: another lexicon, of {len(lexicon)} words"
+        )
     if vocabulary_size > len(lexicon):
         raise ValueError(
             "The words that are predicted are the first of the lexicon. "

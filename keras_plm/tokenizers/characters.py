@@ -39,12 +39,17 @@ def spell(words, width=WIDTH):
     """
     spelled = np.full((len(words), width), PAD, np.int32)
     for row, word in zip(spelled, words, strict=True):
-        if not isinstance(word, str):
-            raise ValueError(f"A word is a string. Received: {word!r} of {type(word).__name__}")
+        check_word(word)
         letters = word.encode("utf-8", "ignore")[: width - 2]
         row[0], row[len(letters) + 1] = BEGIN_WORD, END_WORD
         row[1 : len(letters) + 1] = np.frombuffer(letters, np.uint8).astype(np.int32) + 1
     return spelled
+
+
+def check_word(word):
+    """Raises if a word is no string."""
+    if not isinstance(word, str):
+        raise ValueError(f"A word is a string. Received: {word!r:.60} of {type(word).__name__}")
 
 
 def _alone(mark):
@@ -76,6 +81,7 @@ class Characters(SubwordTokenizer):
 
     has_segments = False
     joint_pairs = False
+    has_cls = False
     pad_id, start_id, end_id = 0, 1, 2  # rows of `MARKS`
     _first, _last = "start_id", "end_id"
 
@@ -153,12 +159,20 @@ class Characters(SubwordTokenizer):
     def _encode(self, texts, offsets):
         rows = []
         for words, spans in self._split(texts):
+            for word in words:
+                check_word(word)
             ids = [self._places.setdefault(word, len(MARKS) + len(self._places)) for word in words]
             rows.append(Row(ids, list(range(len(ids))), spans))
         return rows
 
     def _split(self, texts):
         """`(words, offsets)` of each text."""
+        for text in texts:
+            if not isinstance(text, str | list | tuple | np.ndarray):
+                raise ValueError(
+                    "A text is a string or a list of words. "
+                    f"Received: {text!r:.60} of {type(text).__name__}"
+                )
         found = super()._encode([t for t in texts if isinstance(t, str)], True)
         if 0 < len(found) < len(texts):
             super()._encode(texts, True)  # says that both kinds were given

@@ -66,6 +66,7 @@ class SubwordTokenizer:
     _first, _last = None, None  # attributes of what stands around a text, if anything does
     has_segments = True
     joint_pairs = True  # whether `pack` puts two texts in one row
+    has_cls = True  # whether one that stands for the whole text is before it
 
     @property
     def framed(self):
