@@ -190,6 +190,15 @@ class SinePositionEmbedding(keras.layers.Layer):
         return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)
 
 
+def check_counts(least, **arguments):
+    """Raises if an argument is no whole number of `least` or more."""
+    for name, value in arguments.items():
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(
+                f"`{name}` must be a whole number of {least} or more. Received: {value!r}"
+            )
+
+
 @keras.saving.register_keras_serializable("keras_plm")
 class CharacterEncoder(keras.layers.Layer):
     """ELMo's token layer: a word's vector from its spelling, whatever stands around it.
@@ -239,15 +248,8 @@ class CharacterEncoder(keras.layers.Layer):
         if activation not in ("relu", "tanh"):
             raise ValueError(f"`activation` must be 'relu' or 'tanh'. Received: {activation!r}")
         filters = [list(pair) for pair in filters]
-        for name, value, least in (
-            ("output_dim", output_dim, 1),
-            ("character_dim", character_dim, 1),
-            ("num_highway", num_highway, 0),
-        ):
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(
-                    f"`{name}` must be a whole number of {least} or more. Received: {value!r}"
-                )
+        check_counts(1, output_dim=output_dim, character_dim=character_dim)
+        check_counts(0, num_highway=num_highway)
         if not filters or any(len(pair) != 2 or min(pair) < 1 for pair in filters):
             raise ValueError(
                 "`filters` are pairs [width, number], each 1 or more, one pair or more. "

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
+from keras_plm.layers.embedding import check_counts
 from keras_plm.tokenizers.characters import PAD, WIDTH
 
 
@@ -98,14 +99,8 @@ class ELMo(keras.Model):
         dtype=None,
         name=None,
     ):
-        for size, value, least in (
-            ("units", units, 1), ("projection_dim", projection_dim, 1),
-            ("num_layers", num_layers, 1), ("carried_rows", carried_rows, 0),
-        ):  # fmt: skip
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(
-                    f"`{size}` must be a whole number of {least} or more. Received: {value!r}"
-                )
+        check_counts(1, units=units, projection_dim=projection_dim, num_layers=num_layers)
+        check_counts(0, carried_rows=carried_rows)
         if not 0 <= dropout < 1:
             raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout}")
         if max((width for width, _ in filters), default=1) > WIDTH:
