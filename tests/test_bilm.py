@@ -214,8 +214,8 @@ def test_sampling_all_but_one_word_nearly_is_the_whole():
     assert_close(np.array(rest), whole)
 
 
-def make(samples=0, rows=2, dropout=0.0, vocabulary_size=8):
-    return BiLM(ELMo(**TINY, dropout=dropout), vocabulary_size, samples, rows)
+def make(samples=0, rows=2, dropout=0.0, vocabulary_size=8, dtype=None):
+    return BiLM(ELMo(**TINY, dropout=dropout, dtype=dtype), vocabulary_size, samples, rows)
 
 
 def test_losses_are_those_of_the_encoders_layers(text):
@@ -237,6 +237,21 @@ def test_losses_are_those_of_the_encoders_layers(text):
             logits = hidden[step] @ kernel.T + bias
             wanted = np.log(np.exp(logits).sum()) - logits[order[step + 1]]
             assert abs(losses[0, direction, step] - wanted) < 1e-5
+
+
+def test_losses_are_counted_in_float32_under_bfloat16(text):
+    stream, lexicon = text
+    whole, half = make(samples=3), make(samples=3, dtype="mixed_bfloat16")
+    half.set_weights(whole.get_weights())
+    x, _, _ = whole.batches(stream, lexicon, steps=4)[0]
+    for training in (True, False):
+        losses = half(x, training=training)
+        assert keras.backend.standardize_dtype(losses.dtype) == "float32"
+        for model in (whole, half):
+            model.reset_states()
+        assert_close(half(x, training=training), whole(x, training=training), atol=0.02)
+    half.compile()
+    half.fit(half.batches(stream, lexicon, steps=4), verbose=0)
 
 
 def test_is_built_from_its_config_and_saved(text, tmp_path):

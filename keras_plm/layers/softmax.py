@@ -150,6 +150,7 @@ class SampledSoftmax(keras.layers.Layer):
 
     def __init__(self, vocabulary_size, **kwargs):
         super().__init__(**kwargs)
+        self.autocast = False  # counts and losses stay in float32
         self.vocabulary_size = vocabulary_size
 
     def build(self, inputs_shape, **other_shapes):

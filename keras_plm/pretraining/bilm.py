@@ -87,6 +87,7 @@ class WordLoss(keras.layers.Layer):
 
     def __init__(self, vocabulary_size, samples, **kwargs):
         super().__init__(**kwargs)
+        self.autocast = False  # counts of samples stay in float32
         self.vocabulary_size = vocabulary_size
         self.samples = samples
         self.softmax = SampledSoftmax(vocabulary_size, dtype=self.dtype_policy, name="softmax")
