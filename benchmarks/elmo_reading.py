@@ -383,6 +383,11 @@ def _reached(task, whole, by_row):
             f"{task}: with none of the shares does ELMo reach what the baseline has with all "
             f"{whole:,} examples, {100 * aim:.1f}."
         )
+    if enough == whole:
+        return (
+            f"{task}: ELMo needs all {whole:,} examples to reach what the baseline has with them, "
+            f"{100 * aim:.1f}: {shown(ours[enough])}."
+        )
     return (
         f"{task}: ELMo with {_share(enough, whole):g} % of the examples ({enough:,}) reaches what "
         f"the baseline has with all {whole:,}, {100 * aim:.1f}: {shown(ours[enough])}."

@@ -238,14 +238,17 @@ def test_sample_efficiency_says_what_reaches_the_whole(tmp_path):
         write(tmp_path, "t", ours, limit=limit, **mix)
         write(tmp_path, "u", base, limit=limit, words=None)
         write(tmp_path, "u", base - 0.05, limit=limit, **mix)
+        write(tmp_path, "v", base, limit=limit, words=None)
+        write(tmp_path, "v", base + 0.05, limit=limit, **mix)
     text = elmo_reading.efficiency_markdown(tmp_path)
     assert "| 1 % | " in text and "| 25 % | " in text and "| 100 % | " in text
     assert (
         "t: ELMo with 25 % of the examples (50) reaches what the baseline has with all 200" in text
     )
     assert "u: with none of the shares does ELMo reach" in text
+    assert "v: ELMo needs all 200 examples to reach" in text
     figures = elmo_reading.efficiency_figures(tmp_path)
-    assert set(figures) == {"sample_efficiency_t", "sample_efficiency_u"}
+    assert set(figures) == {f"sample_efficiency_{task}" for task in "tuv"}
     curve = figures["sample_efficiency_t"].axes[0].lines[1]
     np.testing.assert_allclose(curve.get_xydata(), [[2, 20], [50, 45], [200, 50]])
 
