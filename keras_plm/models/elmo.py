@@ -103,11 +103,6 @@ class ELMo(keras.Model):
         check_counts(0, carried_rows=carried_rows)
         if not 0 <= dropout < 1:
             raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout}")
-        if max((width for width, _ in filters), default=1) > WIDTH:
-            raise ValueError(
-                f"A word has {WIDTH} characters, which no filter is wider than. "
-                f"Received: filters={filters}"
-            )
         token_encoder = CharacterEncoder(
             projection_dim,
             filters,
@@ -117,6 +112,11 @@ class ELMo(keras.Model):
             dtype=dtype,
             name="token_encoder",
         )
+        if max(width for width, _ in token_encoder.filters) > WIDTH:
+            raise ValueError(
+                f"A word has {WIDTH} characters, which no filter is wider than. "
+                f"Received: filters={filters}"
+            )
         forward_lm, backward_lm = (
             LSTMStack(
                 num_layers,
