@@ -143,6 +143,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
         assert again[name] == whole[name]
 
 
+@pytest.mark.plumbing
 def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--suite", "seq2seq", "--results", str(tmp_path / "results")]
