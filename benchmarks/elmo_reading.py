@@ -6,6 +6,7 @@ once.
 """
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -248,11 +249,9 @@ def _table(folder, rows, names, published):
         of_row = {row: results for (row, _), results in found.items()}
         means = {row: summary(results)[0] for row, results in of_row.items()}
         metric = next(iter(next(iter(of_row.values()))[0]["metrics"])).replace("_", " ")
-        best = max(means.values()) if len(set(means.values())) > 1 else None
+        best = max(means.values()) if len(set(means.values())) > 1 else math.nan
         numbers = [
-            f"**{shown(of_row[row])}**"
-            if row in means and means[row] == best
-            else shown(of_row.get(row))
+            f"**{shown(of_row[row])}**" if means.get(row) == best else shown(of_row.get(row))
             for row in rows
         ]
         order = _order(means, names)

@@ -9,7 +9,7 @@ import pytest
 from keras_plm.checkpoints import load_elmo
 from keras_plm.heads import Classifier
 from keras_plm.models import ELMO_SIZES, ELMo
-from keras_plm.tokenizers import Characters
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.transfer import extract_features
 from tests.checks import assert_close, check_learns, check_reloads, shapes, to_numpy
 
@@ -286,6 +286,8 @@ def test_nothing_stands_for_a_whole_text():
         extract_features(encoder, Characters(), ["To be"], pool="cls")
     with pytest.raises(ValueError, match="put a .CLS. before a text"):
         Classifier(encoder, ["a", "b"], tokenizer=Characters(), pool="cls")
+    kinds = (BytePair, Characters, WordPiece, Words)
+    assert [kind for kind in kinds if kind.has_cls.fget(kind)] == [WordPiece]
     with pytest.raises(ValueError, match="LayerChoice.0, -1, 'mean'"):
         extract_features(encoder, Characters(), ["To be"], "mix")
 

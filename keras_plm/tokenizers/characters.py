@@ -81,7 +81,6 @@ class Characters(SubwordTokenizer):
 
     has_segments = False
     joint_pairs = False
-    has_cls = False
     pad_id, start_id, end_id = 0, 1, 2  # rows of `MARKS`
     _first, _last = "start_id", "end_id"
 

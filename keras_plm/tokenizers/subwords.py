@@ -66,12 +66,16 @@ class SubwordTokenizer:
     _first, _last = None, None  # attributes of what stands around a text, if anything does
     has_segments = True
     joint_pairs = True  # whether `pack` puts two texts in one row
-    has_cls = True  # whether one that stands for the whole text is before it
 
     @property
     def framed(self):
         """Whether a special token stands before a text, and behind it."""
         return self._first is not None, self._last is not None
+
+    @property
+    def has_cls(self):
+        """Whether a [CLS], which stands for the whole text, is before it."""
+        return self._first == "cls_id"
 
     def _set(self, tokenizer):
         self._tokenizer = tokenizer

@@ -47,7 +47,6 @@ class Words(SubwordTokenizer):
 
     has_segments = False
     joint_pairs = False
-    has_cls = False
 
     def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
         if split not in SPLITS:
