@@ -100,10 +100,10 @@ class PositionEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D); only its shape is used.
-        start: Position of the first step, for step-by-step decoding.
+        start: Position of the first step, for step-by-step decoding; (B,) where rows differ.
 
     Returns:
-        (T, D) vectors of positions start ... start + T - 1.
+        (T, D) vectors of positions start ... start + T - 1; (B, T, D) where rows differ.
 
     Raises:
         ValueError: If T is larger than `max_sequence_length`.
@@ -133,11 +133,14 @@ class PositionEmbedding(keras.layers.Layer):
                 "texts or cut them in windows. "
                 f"Received: inputs of length {length}"
             )
+        if len(getattr(start, "shape", ())):
+            start = start[:, None]
         # `take` of a range, because JAX cannot slice by a length it does not know.
         return ops.take(self.embeddings, ops.arange(ops.shape(inputs)[1]) + start, axis=0)
 
     def compute_output_spec(self, inputs, start=0):
-        return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)
+        shape = inputs.shape if len(getattr(start, "shape", ())) else inputs.shape[1:]
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self):
         return {

@@ -3,6 +3,7 @@
 from keras_plm.models.bert import BERT, BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES, ELMo
 from keras_plm.models.glove import cooccurrences
+from keras_plm.models.gpt import GPT, GPT2, GPT_SIZES
 from keras_plm.models.ngram import Mixture, NGram
 from keras_plm.models.nnlm import NNLM
 from keras_plm.models.seq2seq import SEQ2SEQ_SIZES, EncoderDecoder, Seq2Seq
@@ -13,6 +14,9 @@ __all__ = [
     "BERT",
     "BERT_SIZES",
     "ELMO_SIZES",
+    "GPT",
+    "GPT2",
+    "GPT_SIZES",
     "NNLM",
     "SEQ2SEQ_SIZES",
     "TRANSFORMER_SIZES",

@@ -1,0 +1,192 @@
+"""GPT's objective: the next token.
+
+Shapes: B rows, T tokens, D width, V tokens of the vocabulary.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.batching import Batches, FitsBatches
+from keras_plm.data import fingerprint
+from keras_plm.layers.embedding import rows_of
+from keras_plm.layers.softmax import logsumexp_of_products
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class TiedLoss(keras.layers.Layer):
+    """How unlikely a token is under a softmax of products with the table that tokens are read from.
+
+    Not more than a few positions' logits are in memory at a time, whatever T · V is; the gradient
+    computes them again.
+
+    Reference: Radford et al. 2018, equation 2: P(u) = softmax(h W_e^T).
+
+    Args:
+        token_embedding: A `TokenEmbedding`.
+
+    Call arguments:
+        hidden: (B, T, D).
+        target_ids: (B, T).
+
+    Returns:
+        (B, T) -log p(token), float32.
+    """
+
+    def __init__(self, token_embedding, **kwargs):
+        super().__init__(**kwargs)
+        self.token_embedding = token_embedding
+
+    def call(self, hidden, target_ids):
+        sizes = ops.shape(target_ids)
+        x = ops.reshape(ops.cast(hidden, self.compute_dtype), (-1, hidden.shape[-1]))  # (B T, D)
+        table = ops.convert_to_tensor(self.token_embedding.embeddings)
+        wanted = rows_of(table, ops.cast(ops.reshape(target_ids, (-1,)), "int32"))
+        wanted = ops.cast(ops.sum(x * ops.cast(wanted, x.dtype), axis=-1), "float32")
+        bias = ops.zeros((table.shape[0],), "float32")
+        total = logsumexp_of_products(x, ops.cast(table, x.dtype), bias)
+        return ops.reshape(total - wanted, sizes)
+
+    def compute_output_spec(self, hidden, target_ids):
+        return keras.KerasTensor(hidden.shape[:-1], dtype="float32")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class MeanLoss(keras.losses.Loss):
+    """The mean of losses that the model gives.
+
+    Call arguments:
+        y_true: (B, T), not read: the outputs are losses already.
+        y_pred: (B, T).
+    """
+
+    def __init__(self, name="mean_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class TokenPerplexity(keras.metrics.Mean):
+    """e to the mean of losses (B, T)."""
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_pred, sample_weight=sample_weight)
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CausalLM(FitsBatches, keras.Model):
+    """GPT's pre-training: the next token, of every token at once.
+
+    An ordinary Keras model: `compile(optimizer)` sets the loss and the perplexity per token. Feed
+    it `causal_lm_batches`. The logits of all tokens are never in memory at once.
+
+    Reference: Radford et al. 2018, section 3.1.
+
+    Args:
+        encoder: A model that reads from left to right and has a `token_embedding`, as `GPT`; it is
+            trained in place.
+
+    Call arguments:
+        inputs: The encoder's inputs and `target_ids` (B, T), the token behind each.
+
+    Returns:
+        (B, T) -log p(token), float32.
+
+    Raises:
+        ValueError: If the encoder has no tied token embedding, or sees what is to be predicted.
+    """
+
+    def __init__(self, encoder, name=None):
+        if not getattr(encoder, "causal", False):
+            raise ValueError(
+                "`CausalLM` needs a model that reads from left to right, as `GPT`. "
+                f"Received: encoder={encoder!r:.60}"
+            )
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        hidden = encoder(encoder.input)["sequence"]
+        loss = TiedLoss(encoder.token_embedding, dtype=encoder.dtype_policy, name="tied_loss")
+        outputs = loss(hidden, target_ids)
+        super().__init__({**encoder.input, "target_ids": target_ids}, outputs, name=name)
+        self.encoder = encoder
+        self.dtype_policy = encoder.dtype_policy
+
+    def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
+        """As `keras.Model.compile`, with the mean loss and the perplexity by default."""
+        if loss is None:
+            loss = MeanLoss()
+        if weighted_metrics is None:
+            weighted_metrics = [TokenPerplexity()]
+        super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
+
+    def get_config(self):
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return {"encoder": encoder, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        encoder = keras.saving.deserialize_keras_object(config["encoder"])
+        return cls(**{**config, "encoder": encoder})
+
+
+def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_size=32, **options):
+    """Batches of contiguous text for `CausalLM`: full windows, each token predicted once.
+
+    Windows begin elsewhere in every epoch.
+
+    Args:
+        stream: A `keras_plm.streams.TokenStream`.
+        tokenizer: The one the stream was made with.
+        max_length: Tokens of a window T.
+        training: If True, shuffle windows and begin elsewhere in every epoch.
+        batch_size, **options: As in `keras_plm.batching.Batches`.
+
+    Returns:
+        `Batches` of x: `token_ids`, `padding_mask` and `target_ids` (B, T); y: `target_ids`.
+
+    Raises:
+        ValueError: If the tokenizer is another than the stream's, or the text does not fill a
+            window.
+    """
+    made_with = stream.description.get("tokenizer")
+    if made_with is not None and made_with != fingerprint(tokenizer):
+        raise ValueError(
+            "The stream's ids are of the tokenizer that it was made with. "
+            f"Received: another one, of {len(tokenizer)} tokens"
+        )
+    tokens, seed = stream.tokens, options.get("seed", 0)
+    count = (len(tokens) - max_length) // max_length  # a window is left for other beginnings
+    if max_length < 1 or count < 1:
+        raise ValueError(
+            "The text must fill two windows of 1 token or more. "
+            f"Received: {len(tokens)} tokens, max_length={max_length}"
+        )
+
+    def collate(rows, length, rng, epoch):
+        offset = 0
+        if training:
+            offset = int(np.random.default_rng([seed, epoch, 1]).integers(max_length))
+        places = offset + rows[:, None] * max_length + np.arange(max_length + 1)
+        text = np.asarray(tokens[places], "int32")
+        x = {
+            "token_ids": text[:, :-1],
+            "padding_mask": np.ones((len(rows), max_length), bool),
+            "target_ids": text[:, 1:],
+        }
+        return x, text[:, 1:], np.ones(x["token_ids"].shape, "float32")
+
+    return Batches(
+        np.full(count, max_length),
+        collate,
+        training=training,
+        batch_size=batch_size,
+        buckets=[max_length],
+        **options,
+    )
