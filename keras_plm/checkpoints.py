@@ -11,9 +11,11 @@ import numpy as np
 import keras_plm
 from keras_plm.batching import check_vocabulary
 from keras_plm.elmo_files import load_elmo, save_elmo
-from keras_plm.models import BERT, NNLM, ELMo, Seq2Seq, Transformer, WordVectors
+from keras_plm.gpt_files import load_gpt, save_gpt
+from keras_plm.models import BERT, GPT, NNLM, ELMo, Seq2Seq, Transformer, WordVectors
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
+from keras_plm.weight_files import assign, read_config, read_weights
 
 __all__ = [
     "MODELS",
@@ -22,12 +24,16 @@ __all__ = [
     "load",
     "load_bert",
     "load_elmo",
+    "load_gpt",
     "load_tokenizer",
     "save",
     "save_elmo",
+    "save_gpt",
 ]
 
-MODELS = {kind.__name__: kind for kind in (BERT, ELMo, NNLM, Seq2Seq, Transformer, WordVectors)}
+MODELS = {
+    kind.__name__: kind for kind in (BERT, ELMo, GPT, NNLM, Seq2Seq, Transformer, WordVectors)
+}
 TOKENIZERS = {kind.__name__: kind for kind in (BytePair, Characters, WordPiece, Words)}
 
 
@@ -99,7 +105,7 @@ def load(folder, dtype=None):
         ValueError: If a file is missing, unreadable, or does not fit the others.
     """
     folder = Path(folder)
-    description = _read_config(folder, "written by keras_plm.save")
+    description = read_config(folder, "written by keras_plm.save")
     kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
     if kind not in MODELS or kind_of_tokenizer not in TOKENIZERS:
         raise ValueError(
@@ -113,8 +119,8 @@ def load(folder, dtype=None):
         raise ValueError(
             f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
         ) from error
-    weights = _read_weights(folder / "model.safetensors")
-    _assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
+    weights = read_weights(folder / "model.safetensors")
+    assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
     check_vocabulary(encoder, len(tokenizer))
     return encoder, tokenizer
@@ -203,7 +209,7 @@ def load_bert(path, head=None):
             not fit the configuration.
     """
     path = Path(path)
-    config = _read_config(path, "of a Hugging Face BERT")
+    config = read_config(path, "of a Hugging Face BERT")
     activations = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
     activations["relu"] = "relu"
     positions = config.get("position_embedding_type", "absolute")
@@ -245,7 +251,7 @@ def load_bert(path, head=None):
         norm_epsilon=config.get("layer_norm_eps", 1e-12),
     )
     file = path / "model.safetensors"
-    released = {name.removeprefix("bert."): array for name, array in _read_weights(file).items()}
+    released = {name.removeprefix("bert."): array for name, array in read_weights(file).items()}
     model, names = encoder, _bert_names(encoder)
     if head == "pretraining":
         model = MaskedLM(encoder, next_sentence=True)
@@ -266,7 +272,7 @@ def load_bert(path, head=None):
             )
         weights[ours] = convert([released[name] for name in found])
     variables = {w.path: w for w in model.weights if w.path in weights}
-    _assign(variables, weights, file)
+    assign(variables, weights, file)
     return model
 
 
@@ -326,52 +332,3 @@ def _pretraining_names():
 
 def _first(arrays):
     return arrays[0]
-
-
-def _read_config(folder, kind):
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise ValueError(f"No such folder. Received: {str(folder)!r}")
-    if not path.is_file():
-        raise ValueError(f"No config.json {kind} in this folder. Received: {str(folder)!r}")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON. Received: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is not a JSON object. Received: {type(config).__name__}")
-    return config
-
-
-def _read_weights(path):
-    """The arrays of a safetensors file, float32."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {str(path)!r}")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name).astype("float32") for name in file.keys()}
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a whole safetensors file; was its copy interrupted? Received: {error}"
-        ) from error
-
-
-def _assign(variables, weights, path):
-    """Sets variables after checking all of them, so that a misfit changes nothing."""
-    missing = [name for name in variables if name not in weights]
-    extra = [name for name in weights if name not in variables]
-    if missing or extra:
-        raise ValueError(
-            f"{path} does not hold the weights of this model. "
-            f"Received: missing {missing[:3]}, unknown {extra[:3]}"
-        )
-    for name, variable in variables.items():
-        if tuple(variable.shape) != weights[name].shape:
-            raise ValueError(
-                f"{path} does not hold the weights of this model. Received: {name} with shape "
-                f"{weights[name].shape} instead of {tuple(variable.shape)}"
-            )
-    for name, variable in variables.items():
-        variable.assign(weights[name])
