@@ -1,6 +1,7 @@
 """What each model is pre-trained with: its tokenizer, its text as tokens, its batches."""
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 
@@ -11,15 +12,15 @@ from safetensors.numpy import load_file, save_file
 import keras_plm
 from benchmarks.records import read_json
 from benchmarks.settings import policy
-from keras_plm.models import BERT, BERT_SIZES, ELMO_SIZES, ELMo
-from keras_plm.optimization import AdaGrad, AdamW, WarmupLinearDecay
-from keras_plm.pretraining import BiLM, MaskedLM, masked_lm_batches
+from keras_plm.models import BERT, BERT_SIZES, ELMO_SIZES, GPT, GPT_SIZES, ELMo
+from keras_plm.optimization import AdaGrad, AdamW, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.resume import set_seed
 from keras_plm.streams import TokenStream
-from keras_plm.tokenizers import Characters, WordPiece, Words
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.transfer import clone
 
-SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES}
+SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES}
 OBJECTIVE = "objective.safetensors"  # what the objective has beside the encoder
 WORDS = "words.json"  # what a biLM predicts
 
@@ -28,9 +29,13 @@ class _Objective:
     """What the objectives share.
 
     Attributes:
+        kind: The class of the encoder.
+        tied: Whether the encoder itself has all that predicts.
         encoder, tokenizer: What is pre-trained and kept.
         model: The Keras model around the encoder, compiled.
     """
+
+    tied = False
 
     def __init__(self, settings, corpus, work, init=None):
         self.settings, self.work = settings, Path(work)
@@ -68,14 +73,16 @@ class _Objective:
         for name, weight in own.items():
             weight.assign(weights[name])
 
-    def about_held_out(self):
-        """What a held-out loss has to be read with."""
+    def about_held_out(self, losses):
+        """What held-out losses have to be read with."""
         return {}
 
     def save(self, out):
         """Writes the encoder's folder, and what the objective has beside it."""
         keras_plm.save(out, self.encoder, self.tokenizer)
         weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
+        if not weights:
+            return  # the encoder's own table predicts
         temporary = Path(out) / (OBJECTIVE + ".tmp")
         save_file(weights, temporary)
         os.replace(temporary, Path(out) / OBJECTIVE)
@@ -147,6 +154,74 @@ class MaskedText(_Objective):
         )
 
 
+class NextToken(_Objective):
+    """GPT's: the next token."""
+
+    kind = GPT
+    tied = True
+
+    def read(self, corpus):
+        path = self.work / "tokenizer.json"
+        if self.init is None:
+            if path.is_file():
+                self.tokenizer = BytePair.load(path)
+            else:
+                size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
+                self.tokenizer = BytePair.train(corpus, size, lowercase, scheme="gpt")
+                self.tokenizer.save(path)
+        self.stream = self._stream(corpus, "stream")
+
+    def _stream(self, files, name):
+        # Text goes on over the end of a line, which is a word of its own.
+        end_id = getattr(self.tokenizer, "newline_id", None)
+        folder = self.work / name
+        return TokenStream.build(files, self.tokenizer, folder, "lines", end_id=end_id)
+
+    def build(self, dtype):
+        settings = self.settings
+        return GPT(
+            self.tokenizer.text_size,
+            **GPT_SIZES[settings.size],
+            dropout=settings.dropout,
+            pre_norm=settings.pre_norm,
+            initializer_range=settings.initializer_range,
+            dtype=dtype,
+        )
+
+    def make(self):
+        settings = self.settings
+        self.model = CausalLM(self.encoder)
+        warmup = int(settings.warmup * settings.steps)
+        schedule = WarmupCosineDecay(settings.learning_rate, settings.steps, warmup)
+        decay = settings.weight_decay
+        self.model.compile(AdamW(schedule, weight_decay=decay, bias_correction=True))
+
+    def batches(self, length):
+        """Batches of full windows of so many tokens."""
+        return self._batches(self.stream, length)
+
+    def held_out(self, valid):
+        """A held-out file in windows one behind the other."""
+        stream = self._stream([valid], "valid")
+        words = Words.train([valid])
+        with open_text(valid) as file:
+            self._words = int(words.encode([line for line in file if line.strip()]).lengths.sum())
+        self._tokens = len(stream.tokens)
+        return self._batches(stream, self.settings.max_length, training=False)
+
+    def about_held_out(self, losses):
+        """The perplexity of a word; a punctuation mark is a word, the end of a line is none."""
+        nats = losses["loss"] * self._tokens / self._words
+        counts = {"tokens": self._tokens, "words": self._words}
+        return {"word_perplexity": math.exp(min(nats, 700)), **counts}
+
+    def _batches(self, stream, length, training=True):
+        rows = max(self.settings.tokens_per_batch // length, 1)
+        return causal_lm_batches(
+            stream, self.tokenizer, length, training, batch_size=rows, seed=self.settings.seed
+        )
+
+
 class BothWays(_Objective):
     """ELMo's: the next word and the word before."""
 
@@ -197,7 +272,7 @@ class BothWays(_Objective):
         self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
         return self.model.batches(stream, words, self.settings.unroll, training=False)
 
-    def about_held_out(self):
+    def about_held_out(self, losses):
         """The share of its words that are predicted as the one unknown word."""
         return {"unknown": self._unknown}
 
@@ -211,9 +286,10 @@ def about_init(settings, init):
     """
     config = init / "config.json"
     kind = read_json(config).get("model") if config.is_file() else None
-    if kind != OBJECTIVES[settings.model].kind.__name__:
+    objective = OBJECTIVES[settings.model]
+    if kind != objective.kind.__name__:
         return
-    if not (init / OBJECTIVE).is_file():
+    if not objective.tied and not (init / OBJECTIVE).is_file():
         yield (
             f"{init} keeps no {OBJECTIVE}: what predicts words begins anew, so that a loss before "
             "says nothing about the encoder."
@@ -236,4 +312,4 @@ def lexicon(files, first=None, split="punctuation"):
     return Words(every, split=split)
 
 
-OBJECTIVES = {"bert": MaskedText, "elmo": BothWays}
+OBJECTIVES = {"bert": MaskedText, "elmo": BothWays, "gpt": NextToken}

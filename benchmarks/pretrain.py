@@ -35,6 +35,13 @@ DEFAULTS = {
         "learning_rate": 0.2,
         "dropout": 0.1,
     },
+    "gpt": {
+        "tokens": 100e6,
+        "vocabulary_size": 10_000,
+        "tokens_per_batch": 4096,
+        "learning_rate": 1e-3,
+        "dropout": 0.0,
+    },
 }
 
 
@@ -50,31 +57,33 @@ class Pretraining:
 
     model: str = setting("bert", f"one of {', '.join(SIZES)}")
     size: str = setting(
-        "mini", f"bert: {', '.join(SIZES['bert'])}; elmo: {', '.join(SIZES['elmo'])}"
+        "mini", "; ".join(f"{model}: {', '.join(sizes)}" for model, sizes in SIZES.items())
     )
     tokens: float = _of_model("tokens", "how many tokens to read, padding included")
     vocabulary_size: int = _of_model(
-        "vocabulary_size", "word pieces, learned from the corpus; elmo: words that are predicted"
+        "vocabulary_size", "pieces, learned from the corpus; of elmo words that are predicted"
     )
-    sentences: str = setting("split", "'split' paragraphs into sentences, or one a line: 'lines'")
+    sentences: str = setting(
+        "split", "bert, elmo: 'split' paragraphs into sentences, or one a line: 'lines'"
+    )
     tokens_per_batch: int = _of_model("tokens_per_batch", "rows times length of a step")
-    learning_rate: float = _of_model("learning_rate", "highest rate; of AdamW, elmo: of AdaGrad")
+    learning_rate: float = _of_model("learning_rate", "highest rate; of AdamW, of ELMo's AdaGrad")
     dropout: float = _of_model("dropout", "share dropped in the encoder")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
     seed: int = setting(0, "of everything random")
-    lowercase: bool = setting(False, "bert: lower-case the text; tagging names needs case")
-    max_length: int = setting(128, "bert: longest row")
+    lowercase: bool = setting(False, "bert, gpt: lower-case the text; tagging names needs case")
+    max_length: int = setting(128, "bert, gpt: longest row")
     first_length: int = setting(
-        0, "bert: longest row of the first part of the steps; 0 for no such part"
+        0, "bert, gpt: longest row of the first part of the steps; 0 for no such part"
     )
     first_share: float = setting(
-        0.9, "bert: that part; the paper's nine tenths are at 128, the rest at 512"
+        0.9, "bert, gpt: that part; the paper's nine tenths are at 128, the rest at 512"
     )
     buckets: int = setting(4, "bert: how many row lengths; each is compiled once on JAX")
-    warmup: float = setting(0.04, "bert: share of the steps in which the rate rises")
-    weight_decay: float = setting(0.01, "bert: as in the paper")
-    pre_norm: bool = setting(False, "bert: normalise before each part of a block, not after")
-    initializer_range: float = setting(0.02, "bert: standard deviation of initial weights")
+    warmup: float = setting(0.04, "bert, gpt: share of the steps in which the rate rises")
+    weight_decay: float = setting(0.01, "bert, gpt: as in the papers")
+    pre_norm: bool = setting(False, "bert, gpt: normalise before each part of a block, not after")
+    initializer_range: float = setting(0.02, "bert, gpt: standard deviation of initial weights")
     whole_word: bool = setting(False, "bert: mask all pieces of a word together")
     next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
     split: str = setting(
@@ -96,23 +105,20 @@ class Pretraining:
                 object.__setattr__(self, name, value)
         policy(self.precision)
         for field in dataclasses.fields(self):
-            of_model = field.metadata["help"].partition(":")[0]
-            if of_model in SIZES and of_model != self.model and field.name != "size":
-                if getattr(self, field.name) != field.default:
+            of_models = field.metadata["help"].partition(":")[0].split(", ")
+            if set(of_models) <= SIZES.keys() and self.model not in of_models:
+                if field.name != "size" and getattr(self, field.name) != field.default:
                     raise ValueError(
-                        f"`{field.name}` is of {of_model} alone. Received: model={self.model!r}, "
+                        f"`{field.name}` is of {' and '.join(of_models)} alone. "
+                        f"Received: model={self.model!r}, "
                         f"{field.name}={getattr(self, field.name)!r}"
                     )
-        longest = (
-            512
-            if self.model == "elmo"
-            else SIZES["bert"][self.size].get("max_sequence_length", 512)
-        )
+        longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
         for name, good, rule in (
             ("sentences", self.sentences in ("split", "lines"), "'split' or 'lines'"),
-            ("max_length", 8 <= self.max_length <= longest, f"8 to BERT's {longest}"),
+            ("max_length", 8 <= self.max_length <= longest, f"8 to the model's {longest}"),
             ("first_length", self.first_length == 0 or 8 <= self.first_length <= longest,
-             f"0, or 8 to BERT's {longest}"),
+             f"0, or 8 to the model's {longest}"),
             ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
@@ -254,7 +260,8 @@ def pretrain(
 
 def _evaluate(objective, held_out):
     losses = objective.model.evaluate(held_out, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in losses.items()} | objective.about_held_out()
+    losses = {name: float(value) for name, value in losses.items()}
+    return losses | objective.about_held_out(losses)
 
 
 def _weights_of(folder):

@@ -52,6 +52,7 @@ def held_out_line(when, losses):
     words = []
     for name, value in losses.items():
         number = f"{value:.1%}" if name == "unknown" else f"{value:.3f}"
+        number = f"{value:,}" if isinstance(value, int) else number
         words.append(f"{name.replace('_', ' ')} {number}")
     return f"held-out text {when}: {', '.join(words)}"
 
@@ -61,6 +62,8 @@ def pretraining_line(entry, steps):
     words = [f"step {entry['step']}/{steps}", f"loss {entry['loss']:.3f}"]
     if "masked_lm_accuracy" in entry:
         words.append(f"masked words right {entry['masked_lm_accuracy']:.1%}")
+    if "perplexity" in entry and "forward_perplexity" not in entry:
+        words.append(f"perplexity {entry['perplexity']:.1f}")
     if "forward_perplexity" in entry:
         ahead, back = entry["forward_perplexity"], entry["backward_perplexity"]
         words.append(f"perplexity {ahead:.0f} forwards, {back:.0f} backwards")

@@ -69,7 +69,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
             f"{folder} holds a model that keras_plm.save did not write: name another folder. "
             f"Received: {str(folder)!r}"
         )
-    check_vocabulary(encoder, len(tokenizer))
+    check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     temporary = folder / "save.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -122,7 +122,7 @@ def load(folder, dtype=None):
     weights = read_weights(folder / "model.safetensors")
     assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
-    check_vocabulary(encoder, len(tokenizer))
+    check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     return encoder, tokenizer
 
 

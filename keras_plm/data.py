@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_plm.batching import Batches, class_weights
-from keras_plm.tokenizers.subwords import check_start
+from keras_plm.tokenizers.subwords import check_start, encode_parts
 
 
 def batches(
@@ -20,6 +20,8 @@ def batches(
     words=None,
     word_tokenizer=None,
     joint_pairs=None,
+    both_orders=False,
+    scores=False,
     max_length=None,
     training=True,
     batch_size=None,
@@ -41,6 +43,9 @@ def batches(
             each word, 0 at padding.
         joint_pairs: If False, the two texts of an example are packed apart, and every array of `x`
             is (B, 2, T, ...); by default as the tokenizer does it.
+        both_orders: If True, pairs are packed in both orders, and every array is (B, 2, T).
+        scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
+            range, 0 to 1.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.
         training: If True, shuffle.
@@ -62,7 +67,15 @@ def batches(
         source = _Arrays(examples, targets)
     else:
         source = PackedExamples(
-            examples, tokenizer, labels, max_length, words, word_tokenizer, joint_pairs
+            examples,
+            tokenizer,
+            labels,
+            max_length,
+            words,
+            word_tokenizer,
+            joint_pairs,
+            both_orders,
+            scores,
         )
     made = Batches(
         source.lengths,
@@ -126,8 +139,9 @@ class PackedExamples:
 
     Attributes:
         encoded: The packed rows, see `keras_plm.tokenizers.Encoded`.
-        second: Those of the second texts, where a row has both texts apart, else `None`.
-        lengths: (rows,) tokens of each row, of the longer of two texts apart.
+        parts: A list of these: more than one where an example is several rows, its two texts apart,
+            their two orders, or its choices.
+        lengths: (rows,) tokens of each row, of the longest of several.
         examples_of: (rows,) the example each row came from.
         words: (rows,) number of words of each row; `None` unless asked for or given.
         cut: Tokens that were cut away for `max_length`.
@@ -142,6 +156,8 @@ class PackedExamples:
         words=None,
         word_tokenizer=None,
         joint_pairs=None,
+        both_orders=False,
+        scores=False,
     ):
         if isinstance(examples, str):
             raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
@@ -158,6 +174,13 @@ class PackedExamples:
                 "Either all examples have a pair or none. "
                 f"Received: example {pairs.index(None)} without"
             )
+        choices = [getattr(example, "choices", None) for example in examples]
+        choices = None if all(of_text is None for of_text in choices) else choices
+        if choices is not None and None in choices:
+            raise ValueError(
+                "Either all examples have choices or none. "
+                f"Received: example {choices.index(None)} without"
+            )
         self.tokenizer = tokenizer
         self.examples_of = np.arange(len(examples))
         listed = not isinstance(texts[0], str) and pairs is None
@@ -171,20 +194,27 @@ class PackedExamples:
             texts, self.examples_of, first_words = self._windows(texts, max_length)
         if joint_pairs is None:
             joint_pairs = getattr(tokenizer, "joint_pairs", True)
-        self.second = None
+        several = choices is not None or (pairs is not None and (both_orders or not joint_pairs))
+        if several and words:
+            what = "pairs of texts" if choices is None else "choices"
+            raise ValueError(
+                "Words are read one by one in a text, or in two texts that the tokenizer puts in "
+                f"one row. Received: {what} for {type(tokenizer).__name__}"
+            )
+        if choices is not None and not getattr(tokenizer, "joint_pairs", True):
+            raise ValueError(
+                "A choice stands behind its text in one row: use a tokenizer that puts two texts "
+                f"in one. Received: {type(tokenizer).__name__}"
+            )
         if pairs is not None and not joint_pairs:
-            if words:
-                raise ValueError(
-                    "Words are read one by one in a text, or in two texts that the tokenizer puts "
-                    f"in one row. Received: pairs of texts for {type(tokenizer).__name__}"
-                )
-            self.second, pairs = tokenizer.encode(pairs, None, max_length), None
-        self.encoded = tokenizer.encode(texts, pairs, max_length, return_offsets=words)
-        self.lengths = self.encoded.lengths
-        self.cut = int(self.encoded.cut.sum())
-        if self.second is not None:
-            self.lengths = np.maximum(self.lengths, self.second.lengths)
-            self.cut += int(self.second.cut.sum())
+            self.parts = [tokenizer.encode(part, None, max_length) for part in (texts, pairs)]
+        else:
+            self.parts = encode_parts(
+                tokenizer, texts, pairs, max_length, words, both_orders and pairs, choices
+            )
+        self.encoded = self.parts[0]
+        self.lengths = np.max([part.lengths for part in self.parts], axis=0)
+        self.cut = sum(int(part.cut.sum()) for part in self.parts)
         self.words = None
         self._texts, self._pairs = texts, pairs
         if words:
@@ -198,7 +228,8 @@ class PackedExamples:
         found = [getattr(example, "label", None) for example in examples]
         self.targets = None
         if any(label is not None for label in found):
-            ids = [label_ids(e, labels) for e in examples]
+            to_id = share_of_range if scores else label_ids
+            ids = [to_id(e, labels) for e in examples]
             self.tags = np.ndim(ids[0]) > 0
             if self.tags and not (listed and words):
                 raise ValueError(
@@ -265,10 +296,10 @@ class PackedExamples:
         return words
 
     def collate(self, rows, length, rng, epoch):
-        x = self.tokenizer.arrays(self.encoded, rows, length)
-        if self.second is not None:
-            second = self.tokenizer.arrays(self.second, rows, length)
-            x = {name: np.stack([x[name], second[name]], axis=1) for name in x}  # (B, 2, T, ...)
+        x, *others = (self.tokenizer.arrays(part, rows, length) for part in self.parts)
+        if others:
+            parts = [x, *others]
+            x = {name: np.stack([p[name] for p in parts], axis=1) for name in x}  # (B, P, T, ...)
         if self.words is not None:
             positions = [self.word_positions(row) for row in rows]
             x["word_positions"] = stack_padded(positions, length, -1)
@@ -356,6 +387,7 @@ class Unlabelled:
     text: str | list
     pair: str | None = None
     label: None = None
+    choices: list | None = None
 
 
 def label_ids(example, labels):
@@ -377,6 +409,31 @@ def label_ids(example, labels):
             )
     ids = np.array([names[name] for name in listed], dtype=np.int32)
     return ids if listed is label else ids[0]
+
+
+def share_of_range(example, bounds):
+    """Where a score lies between the lowest and the highest, 0 to 1."""
+    score, where = example.label, f"{example.where}: " if example.where else ""
+    low, high = bounds
+    if isinstance(score, str) or not np.isscalar(score) or not low <= score <= high:
+        raise ValueError(f"{where}A score lies from {low} to {high}. Received: {score!r}")
+    return np.float32((score - low) / (high - low))
+
+
+def score_range(examples):
+    """`(lowest, highest)` of the scores of examples.
+
+    Raises:
+        ValueError: If a label is no number, or all are the same.
+    """
+    for example in examples:
+        if isinstance(example.label, str) or not np.isscalar(example.label):
+            where = f"{example.where}: " if example.where else ""
+            raise ValueError(f"{where}A score is a number. Received: {example.label!r}")
+    scores = [float(example.label) for example in examples]
+    if not min(scores) < max(scores):
+        raise ValueError(f"Scores must differ. Received: all {len(scores)} are {scores[0]}")
+    return min(scores), max(scores)
 
 
 def label_names(examples):

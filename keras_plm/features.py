@@ -104,6 +104,24 @@ def distinct_choices(encoder):
 
 # Of what a store holds. 2: a text behind a text of one word has its first word.
 VERSION = 2
+PAIRS = "pairs"  # an empty file that says so
+
+
+def fitting(tokenizer, encoder):
+    """The tokenizer as an encoder can read it: without special tokens that it does not know.
+
+    A GPT that was not fine-tuned has no vectors for those of a task.
+    """
+    known = getattr(encoder, "vocabulary_size", None)
+    if known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer):
+        return tokenizer.unframed()
+    return tokenizer
+
+
+def read_apart(examples, tokenizer):
+    """Whether examples are pairs that the tokenizer puts in no one row."""
+    paired = any(getattr(example, "pair", None) is not None for example in examples)
+    return paired and not getattr(tokenizer, "joint_pairs", True)
 
 
 class FeatureStore:
@@ -116,6 +134,7 @@ class FeatureStore:
     Attributes:
         counts: (N,) vectors of each example.
         array: (sum of counts, L + 1, D) float16.
+        pairs: Whether an example's two vectors are those of two texts that were read apart.
     """
 
     def __init__(self, folder):
@@ -123,6 +142,7 @@ class FeatureStore:
         self.array = np.load(folder / "features.npy", mmap_mode="r")
         self.counts = np.load(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts
+        self.pairs = (folder / PAIRS).is_file()
 
     def __len__(self):
         return len(self.counts)
@@ -142,22 +162,29 @@ class FeatureStore:
 
         Raises:
             ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
-                carries states or is of another tokenizer, the examples are pairs that the tokenizer
-                puts in no one row, a feature is beyond float16, or the store would be larger, with
-                its size and what to do.
+                carries states or is of another tokenizer, words are asked for of pairs that the
+                tokenizer puts in no one row, a feature is beyond float16, or the store would be
+                larger, with its size and what to do.
         """
         if pool is not None and pool not in POOLINGS:
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
         check_first(pool, tokenizer)
         check_stateless(encoder)
+        tokenizer = fitting(tokenizer, encoder)
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
-        paired = any(pair is not None for _, pair in texts)
-        if paired and not getattr(tokenizer, "joint_pairs", True):
-            raise ValueError(
-                "Features of two texts that are read apart are not there yet: fine-tune with "
-                "`FineTune`, or use a tokenizer that puts both in one row. "
-                f"Received: pairs of texts for {type(tokenizer).__name__}"
-            )
+        apart = read_apart(examples, tokenizer)
+        if apart:
+            if pool is None:
+                raise ValueError(
+                    "Two texts that are read apart are pooled: give a `pool`, and read them with "
+                    "reader='linear', or fine-tune with `FineTune`. "
+                    f"Received: pairs of texts for {type(tokenizer).__name__}, pool=None"
+                )
+            lone = [i for i, (_, pair) in enumerate(texts) if pair is None]
+            if lone:
+                raise ValueError(
+                    f"Either all examples have a pair or none. Received: example {lone[0]} without"
+                )
         precision = getattr(encoder, "compute_dtype", "float32")
         key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION)[:24]
         final = Path(folder) / key
@@ -165,11 +192,12 @@ class FeatureStore:
             return cls(final)
 
         limit = getattr(encoder, "max_sequence_length", None)
-        packed = PackedExamples(
-            [Unlabelled(*text) for text in texts], tokenizer, max_length=limit, words=pool is None
-        )
+        rows = [Unlabelled(*text) for text in texts]
+        if apart:  # the two of an example one after the other
+            rows = [Unlabelled(part) for text in texts for part in text]
+        packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
         count = len(encoder.output["layers"])
-        counts = np.ones(len(examples), dtype=np.int64)
+        counts = np.full(len(examples), 2 if apart else 1, dtype=np.int64)
         if pool is None:
             counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
         shape = (int(counts.sum()), count, encoder.hidden_dim)
@@ -190,6 +218,8 @@ class FeatureStore:
             array.flush()
             del array
             np.save(temporary / "counts.npy", counts)
+            if apart:
+                (temporary / PAIRS).touch()
             if final.exists():  # another process was first
                 shutil.rmtree(temporary)
             else:
@@ -296,8 +326,8 @@ class FeatureStore:
             y = stack_padded([targets[row] for row in rows], length)
             return x, y, real.astype("float32")
 
-        if self.counts.max() == 1:
-            options = {"buckets": [1], **options}
+        if self.counts.min() == self.counts.max():
+            options = {"buckets": [int(self.counts.max())], **options}
         options = {"fill_last": targets is not None, **options}
         return Batches(self.counts, collate, training=training, **options)
 
@@ -312,8 +342,8 @@ def _every_layer(encoder):
 
 def _pool(vectors, pool):
     """(L + 1, D) from the real positions (T, L + 1, D) of a text."""
-    if pool == "cls":
-        return vectors[0]
+    if pool in ("cls", "last"):
+        return vectors[0 if pool == "cls" else -1]
     return vectors.mean(axis=0) if pool == "mean" else vectors.max(axis=0)
 
 
@@ -331,7 +361,8 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
 
     Returns:
         (N, D) float32, rounded to float16, with a `pool`; otherwise a list of N arrays (words, D).
-        D is the encoder's width, times the number of layers for a concatenation.
+        D is the encoder's width, times the number of layers for a concatenation; of pairs that are
+        read apart, twice that, the first text's vector before the second's.
 
     Raises:
         ValueError: If the choice of layers has weights to learn, and as `FeatureStore.build`.
@@ -347,7 +378,7 @@ def extract_features(encoder, tokenizer, texts, layers="last", pool=None, featur
         rows = [store.vectors(i, choice) for i in range(len(store))]
         rows = [row.reshape(len(row), row.shape[1] * row.shape[2]) for row in rows]
         del store
-    return np.concatenate(rows) if pool else rows
+    return np.stack([row.ravel() for row in rows]) if pool else rows
 
 
 def _check_texts(texts):

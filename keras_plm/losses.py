@@ -99,3 +99,19 @@ class MeanLoss(keras.metrics.Mean):
     @classmethod
     def from_config(cls, config):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class GivenLoss(keras.losses.Loss):
+    """The weighted mean of losses that the model itself gives, as `pretraining.CausalLM` does.
+
+    Call arguments:
+        y_true: Not read.
+        y_pred: (B, ...) losses.
+    """
+
+    def __init__(self, name="given_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        return y_pred

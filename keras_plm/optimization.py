@@ -1,5 +1,6 @@
 """How the published models were trained: their optimizer and learning-rate schedules."""
 
+import math
 import re
 
 import keras
@@ -13,12 +14,15 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     As in BERT's released code, the fall is that of the whole run and the warm-up replaces its
     beginning, so that the rate steps down from `peak` to `peak * (1 - warmup / total)`.
 
-    Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py.
+    Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py; with
+    `decay_in_warmup` openai/finetune-transformer-lm, opt.py, `warmup_linear`.
 
     Args:
         peak: Highest learning rate.
         total_steps: Number of steps after which the rate is zero.
         warmup_steps: Number of steps of the rise.
+        decay_in_warmup: If True, the fall lowers the rise, too, as GPT was fine-tuned: nothing
+            steps down then.
 
     Raises:
         ValueError: If `warmup_steps` is negative or larger than `total_steps`.
@@ -28,12 +32,55 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.5, 0.9, 0.45, 0.0]
     """
 
+    def __init__(self, peak, total_steps, warmup_steps=0, decay_in_warmup=False):
+        _check_warmup(warmup_steps, total_steps)
+        self.peak = peak
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+        self.decay_in_warmup = decay_in_warmup
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        fall = 1.0 - ops.minimum(step / max(self.total_steps, 1), 1.0)
+        rise = step / max(self.warmup_steps, 1)
+        if self.decay_in_warmup:
+            return self.peak * ops.minimum(rise, 1.0) * fall
+        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+            "decay_in_warmup": self.decay_in_warmup,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises linearly to its peak, then falls to zero along a cosine.
+
+    As in GPT's released code, the fall is that of the whole run and the warm-up replaces its
+    beginning.
+
+    Reference: Radford et al. 2018, section 4.1; openai/finetune-transformer-lm, opt.py,
+    `warmup_cosine`.
+
+    Args:
+        peak: Highest learning rate.
+        total_steps: Number of steps after which the rate is zero.
+        warmup_steps: Number of steps of the rise; GPT's pre-training has 2,000.
+
+    Raises:
+        ValueError: If `warmup_steps` is negative or larger than `total_steps`.
+
+    >>> schedule = WarmupCosineDecay(peak=1.0, total_steps=100, warmup_steps=10)
+    >>> [round(float(schedule(step)), 3) for step in (0, 5, 25, 50, 100)]
+    [0.0, 0.5, 0.854, 0.5, 0.0]
+    """
+
     def __init__(self, peak, total_steps, warmup_steps=0):
-        if not 0 <= warmup_steps <= total_steps:
-            raise ValueError(
-                "`warmup_steps` must lie between 0 and `total_steps`. "
-                f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}"
-            )
+        _check_warmup(warmup_steps, total_steps)
         self.peak = peak
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
@@ -42,7 +89,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.cast(step, "float32")
         done = ops.minimum(step / max(self.total_steps, 1), 1.0)
         rise = step / max(self.warmup_steps, 1)
-        return self.peak * ops.where(step < self.warmup_steps, rise, 1.0 - done)
+        fall = 0.5 * (1.0 + ops.cos(math.pi * done))
+        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
 
     def get_config(self):
         return {
@@ -50,6 +98,14 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "total_steps": self.total_steps,
             "warmup_steps": self.warmup_steps,
         }
+
+
+def _check_warmup(warmup_steps, total_steps):
+    if not 0 <= warmup_steps <= total_steps:
+        raise ValueError(
+            "`warmup_steps` must lie between 0 and `total_steps`. "
+            f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}"
+        )
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -53,7 +53,7 @@ class TokenStream:
         self.documents = np.load(folder / "documents.npy")
 
     @classmethod
-    def build(cls, files, tokenizer, folder, sentences="split", progress=None):
+    def build(cls, files, tokenizer, folder, sentences="split", progress=None, end_id=None):
         """Tokenises files, unless `folder` already holds the stream of these files.
 
         Args:
@@ -63,6 +63,7 @@ class TokenStream:
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
                 is one.
             progress: Called with the number of tokens written so far.
+            end_id: A token that is put behind each sentence (with `"lines"` each line), if any.
 
         Raises:
             ValueError: If a file is missing or there is no text at all.
@@ -76,8 +77,10 @@ class TokenStream:
             open_text(path).close()  # says what is missing
             with open(path, "rb") as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())
-        made_with = fingerprint(tokenizer)
+        made_with = _text_fingerprint(tokenizer)
         key.update(f"{sentences} {made_with}".encode())
+        if end_id is not None:
+            key.update(f" {end_id}".encode())
         description = {"key": key.hexdigest(), "tokenizer": made_with}
         description["files"] = [path.name for path in files]
         if (folder / "stream.json").is_file():
@@ -105,8 +108,12 @@ class TokenStream:
                 if rows is not None:
                     keep[rows.starts[before * rows.lengths > 0]] = False
                     keep[(rows.starts + rows.lengths - 1)[behind * rows.lengths > 0]] = False
-                    rows.token_ids[keep].astype(description["dtype"]).tofile(out)
-                counts = iter([] if rows is None else rows.lengths - before - behind)
+                    ids, lengths = rows.token_ids[keep], rows.lengths - before - behind
+                    if end_id is not None:
+                        ids = np.insert(ids, np.cumsum(lengths), end_id)
+                        lengths = lengths + 1
+                    ids.astype(description["dtype"]).tofile(out)
+                counts = iter([] if rows is None else lengths)
                 for text in batch:
                     if text is not None:
                         sizes.append(int(next(counts)))
@@ -131,6 +138,21 @@ class TokenStream:
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
         return cls(folder)
+
+
+def check_stream(stream, tokenizer):
+    """Raises unless a stream's ids are this tokenizer's."""
+    made_with = getattr(stream, "description", {}).get("tokenizer")
+    if made_with is not None and made_with != _text_fingerprint(tokenizer):
+        raise ValueError(
+            "A stream's ids are of the tokenizer that it was made with, `TokenStream.build(files, "
+            f"tokenizer, folder)`. Received: another one, of {len(tokenizer)} tokens"
+        )
+
+
+def _text_fingerprint(tokenizer):
+    """Of what gives text its ids; special tokens around a text have no part in a stream."""
+    return fingerprint(tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer)
 
 
 def read_ids(files, tokenizer, blank_lines=False):

@@ -19,6 +19,8 @@ class Example:
         text: A string, or a list of words where labels belong to words.
         label: A class name, a number, one tag per word, or `None` when unknown.
         pair: The second text of a pair, or `None`.
+        choices: Answers or continuations of `text`, of which `label` numbers the right one from 0;
+            or `None`.
         group: Examples of one group (phrases of a sentence, sentences of a document) are never
             parted by a split; `None` puts the example in a group of its own.
         where: `file:line` it was read from, for error messages.
@@ -29,6 +31,7 @@ class Example:
     pair: str | None = None
     group: str | None = None
     where: str = ""
+    choices: Sequence[str] | None = None
 
     def __post_init__(self):
         tags, where = self.label, f"{self.where}: " if self.where else ""
@@ -54,6 +57,8 @@ class Task:
         read: `read(folder, split)` gives the examples of `"train"`, `"dev"` or `"test"`.
         head: The class of `keras_plm.heads` that solves it.
         metrics: Names and functions `(y_true, y_pred) -> float`, the main one first.
+        symmetric: Whether the two texts of a pair have no order, as in paraphrase: encoders that
+            read from left to right are then given both.
         files: The files under the data folder, by split; one file may serve several.
         source: Where the data come from.
         licence: Their licence.
@@ -66,6 +71,7 @@ class Task:
     files: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     licence: str = ""
+    symmetric: bool = False
 
 
 def find_file(folder, name):

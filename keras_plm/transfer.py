@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm.batching import run_on
-from keras_plm.data import check_word_vectors, label_ids, label_names
+from keras_plm.cloning import clone, transferred, with_new_tokens
+from keras_plm.data import check_word_vectors, label_ids, share_of_range
 from keras_plm.features import (
     LAYER_CHOICES,
     FeatureExtractor,
@@ -18,11 +19,20 @@ from keras_plm.features import (
     distinct_choices,
     every_choice,
     extract_features,
+    fitting,
     layer_choice,
+    read_apart,
 )
-from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads import Classifier, MultipleChoice, Regressor
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.optimization import AdamW, SlantedTriangular, WarmupLinearDecay, layer_groups
+from keras_plm.optimization import (
+    AdamW,
+    SlantedTriangular,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    layer_groups,
+)
+from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers import BiLSTM
 from keras_plm.readouts import Placement
 from keras_plm.resume import set_seed
@@ -42,30 +52,22 @@ __all__ = [
     "every_choice",
     "extract_features",
     "layer_choice",
+    "transferred",
+    "with_new_tokens",
 ]
 
 
-SCHEDULES = ("linear", "slanted_triangular")
-
-
-def clone(encoder, **changes):
-    """A trainable copy of an encoder with the same weights.
-
-    Args:
-        encoder: The encoder.
-        **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
-
-    Raises:
-        ValueError: If the encoder has no such argument.
-    """
-    config = encoder.get_config()
-    unknown = sorted(set(changes) - set(config))
-    if unknown:
-        raise ValueError(f"{type(encoder).__name__} has no such argument. Received: {unknown}")
-    copy = type(encoder).from_config({**config, **changes})
-    copy.set_weights(encoder.get_weights())
-    copy.trainable = changes.get("trainable", True)
-    return copy
+SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
+# How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
+GPT_SETTINGS = {
+    "learning_rate": 6.25e-5,
+    "epochs": 3,
+    "batch_size": 32,
+    "warmup": 0.002,
+    "schedule": "gpt_linear",
+    "bias_correction": True,
+    "language_model_weight": 0.5,
+}
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -132,14 +134,14 @@ class _Method:
         """`AdamW`'s groups for a model and epochs of so many steps."""
         return None
 
-    def _train(self, model, source, score, callbacks, verbose):
+    def _optimizer(self, rate, **options):
+        return AdamW(rate, weight_decay=self.weight_decay, **options)
+
+    def _train(self, model, source, score, callbacks, verbose, loss):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
         schedule = self._schedule(len(source) * self.epochs)
         groups = self._groups(model, len(source))
-        model.compile(
-            AdamW(schedule, weight_decay=self.weight_decay, groups=groups),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+        model.compile(self._optimizer(schedule, groups=groups), loss=loss)
         keep = KeepBest(score) if score is not None else None
         callbacks = ([keep] if keep else []) + list(callbacks)
         history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
@@ -153,11 +155,16 @@ def _scorer(head, examples, labels, metric, predict):
     """A function that scores the labels `predict()` gives for the examples; or `None`."""
     if not examples:
         return None
+    to_id = _to_id(head)
     for example in examples:
-        label_ids(example, labels)  # an unknown label is a mistake, not a miss
+        to_id(example, labels)  # an unknown label is a mistake, not a miss
     metric = metric or default_metric(head, labels)
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
+
+
+def _to_id(head):
+    return share_of_range if issubclass(head, Regressor) else label_ids
 
 
 def _check_examples(train):
@@ -172,8 +179,13 @@ def _with_layers(method, name):
 
 
 def default_metric(head, labels):
-    """How a head's labels are scored: accuracy, or F1 of spans where tags mark spans."""
-    if head is not Tagger:
+    """How a head's labels are scored.
+
+    By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans.
+    """
+    if issubclass(head, Regressor):
+        return metrics.pearson_correlation
+    if not head.per_word:
         return metrics.accuracy
     return metrics.span_f1 if metrics.are_spans(labels) else metrics.word_accuracy
 
@@ -183,9 +195,12 @@ class FineTune(_Method):
     """Trains encoder and output layer together on the task.
 
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
-    a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`.
+    a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
+    `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
+    know, they get new vectors, see `with_new_tokens`.
 
-    Reference: Devlin et al. 2018, section 4 and appendix A.3; for an ELMo Peters et al. 2019,
+    Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
+    4.1; for an ELMo Peters et al. 2019,
     arXiv 1903.05987, section 3, with the means of Howard and Ruder 2018, arXiv 1801.06146.
 
     Args:
@@ -197,14 +212,19 @@ class FineTune(_Method):
         dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
-        schedule: `"linear"` (`optimization.WarmupLinearDecay`) or `"slanted_triangular"`
-            (`optimization.SlantedTriangular`); both rise for `warmup`.
+        schedule: `"linear"` (`optimization.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`optimization.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`optimization.SlantedTriangular`); all rise for `warmup`.
         layer_decay: Rate of a layer over that of the next higher one, see
             `optimization.layer_groups`; ULMFiT's is 1 / 2.6.
         unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
             the last and the output layer; 0 for all at once. With more layers than epochs the
             lowest never learn.
         pool: How a `Classifier` pools a text's vectors; by default its own choice.
+        bias_correction: Of AdamW; BERT was trained without, GPT with it.
+        language_model_weight: λ of the language model that is trained beside the task, on the
+            task's texts, see `pretraining.WithLanguageModel`; 0 for none.
+        n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
     """
 
     learning_rate: float = 1e-4
@@ -218,6 +238,9 @@ class FineTune(_Method):
     layer_decay: float = 1.0
     unfreeze_epochs: int = 0
     pool: str | None = None
+    bias_correction: bool = False
+    language_model_weight: float = 0.0
+    n_transfer: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -230,6 +253,11 @@ class FineTune(_Method):
                 "`unfreeze_epochs` must be a whole number, 0 or more. "
                 f"Received: {self.unfreeze_epochs!r}"
             )
+        if not 0 <= self.language_model_weight < np.inf:
+            raise ValueError(
+                "`language_model_weight` must be 0 or more. "
+                f"Received: {self.language_model_weight!r}"
+            )
         allowed = ("pooled", *POOLINGS)
         if self.pool is not None and self.pool not in allowed:
             raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
@@ -237,7 +265,14 @@ class FineTune(_Method):
     def _schedule(self, total):
         if self.schedule == "slanted_triangular":
             return SlantedTriangular(self.learning_rate, total, self.warmup)
-        return super()._schedule(total)
+        rise = int(self.warmup * total)
+        if self.schedule == "cosine":
+            return WarmupCosineDecay(self.learning_rate, total, rise)
+        falls = self.schedule == "gpt_linear"
+        return WarmupLinearDecay(self.learning_rate, total, rise, decay_in_warmup=falls)
+
+    def _optimizer(self, rate, **options):
+        return super()._optimizer(rate, bias_correction=self.bias_correction, **options)
 
     def _groups(self, model, steps):
         return layer_groups(model, self.layer_decay, self.unfreeze_epochs * steps)
@@ -253,6 +288,7 @@ class FineTune(_Method):
         metric=None,
         callbacks=(),
         verbose=0,
+        symmetric=False,
     ):
         """Fine-tunes all of a copy of the encoder; the one given stays as it is.
 
@@ -260,37 +296,66 @@ class FineTune(_Method):
 
         Args:
             encoder: A pre-trained encoder.
-            head: `Classifier` or `Tagger`, the class.
+            head: `Classifier`, `Regressor`, `Tagger` or `MultipleChoice`, the class.
             tokenizer: The encoder's.
             train: A list of `Example`.
             dev: Examples on which the best epoch is chosen; without them the last is kept.
-            labels: The label names; by default those in `train`.
+            labels: The label names, of a `Regressor` the lowest and highest score; by default those
+                in `train`.
             metric: `(y_true, y_pred) -> float` that chooses; by default the head's.
             callbacks: More Keras callbacks.
             verbose: As in `fit`.
+            symmetric: Whether the two texts of a pair have no order: an encoder that reads from
+                left to right is then given both orders.
 
         Returns:
             The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`
             tells the losses, the best epoch and its score.
+
+        Raises:
+            ValueError: If there are no examples, or the head, encoder and settings do not go
+                together.
         """
         set_seed(self.seed)
         _check_examples(train)
-        labels = labels or label_names(train)
+        labels = labels or head.labels_of(train)
         options = {} if self.pool is None else {"pool": self.pool}
-        if options and head is not Classifier:
+        if options and head.per_word:
             raise ValueError(
-                "Only a `Classifier` pools; leave `pool=None` for other heads. "
+                "Of words nothing is pooled; leave `pool=None` for a `Tagger`. "
                 f"Received: pool={self.pool!r}, head={head.__name__}"
             )
+        if self.n_transfer is not None:
+            encoder = transferred(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
+        known = getattr(encoder, "vocabulary_size", None)
+        if known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer):
+            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
         copy = clone(encoder, **dropout)
-        if head is Classifier and not getattr(tokenizer, "joint_pairs", True):
-            options["pairs"] = any(example.pair is not None for example in train)
+        paired = any(example.pair is not None for example in train)
+        if paired and issubclass(head, Classifier):
+            if not getattr(tokenizer, "joint_pairs", True):
+                options["pairs"] = True
+            elif symmetric and getattr(encoder, "causal", False):
+                options["pairs"] = "both_orders"
         model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = _scorer(head, dev, labels, metric, lambda: model.predict(dev))
-        model.training_log = self._train(model, source, score, callbacks, verbose)
+        trained, loss = model, model.default_loss()
+        if self.language_model_weight:
+            trained = WithLanguageModel(model, self.language_model_weight)
+            source = trained.batches(source)
+        log = self._train(trained, source, score, callbacks, verbose, loss)
+        if trained is not model:
+            _compile_trained(model, self._optimizer(self.learning_rate))
+        model.training_log = log
         return model
+
+
+def _compile_trained(model, optimizer):
+    """Compiles a head that was trained in parts."""
+    model.compile(optimizer)
+    model.optimizer.build(model.trainable_variables)  # which a saved model asks for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -359,7 +424,7 @@ class FeatureBased(_Method):
 
     def store_pool(self, head):
         """How features are stored for this reader: pooled, or `None` for one per word."""
-        return self.pool if head is Classifier and self.reader == "linear" else None
+        return self.pool if not head.per_word and self.reader == "linear" else None
 
     def fit(
         self,
@@ -374,12 +439,18 @@ class FeatureBased(_Method):
         verbose=0,
         store=None,
         words=None,
+        symmetric=False,
     ):
         """Trains a reader; the encoder stays as it is.
+
+        Two texts that the tokenizer puts in no one row are read apart and pooled, see
+        `Classifier`'s `pairs="pooled"`. An encoder that does not know its tokenizer's special
+        tokens, as a GPT that was not fine-tuned, reads texts without them.
 
         Args:
             encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
                 `FineTune.fit`.
+            symmetric: Without meaning here.
             store: Folder for features, kept for later calls; by default a temporary one.
             words: A `WordVectors` whose vectors the reader reads beside the features, of the same
                 words; needs a reader. It stays as it is.
@@ -394,7 +465,12 @@ class FeatureBased(_Method):
         """
         self._placement.check(self._reads, words)
         _check_examples(train)
-        labels = labels or label_names(train)
+        if issubclass(head, MultipleChoice):
+            raise ValueError(
+                "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
+            )
+        labels = labels or head.labels_of(train)
+        tokenizer = fitting(tokenizer, encoder)
         pool = self.store_pool(head)
         with tempfile.TemporaryDirectory() as temporary:
             folder = temporary if store is None else store
@@ -408,6 +484,9 @@ class FeatureBased(_Method):
                 head, stores, train, dev, labels, metric, callbacks, verbose, beside
             )
             del stores, beside
+        options = {} if head.per_word else {"pool": self.pool}
+        if read_apart(train, tokenizer):
+            options["pairs"] = "pooled"
         model = head(
             clone(encoder),
             labels,
@@ -419,10 +498,9 @@ class FeatureBased(_Method):
             readout=readout,
             words=None if words is None else clone(words),
             placement=self._placement,
-            **({"pool": self.pool} if head is Classifier else {}),
+            **options,
         )
-        model.compile(AdamW(self.learning_rate, weight_decay=self.weight_decay))
-        model.optimizer.build(model.trainable_variables)  # which a saved model asks for
+        _compile_trained(model, self._optimizer(self.learning_rate))
         model.training_log = log
         return model
 
@@ -452,7 +530,7 @@ class FeatureBased(_Method):
         """Trains the part of a head that reads features, from stores alone.
 
         Args:
-            head: `Classifier` or `Tagger`, the class.
+            head: `Classifier`, `Regressor` or `Tagger`, the class.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
             train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
             words: The stores of word vectors beside them, see `FeatureStore.build_words`.
@@ -465,7 +543,7 @@ class FeatureBased(_Method):
             ValueError: As `fit`; and if the stores are not of the same words.
         """
         set_seed(self.seed)
-        labels = labels or label_names(train)
+        labels = labels or head.labels_of(train)
         choice = layer_choice(self.layers)
         reader, width = None, stores[0].array.shape[-1]
         if self.reader == "bilstm":
@@ -481,9 +559,11 @@ class FeatureBased(_Method):
             self.dropout,
             self._placement,
             None if words is None else words[0].array.shape[-1],
+            **({"pairs": "pooled"} if stores[0].pairs else {}),
         )
         readout.reader = reader
-        targets = [label_ids(example, labels) for example in train]
+        to_id = _to_id(head)
+        targets = [to_id(example, labels) for example in train]
         source = stores[0].batches(
             choice, targets, words=beside[0], batch_size=self.batch_size, seed=self.seed
         )
@@ -494,7 +574,7 @@ class FeatureBased(_Method):
             metric,
             lambda: self.predict(head, readout, stores[1], labels, beside[1]),
         )
-        log = self._train(readout, source, score, callbacks, verbose)
+        log = self._train(readout, source, score, callbacks, verbose, head.default_loss())
         mixes = readout.mixing_weights()
         return readout, log | ({"mixes": mixes} if mixes else {})
 
@@ -537,7 +617,7 @@ def compare_layers(
         encoder, tokenizer: The encoder and its tokenizer.
         examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
             a list, parted 70/15/15 by group.
-        head: `Classifier` or `Tagger`, the class.
+        head: `Classifier`, `Regressor` or `Tagger`, the class.
         method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
         choices: Names of choices; by default all that differ, see `distinct_choices`.
         seeds: How many seeds.
@@ -555,10 +635,12 @@ def compare_layers(
     method = method or FeatureBased()
     method._placement.check(method._reads, words)
     train, dev, test = (examples[split] for split in ("train", "dev", "test"))
-    labels = label_names(train)
+    labels = head.labels_of(train)
+    tokenizer = fitting(tokenizer, encoder)
     metric = metric or default_metric(head, labels)
+    to_id = _to_id(head)
     for example in test:
-        label_ids(example, labels)
+        to_id(example, labels)
     truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:

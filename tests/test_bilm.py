@@ -321,5 +321,5 @@ def test_refuses_what_does_not_fit(text):
     with pytest.raises(ValueError, match="1 or more. Received: rows=2, steps=0"):
         bilm_batches(stream, lexicon, 8, samples=0, rows=2, steps=0)
     other = Words([*lexicon.vocabulary[:-1], "elsewhere"])
-    with pytest.raises(ValueError, match="the lexicon that it was made with"):
+    with pytest.raises(ValueError, match="the tokenizer that it was made with"):
         bilm_batches(stream, other, 8, samples=0, rows=2)

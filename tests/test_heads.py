@@ -417,7 +417,7 @@ def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
 def test_options_that_predict_cannot_follow_are_refused():
     model = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER)
     arrays = TOKENIZER.pack(["a b"])
-    with pytest.raises(ValueError, match="`pairs` and `probabilities` are for texts"):
+    with pytest.raises(ValueError, match="`pairs`, `choices` and `probabilities` are for texts"):
         model.predict(arrays, probabilities=True)
     with pytest.raises(ValueError, match="batches of their own.*batch_size"):
         model.predict(["a b"], batch_size=3)

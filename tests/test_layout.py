@@ -14,13 +14,13 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots"],
-    ["task", "decoding", "fasttext_files"],
+    ["task", "decoding", "fasttext_files", "weight_files"],
     ["data", "vector_files", "readouts", "readers"],
     ["streams"],
-    ["heads", "features", "resume"],
+    ["heads", "features", "resume", "cloning"],
     ["models"],
     ["pretraining"],
-    ["elmo_files"],
+    ["elmo_files", "gpt_files"],
     ["checkpoints"],
     ["transfer"],
 ]

@@ -222,11 +222,28 @@ class TestFineTuningOfAnELMo:
         assert fitted.pairs and len(fitted.predict(dev)) == 16
         assert not method.fit(model, Classifier, WORDS, texts(16)).pairs
         assert not method.fit(encoder(), Classifier, TOKENIZER, text_pairs(16)).pairs
-        for pool in (None, "mean"):
-            with pytest.raises(ValueError, match="not there yet: fine-tune with `FineTune`"):
-                extract_features(model, WORDS, dev, pool=pool)
+        with pytest.raises(ValueError, match="are pooled: give a `pool`.*pool=None"):
+            extract_features(model, WORDS, dev)
         with pytest.raises(ValueError, match="`FineTune`.*pairs of texts for Words"):
-            FeatureBased(**FAST).fit(model, Classifier, WORDS, text_pairs(16))
+            FeatureBased(**FAST, reader="bilstm").fit(model, Classifier, WORDS, text_pairs(16))
+
+    def test_frozen_pairs_are_read_apart_and_pooled(self, tmp_path):
+        model, train, dev = word_encoder(), text_pairs(48), text_pairs(16, seed=1)
+        first = extract_features(model, WORDS, [e.text for e in dev], pool="mean")
+        second = extract_features(model, WORDS, [e.pair for e in dev], pool="mean")
+        both = extract_features(model, WORDS, dev, pool="mean")
+        assert_close(both, np.concatenate([first, second], axis=1), atol=1e-6)
+        fitted = FeatureBased(**FAST, pool="mean").fit(model, Classifier, WORDS, train, dev)
+        kernel, bias = fitted.readout.get_layer("logits").get_weights()
+        u, v = first, second
+        logits = np.concatenate([u, v, abs(u - v), u * v], axis=1) @ kernel + bias
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        assert_close(fitted.predict(dev, probabilities=True), shares, atol=1e-3)
+        fitted.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        assert again.predict(dev) == fitted.predict(dev)
+        with pytest.raises(ValueError, match="all examples have a pair or none"):
+            extract_features(model, WORDS, [*dev, texts(1)[0]], pool="mean")
 
     def test_a_tagger_takes_all_but_the_pool(self):
         options = {name: value for name, value in self.OPTIONS.items() if name != "pool"}
@@ -240,7 +257,8 @@ class TestFineTuningOfAnELMo:
 
     def test_bad_input_is_explained(self):
         for options, match in [
-            ({"schedule": "cosine"}, "`schedule` must be one of .*'cosine'"),
+            ({"schedule": "stairs"}, "`schedule` must be one of .*'stairs'"),
+            ({"language_model_weight": -1.0}, "`language_model_weight` must be 0 or more"),
             ({"layer_decay": 0.0}, r"`layer_decay` must lie in \(0, 1\]. Received: 0.0"),
             ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be a whole number.* Received: -1"),
             ({"unfreeze_epochs": 0.5}, "Received: 0.5"),
@@ -248,7 +266,7 @@ class TestFineTuningOfAnELMo:
         ]:
             with pytest.raises(ValueError, match=match):
                 FineTune(**options)
-        with pytest.raises(ValueError, match="Only a `Classifier` pools.*head=Tagger"):
+        with pytest.raises(ValueError, match="nothing is pooled.*head=Tagger"):
             FineTune(pool="max").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 
 

@@ -105,22 +105,22 @@ class ScalarMix(keras.layers.Layer):
         }
 
 
-POOLINGS = ("cls", "mean", "max")
+POOLINGS = ("cls", "mean", "max", "last")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Pooling(keras.layers.Layer):
-    """One vector for a text: its first position, or the mean or maximum over real positions.
+    """One vector for a text: that of one position, or the mean or maximum over real positions.
 
     Args:
-        pool: `"cls"` (the first position), `"mean"` or `"max"`.
+        pool: `"cls"` (the first position), `"mean"`, `"max"` or `"last"` (the last real position).
 
     Call arguments:
         inputs: (B, T, D).
         padding_mask: (B, T), True at real positions; all of them when omitted.
 
     Returns:
-        (B, D). A row without real positions gives zeros under `"mean"` and `"max"`.
+        (B, D). A row without real positions gives zeros, but under `"cls"`.
 
     Raises:
         ValueError: If `pool` is unknown.
@@ -141,7 +141,17 @@ class Pooling(keras.layers.Layer):
         if self.pool == "cls":
             return inputs[:, 0]
         if padding_mask is None:
+            if self.pool == "last":
+                return inputs[:, -1]
             return ops.mean(inputs, axis=1) if self.pool == "mean" else ops.max(inputs, axis=1)
+        if self.pool == "last":
+            real = ops.cast(padding_mask, "bool")
+            # Counted from the end, so that padding may stand before a text, too.
+            behind = ops.argmax(ops.cast(ops.flip(real, axis=1), "int32"), axis=1)  # (B,)
+            last = ops.cast(real.shape[1] or ops.shape(real)[1], "int32") - 1
+            last = (last - ops.cast(behind, "int32"))[:, None, None]
+            found = ops.take_along_axis(inputs, last, axis=1)[:, 0]
+            return ops.where(ops.any(real, axis=1)[:, None], found, ops.zeros_like(found))
         mask = ops.cast(padding_mask, "bool")[..., None]  # (B, T, 1)
         if self.pool == "mean":
             real = ops.cast(mask, inputs.dtype)

@@ -67,12 +67,15 @@ def logsumexp_of_products(x, kernel, bias, logits=LOGITS):
                 wanted = ops.cast(wanted, x.dtype)[:, None]
                 x = ops.concatenate([x * wanted, wanted], axis=1)
                 both = ops.matmul(ops.transpose(shares), x)  # (S, P + 1)
-                state = d_kernel + both[:, :-1], d_bias + ops.cast(both[:, -1], d_bias.dtype)
+                both = ops.cast(both, d_bias.dtype)  # sums over many chunks lose little in it
+                state = d_kernel + both[:, :-1], d_bias + both[:, -1]
                 return state, (ops.matmul(shares, kernel) * wanted,)
 
-            start = ops.zeros_like(kernel), ops.zeros_like(bias)
+            start = ops.zeros(kernel.shape, bias.dtype), ops.zeros_like(bias)
             state, (d_x,) = fold(backward, start, (xs, sums, wanted))
-            return (ops.reshape(d_x, (-1, d_x.shape[-1]))[:count], *state)
+            d_kernel, d_bias = state
+            d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
+            return d_x, ops.cast(d_kernel, kernel.dtype), d_bias
 
         return ops.reshape(sums, (-1,))[:count], gradient
 

@@ -1,5 +1,6 @@
 """Objectives that need no labels: inputs, targets, loss."""
 
+from keras_plm.pretraining.auxiliary import WithLanguageModel
 from keras_plm.pretraining.bilm import BiLM, Perplexity, bilm_batches
 from keras_plm.pretraining.causal_lm import CausalLM, causal_lm_batches
 from keras_plm.pretraining.masked_lm import MaskedLM, MaskedTokenScores, masked_lm_batches
@@ -10,6 +11,7 @@ __all__ = [
     "MaskedLM",
     "MaskedTokenScores",
     "Perplexity",
+    "WithLanguageModel",
     "bilm_batches",
     "causal_lm_batches",
     "masked_lm_batches",

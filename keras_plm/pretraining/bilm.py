@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches
-from keras_plm.data import fingerprint
 from keras_plm.layers import (
     CarriedStates,
     Dropout,
@@ -19,6 +18,7 @@ from keras_plm.layers import (
 )
 from keras_plm.models.elmo import trimmed
 from keras_plm.optimization import AdaGrad
+from keras_plm.streams import check_stream
 from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
 
 
@@ -327,12 +327,7 @@ def bilm_batches(
     """
     if min(rows, steps) < 1:
         raise ValueError(f"`rows` and `steps` are 1 or more. Received: rows={rows}, steps={steps}")
-    made_with = getattr(stream, "description", {}).get("tokenizer")
-    if made_with is not None and made_with != fingerprint(lexicon):
-        raise ValueError(
-            "The stream's ids are of the lexicon that it was made with, `TokenStream.build(files, "
-            f"lexicon, folder)`. Received: another lexicon, of {len(lexicon)} words"
-        )
+    check_stream(stream, lexicon)
     if vocabulary_size > len(lexicon):
         raise ValueError(
             "The words that are predicted are the first of the lexicon. "

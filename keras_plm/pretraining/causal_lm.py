@@ -8,9 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches
-from keras_plm.data import fingerprint
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.softmax import logsumexp_of_products
+from keras_plm.losses import GivenLoss
+from keras_plm.streams import check_stream
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -49,22 +50,6 @@ class TiedLoss(keras.layers.Layer):
 
     def compute_output_spec(self, hidden, target_ids):
         return keras.KerasTensor(hidden.shape[:-1], dtype="float32")
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class MeanLoss(keras.losses.Loss):
-    """The mean of losses that the model gives.
-
-    Call arguments:
-        y_true: (B, T), not read: the outputs are losses already.
-        y_pred: (B, T).
-    """
-
-    def __init__(self, name="mean_loss", **kwargs):
-        super().__init__(name=name, **kwargs)
-
-    def call(self, y_true, y_pred):
-        return y_pred
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -121,7 +106,7 @@ class CausalLM(FitsBatches, keras.Model):
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the mean loss and the perplexity by default."""
         if loss is None:
-            loss = MeanLoss()
+            loss = GivenLoss()
         if weighted_metrics is None:
             weighted_metrics = [TokenPerplexity()]
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
@@ -155,12 +140,7 @@ def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_si
         ValueError: If the tokenizer is another than the stream's, or the text does not fill a
             window.
     """
-    made_with = stream.description.get("tokenizer")
-    if made_with is not None and made_with != fingerprint(tokenizer):
-        raise ValueError(
-            "The stream's ids are of the tokenizer that it was made with. "
-            f"Received: another one, of {len(tokenizer)} tokens"
-        )
+    check_stream(stream, tokenizer)
     tokens, seed = stream.tokens, options.get("seed", 0)
     count = (len(tokens) - max_length) // max_length  # a window is left for other beginnings
     if max_length < 1 or count < 1:

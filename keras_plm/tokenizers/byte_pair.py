@@ -1,13 +1,20 @@
-"""Byte pair encoding, for translation."""
+"""Byte pair encoding: for translation, for GPT, and GPT-2's."""
 
 import json
 
 import keras
 import tokenizers
 
+from keras_plm.tokenizers.byte_pair_schemes import (
+    NEWLINE,
+    SCHEMES,
+    TASK_TOKENS,
+    read_vocabulary,
+)
 from keras_plm.tokenizers.subwords import (
     Row,
     SubwordTokenizer,
+    frequent_characters,
     lines,
     naming,
     no_text,
@@ -22,26 +29,48 @@ from keras_plm.tokenizers.text import open_text
 class BytePair(SubwordTokenizer):
     """Byte pair encoding: words cut into pieces by the merges learned from a text, in their order.
 
-    For translation, where source and target share one vocabulary, and for language models. A word
-    is marked by the space before it, which is the first character of its first piece:
-    `detokenize` then restores a single-spaced text as it was, and a word is the same pieces with
-    or without a comma behind it. Punctuation is cut off; case and accents stay. A text becomes its
-    pieces and `[EOS]`. The work is done by the `tokenizers` package, and the saved JSON is in that
-    package's own format.
+    The work is done by the `tokenizers` package, and the saved JSON is in that package's own
+    format. There are three schemes of what a word is and how it is marked:
 
-    Reference: Sennrich et al. 2016, arXiv 1508.07909, section 3.2.
-    Differs from the paper: the mark stands at the start of a word, not `</w>` at its end.
+    - `"space"`, for translation, where source and target share one vocabulary. A word is marked by
+      the space before it, the first character of its first piece: `detokenize` then restores a
+      single-spaced text as it was, and a word is the same pieces with or without a comma behind
+      it. Punctuation is cut off; case and accents stay. A text becomes its pieces and `[EOS]`.
+    - `"gpt"`, GPT's: the last piece of a word ends in `</w>`. Words are those that spaCy found for
+      the released vocabulary, punctuation and the endings of contractions among them, here by a
+      regular expression that agrees with it on nearly all of English prose; a line break is a word.
+      Text is lower-cased, and with `clean` dashes, ellipses, curly quotes and ligatures are written
+      in ASCII, which is what `ftfy.fix_text` and the released code's own clean-up do to text that
+      is well encoded.
+    - `"gpt2"`, GPT-2's, over bytes: no text has unknown characters, and `detokenize` restores all.
+
+    The last two pack the inputs of GPT's tasks: a text as `_start_ text _classify_`, two as
+    `_start_ text _delimiter_ pair _classify_`. These special tokens and the padding are appended
+    behind the pieces: a pre-trained GPT has no vectors for them until `FineTune` adds some.
+
+    Reference: Sennrich et al. 2016, arXiv 1508.07909, section 3.2; Radford et al. 2018, sections
+    3.3 and 4.1; Radford et al. 2019, section 2.2.
+    Differs from Sennrich et al.: in `"space"` the mark stands at the start of a word.
 
     Args:
-        vocabulary: The pieces in order of their ids; must hold `[PAD] [UNK] [BOS] [EOS]`.
+        vocabulary: The pieces in order of their ids; for "space" they hold `[PAD] [UNK] [BOS]
+            [EOS]`, for "gpt" `<unk>`.
         merges: Pairs of pieces, in the order in which they are joined.
-        lowercase: If True, lower-case first.
-        unknown: `"[UNK]"`, what each character outside the vocabulary becomes, or `"error"`.
+        lowercase: If True, lower-case first; by default as the scheme does.
+        unknown: What each character outside the vocabulary becomes, by default `"[UNK]"` or
+            `"<unk>"` as the scheme has it; or `"error"`.
+        scheme: `"space"`, `"gpt"` or `"gpt2"`.
+        clean: Of "gpt" alone: whether to clean the text up.
+        special_tokens: Of "gpt" and "gpt2": what comes behind the pieces, in this order, by default
+            `_start_ _delimiter_ _classify_ _pad_`. One left out is left out in packing, too.
+
+    Attributes:
+        text_size: Number of ids that text can have: of "gpt" and "gpt2" all but the special tokens.
 
     Raises:
-        ValueError: If a special token is missing, a piece stands twice, a merge is not of pieces
-            in the vocabulary, or `unknown` is neither; later, with `unknown="error"`, if a text
-            has an unknown character.
+        ValueError: If a special token is missing or unknown, a piece stands twice, a merge is not
+            of pieces in the vocabulary, or `unknown` or `scheme` is none; later, with
+            `unknown="error"`, if a text has an unknown character.
 
     >>> pieces = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
     >>> merges = [(" ", "l"), ("o", "w"), (" l", "ow"), ("e", "r")]
@@ -52,14 +81,31 @@ class BytePair(SubwordTokenizer):
     [[13, 13, 14, 5, 3], [13, 3, 0, 0, 0]]
     >>> tokenizer.detokenize([13, 13, 14, 5, 3])
     'low lower.'
+    >>> pieces = ["<unk>", *"low", "w</w>", ".</w>", "lo", "low</w>"]
+    >>> tokenizer = BytePair(pieces, [("l", "o"), ("lo", "w</w>")], scheme="gpt")
+    >>> tokenizer.tokenize("Low.")
+    ['low</w>', '.</w>']
+    >>> tokenizer.pack(["low"], ["low."])["token_ids"].tolist()
+    [[8, 7, 9, 7, 5, 10]]
     """
 
-    _special = {"pad_id": "[PAD]", "unk_id": "[UNK]", "start_id": "[BOS]", "end_id": "[EOS]"}
-    _last = "end_id"
     has_segments = False
 
-    def __init__(self, vocabulary, merges, lowercase=False, unknown="[UNK]"):
-        ids = numbered(vocabulary, self._special.values(), "BytePair")
+    def __init__(
+        self,
+        vocabulary,
+        merges,
+        lowercase=None,
+        unknown=None,
+        scheme="space",
+        clean=True,
+        special_tokens=None,
+    ):
+        if scheme not in SCHEMES:
+            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        self._scheme = SCHEMES[scheme]
+        vocabulary, special = self._parted(list(vocabulary), special_tokens)
+        ids = numbered(vocabulary, self._scheme.extra, "BytePair")
         merges = [tuple(merge) for merge in merges]
         for i, merge in enumerate(merges):
             if len(merge) != 2 or not ids.keys() >= {*merge, "".join(merge)}:
@@ -67,70 +113,151 @@ class BytePair(SubwordTokenizer):
                     "A merge joins two pieces of the vocabulary to a third. "
                     f"Received: merges[{i}]={merge!r}"
                 )
-        if unknown not in ("[UNK]", "error"):
-            raise ValueError(f'`unknown` must be "[UNK]" or "error". Received: {unknown!r}')
+        own = self._scheme.unknown
+        if unknown not in (None, own, "error"):
+            raise ValueError(f'`unknown` must be "{own}" or "error". Received: {unknown!r}')
+        lowercase = self._scheme.lowercase if lowercase is None else bool(lowercase)
         # The model alone knows the special tokens, so that "[EOS]" in a text is only text.
-        model = tokenizers.models.BPE(ids, merges, unk_token="[UNK]")
-        self._set(_spaced_tokenizer(model, lowercase))
-        self.merges, self.lowercase, self.unknown = merges, lowercase, unknown
+        model = tokenizers.models.BPE(ids, merges, unk_token=own, **self._scheme.model)
+        self._tokenizer = self._scheme.build(model, lowercase, clean)
+        self.text_size = len(ids)
+        self._vocabulary = {**ids, **{token: len(ids) + i for i, token in enumerate(special)}}
+        self.pad_id = 0  # where no other id is for it
+        named = {"end_id": "<|endoftext|>", "newline_id": NEWLINE, **self._scheme.special}
+        for name, token in named.items():
+            if token in self._vocabulary:
+                setattr(self, name, self._vocabulary[token])
+        frame = (name if hasattr(self, name or "") else None for name in self._scheme.frame)
+        self._first, self._middle, self._last = frame
+        self.joint_pairs = self._middle is not None
+        self.merges, self.lowercase, self.unknown = merges, lowercase, unknown or own
+        self.scheme, self.clean, self.special_tokens = scheme, clean, tuple(special)
+
+    def _parted(self, vocabulary, special_tokens):
+        """The pieces, and the special tokens behind them."""
+        known = list(TASK_TOKENS.values()) if self._scheme.appended else []
+        special = known if special_tokens is None else list(special_tokens)
+        if not set(special) <= set(known) or len(set(special)) < len(special):
+            raise ValueError(
+                f"`special_tokens` are some of {' '.join(known) or 'none here'}, each once. "
+                f"Received: {special}"
+            )
+        while vocabulary[-1:] and vocabulary[-1] in known:
+            vocabulary = vocabulary[:-1]  # as `get_config` gives them
+        return vocabulary, special
 
     @classmethod
-    def train(cls, files, vocabulary_size, lowercase=False):
+    def train(cls, files, vocabulary_size, lowercase=None, scheme="space", clean=True):
         """Learns pieces and merges from text files (plain or .gz).
 
         The most frequent pair is merged first, of equals the one of smaller ids; pairs that occur
-        once are left apart. Every character of the text becomes a piece.
+        once are left apart. Every character of the text becomes a piece; of "gpt" the 1,000 most
+        frequent, alone and at the end of a word.
 
         Args:
             files: One path or a list of paths; for translation both languages' files.
             vocabulary_size: Number of pieces, special tokens included; fewer where the text runs
                 out of pairs.
-            lowercase: If True, lower-case first.
+            lowercase, scheme, clean: As in the class.
 
         Raises:
             ValueError: If a file is missing, there is no text, or `vocabulary_size` does not hold
                 the characters.
         """
         files = paths(files)
-        tokenizer = _spaced_tokenizer(tokenizers.models.BPE(unk_token="[UNK]"), lowercase)
+        if scheme not in SCHEMES:
+            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        kind = SCHEMES[scheme]
+        lowercase = kind.lowercase if lowercase is None else lowercase
+        model = tokenizers.models.BPE(unk_token=kind.unknown, **kind.model)
+        tokenizer = kind.build(model, lowercase, clean)
+        first, options = list(kind.extra), dict(kind.model)
+        reserved = len(kind.special) - 1 if scheme == "gpt" else 0
+        if scheme == "gpt":
+            reserved += 1  # for the line break
+            alphabet = frequent_characters(lines(files), tokenizer.normalizer, 1000)
+            # The trainer numbers letters at the end of a word in the order of a hash map, and ids
+            # break its ties: without given ids no two trainings agree.
+            first += [*alphabet, *(letter + "</w>" for letter in alphabet)] if alphabet else []
+            options |= {"initial_alphabet": alphabet, "limit_alphabet": len(alphabet)}
+        elif scheme == "gpt2":
+            reserved = len(kind.special)
+            options["initial_alphabet"] = tokenizers.pre_tokenizers.ByteLevel.alphabet()
         trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=vocabulary_size,
+            vocab_size=max(vocabulary_size - reserved, 0),
             min_frequency=2,  # as the authors' subword-nmt
-            special_tokens=list(cls._special.values()),
+            special_tokens=first,
             show_progress=False,
+            **options,
         )
-        tokenizer.train_from_iterator(lines(files), trainer)
+        text = (line.rstrip("\n") for line in lines(files)) if scheme == "gpt" else lines(files)
+        tokenizer.train_from_iterator(text, trainer)
         model = json.loads(tokenizer.to_str())["model"]
         vocabulary = saved_pieces(model, "BPE")
-        if len(vocabulary) == len(cls._special):
+        if len(vocabulary) == len(kind.extra) or (scheme == "gpt2" and not model["merges"]):
             raise no_text(files)
-        if len(vocabulary) > vocabulary_size:
+        if len(vocabulary) + reserved > vocabulary_size:
             raise ValueError(
-                f"This text needs a vocabulary of at least {len(vocabulary)} pieces: its "
-                f"characters and the special tokens. Received: vocabulary_size={vocabulary_size}"
+                f"This text needs a vocabulary of at least {len(vocabulary) + reserved} pieces: "
+                "its characters and the special tokens. "
+                f"Received: vocabulary_size={vocabulary_size}"
             )
-        return cls(vocabulary, model["merges"], lowercase=lowercase)
+        if scheme == "gpt":
+            vocabulary.append(NEWLINE)
+        return cls(vocabulary, model["merges"], lowercase, scheme=scheme, clean=clean)
 
     @classmethod
-    def load(cls, path):
-        """Reads what `save` wrote.
+    def load(cls, path, merges=None, **options):
+        """Reads what `save` wrote, or the two files of a released GPT or GPT-2.
+
+        Args:
+            path: The file; with `merges` a JSON object of pieces and their ids, as OpenAI's
+                `encoder_bpe_40000.json` or Hugging Face's `vocab.json`.
+            merges: The list of merges beside it: `vocab_40000.bpe` or `merges.txt`.
+            **options: With `merges`: arguments of the class that are not the scheme's own.
 
         Raises:
-            ValueError: If the file is missing or was not written by `BytePair.save`.
+            ValueError: If a file is missing, was not written by `BytePair.save`, or the two do not
+                belong together.
         """
+        if merges is not None:
+            pieces, pairs, scheme = read_vocabulary(path, merges)
+            return cls(pieces, pairs, **{"scheme": scheme, **options})
+        if options:
+            raise ValueError(
+                f"A saved tokenizer has its settings with it. Received: {', '.join(options)}"
+            )
         with open_text(path) as file:
             text = "".join(file)  # so that a damaged line is named
         with naming(path, "BPE"):
             saved = json.loads(text)
             model = saved["model"]
-            lowercase = saved["normalizer"]["normalizers"][0]["lowercase"]
             pieces = saved_pieces(model, "BPE")
-            return cls(pieces, model["merges"], lowercase, unknown=model["unknown"])
+            config = model.get("settings")
+            if config is None:
+                config = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
+            return cls(pieces, model["merges"], unknown=model["unknown"], **config)
 
     def _to_json(self):
         saved = json.loads(self._tokenizer.to_str())
-        saved["model"]["unknown"] = self.unknown  # the package reads past names it does not know
+        # The package reads past names it does not know.
+        saved["model"]["unknown"] = self.unknown
+        saved["model"]["settings"] = {
+            "lowercase": self.lowercase,
+            "scheme": self.scheme,
+            "clean": self.clean,
+            "special_tokens": list(self.special_tokens) if self._scheme.appended else None,
+        }
         return json.dumps(saved, ensure_ascii=False)
+
+    def unframed(self):
+        """The same without tokens for tasks: texts become their pieces alone, as in pre-training.
+
+        Of the scheme "space", which has none, the tokenizer itself.
+        """
+        if not self.special_tokens:
+            return self
+        return type(self).from_config({**self.get_config(), "special_tokens": []})
 
     def tokenize(self, text):
         """The pieces of a text, or of a list of words, as strings."""
@@ -138,48 +265,57 @@ class BytePair(SubwordTokenizer):
 
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
-        special = {self._vocabulary[token] for token in self._special.values()}
+        special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
+        special.add(getattr(self, "end_id", None))
+        special.discard(None)
         return self._tokenizer.decode([int(i) for i in token_ids if i not in special])
 
     def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
         """What `pack` does, before padding, as an `Encoded`.
 
         Raises:
-            ValueError: If `texts` is one string, `pairs` are given, `max_length` leaves no room
-                for text, or a character is unknown and that an error.
+            ValueError: If `texts` is one string, `pairs` are given where the scheme has no
+                delimiter, `max_length` leaves no room for text, or a character is unknown and that
+                an error.
         """
-        if pairs is not None:
+        if pairs is not None and self._middle is None:
             raise ValueError(
-                "`BytePair` packs one text in a row; pack the second texts by themselves. "
-                f"Received: pairs={pairs!r:.60}"
+                "Without a delimiter `BytePair` packs one text in a row; pack the second texts by "
+                f"themselves. Received: pairs={pairs!r:.60}"
             )
-        return super().encode(texts, None, max_length, return_offsets)
+        return super().encode(texts, pairs, max_length, return_offsets)
 
     def _encode(self, texts, offsets):
+        shift = 0
+        if self.scheme == "gpt2" and any(not isinstance(text, str) for text in texts):
+            # Given words have the space before them that they have in a text.
+            texts = [t if isinstance(t, str) else [f" {w}" for w in t] for t in texts]
+            shift = 1
         rows = super()._encode(texts, offsets)
-        if self.unknown == "error":
+        if self.unknown == "error" and self._scheme.unknown is not None:
             for text, row in zip(texts, rows, strict=True):
                 if self.unk_id in row.ids:
                     self._name_unknown(text)
-        if offsets:
-            rows = [self._trim(row, text) for row, text in zip(rows, texts, strict=True)]
+        if offsets and self.scheme != "gpt":
+            rows = [self._trim(row, text, shift) for row, text in zip(rows, texts, strict=True)]
         return rows
 
-    def _trim(self, row, text):
+    def _trim(self, row, text, shift=0):
         """Offsets without the space before a word."""
-        offsets = []
+        offsets, mark = [], "Ġ" if self.scheme == "gpt2" else " "
         for i, (start, end), word in zip(row.ids, row.offsets, row.word_ids, strict=True):
             piece = self._tokenizer.id_to_token(i)
-            if piece.startswith(" "):
+            if piece.startswith(mark):
                 start += (text if isinstance(text, str) else text[word])[start].isspace()
-                end = start if piece == " " else end
-            offsets.append((start, end))
+                end = start if piece == mark else end
+            offsets.append((start - shift, end - shift))
         return Row(row.ids, row.word_ids, offsets)
 
     def _name_unknown(self, text):
         joined = text if isinstance(text, str) else " ".join(text)
         for character in self._tokenizer.normalizer.normalize_str(joined):
-            if character not in self._vocabulary:
+            known = self._vocabulary.keys() & {character, character + "</w>"}
+            if not known and not (character.isspace() and self.scheme == "gpt"):
                 raise ValueError(
                     "With `unknown='error'` every character must be in the vocabulary. "
                     f"Received: {character!r} in {text!r}"
@@ -191,20 +327,7 @@ class BytePair(SubwordTokenizer):
             "merges": [list(merge) for merge in self.merges],
             "lowercase": self.lowercase,
             "unknown": self.unknown,
+            "scheme": self.scheme,
+            "clean": self.clean,
+            "special_tokens": list(self.special_tokens) if self._scheme.appended else None,
         }
-
-
-def _spaced_tokenizer(model, lowercase):
-    """Words with the space before them, and single punctuation marks; more spaces are dropped."""
-    tokenizer = tokenizers.Tokenizer(model)
-    clean = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase
-    )
-    steps = [clean, tokenizers.normalizers.NFC(), tokenizers.normalizers.Prepend(" ")]
-    tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
-    words = tokenizers.Regex(r" ?\w+| ?[^\w\s]")
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(words, "removed", invert=True)
-    tokenizer.decoder = tokenizers.decoders.Sequence(
-        [tokenizers.decoders.Fuse(), tokenizers.decoders.Strip(" ", 1, 0)]
-    )
-    return tokenizer

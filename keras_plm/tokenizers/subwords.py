@@ -63,7 +63,8 @@ class SubwordTokenizer:
     """What the tokenizers on the `tokenizers` package share."""
 
     _special = {}  # attribute -> special token
-    _first, _last = None, None  # attributes of what stands around a text, if anything does
+    # Attributes of what stands before a text, between two and behind, if anything does.
+    _first, _middle, _last = None, None, None
     has_segments = True
     joint_pairs = True  # whether `pack` puts two texts in one row
 
@@ -111,12 +112,22 @@ class SubwordTokenizer:
         """The text of token ids: pieces joined, special tokens left out."""
         return self._tokenizer.decode([int(i) for i in token_ids])
 
-    def pack(self, texts, pairs=None, max_length=None, return_offsets=False):
+    def pack(
+        self,
+        texts,
+        pairs=None,
+        max_length=None,
+        return_offsets=False,
+        both_orders=False,
+        choices=None,
+    ):
         """Texts, or pairs of texts, with their special tokens as padded arrays.
 
         Args:
             texts: A list of N texts; a text may be given as a list of words.
             pairs: The N second texts, or `None`.
+            both_orders: If True, each pair is two rows, the second with its texts exchanged.
+            choices: N lists of P second texts each: every choice is a row, behind its text.
             max_length: Longest row T; the longer text of a row is cut first. See `encode` for the
                 number of tokens lost.
             return_offsets: If True, add `offsets` and `word_ids`.
@@ -125,14 +136,22 @@ class SubwordTokenizer:
             A dict of arrays: `token_ids` and, for models that have them, `segment_ids` (N, T)
             int32, `padding_mask` (N, T) bool; on request `offsets` (N, T, 2), the characters of a
             token in its text (in its word, where words were given), and `word_ids` (N, T), -1 at
-            special positions and padding.
+            special positions and padding. With `both_orders` (N, 2, T), with `choices` (N, P, T).
+
+        Raises:
+            ValueError: As `encode`, and if texts have unequally many choices.
         """
-        rows = self.encode(texts, pairs, max_length, return_offsets=return_offsets)
-        packed = self.arrays(rows)
-        if return_offsets:
-            packed["offsets"] = rows.padded("offsets")
-            packed["word_ids"] = rows.padded("word_ids", pad=-1)
-        return packed
+        parts = encode_parts(self, texts, pairs, max_length, return_offsets, both_orders, choices)
+        length = max(int(rows.lengths.max(initial=0)) for rows in parts)
+        packed = []
+        for rows in parts:
+            packed.append(self.arrays(rows, length=length))
+            if return_offsets:
+                packed[-1]["offsets"] = rows.padded("offsets", length=length)
+                packed[-1]["word_ids"] = rows.padded("word_ids", length=length, pad=-1)
+        if not both_orders and choices is None:
+            return packed[0]
+        return {name: np.stack([part[name] for part in packed], axis=1) for name in packed[0]}
 
     def arrays(self, encoded, rows=None, length=None):
         """A model's inputs: some rows of an `Encoded`, by default all, padded to a length."""
@@ -159,7 +178,8 @@ class SubwordTokenizer:
                 f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
             )
         begin, end = self._first is not None, self._last is not None
-        special = begin + end * (1 if pairs is None else 2)
+        between = self._middle is not None and pairs is not None
+        special = begin + between + end
         if max_length is not None and max_length <= special:
             raise ValueError(
                 f"`max_length` must leave room for text beside {special} special "
@@ -182,13 +202,15 @@ class SubwordTokenizer:
 
         total = int(lengths.sum())
         token_ids = np.full(total, getattr(self, self._last) if end else 0, dtype=np.int32)
+        if between:
+            token_ids[starts + begin + keep_first] = getattr(self, self._middle)
         segment_ids = np.zeros(total, dtype=np.int32)
         word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
         offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
         if begin:
             token_ids[starts] = getattr(self, self._first)
         starts += begin
-        seconds = starts + keep_first + end  # behind the separator
+        seconds = starts + keep_first + between
         for pieces, keep, start in ((first, keep_first, starts), (second, keep_second, seconds)):
             source = ranges(pieces.starts, keep)
             target = ranges(start, keep)
@@ -224,6 +246,43 @@ class SubwordTokenizer:
     @classmethod
     def from_config(cls, config):
         return cls(**config)
+
+
+def encode_parts(
+    tokenizer,
+    texts,
+    pairs=None,
+    max_length=None,
+    return_offsets=False,
+    both_orders=False,
+    choices=None,
+):
+    """A list of `Encoded`: one, or one of each order of pairs, or one of each choice.
+
+    Raises:
+        ValueError: If both orders are asked for without pairs, pairs meet choices, or texts have
+            unequally many choices.
+    """
+    options = {"max_length": max_length, "return_offsets": return_offsets}
+    if choices is None:
+        if not both_orders:
+            return [tokenizer.encode(texts, pairs, **options)]
+        if pairs is None:
+            raise ValueError("Both orders are those of pairs. Received: pairs=None")
+        return [tokenizer.encode(*both, **options) for both in ((texts, pairs), (pairs, texts))]
+    if pairs is not None or both_orders:
+        raise ValueError(
+            "Choices stand in the place of second texts: leave pairs out. "
+            f"Received: choices, pairs={pairs!r:.60}, both_orders={both_orders}"
+        )
+    texts, choices = list(texts), [list(of_text) for of_text in choices]
+    counts = sorted({len(of_text) for of_text in choices})
+    if len(choices) != len(texts) or len(counts) > 1 or counts[:1] in ([], [0]):
+        raise ValueError(
+            "Every text needs as many choices as the others. "
+            f"Received: {len(texts)} texts and {len(choices)} lists of {counts} choices"
+        )
+    return [tokenizer.encode(texts, list(part), **options) for part in zip(*choices, strict=True)]
 
 
 class FlatPieces:
@@ -314,6 +373,18 @@ def lines(paths):
 
 def no_text(files):
     return ValueError(f"A vocabulary is learned from text. Received: files without any, {files}")
+
+
+def frequent_characters(lines, normalizer, limit):
+    """The most frequent characters of a text after normalising, in their code's order."""
+    counts = np.zeros(0x110000, dtype=np.int64)
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, 10_000)):
+        text = normalizer.normalize_str("".join(batch))
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+        counts += np.bincount(codes, minlength=len(counts))
+    frequent = np.argsort(-counts, kind="stable")[: limit + 1]
+    return [chr(i) for i in sorted(frequent[counts[frequent] > 0]) if not chr(i).isspace()][:limit]
 
 
 def cut_longer_first(first, second, room):

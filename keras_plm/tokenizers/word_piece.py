@@ -1,14 +1,13 @@
 """BERT's tokenizer."""
 
-import itertools
 import json
 
 import keras
-import numpy as np
 import tokenizers
 
 from keras_plm.tokenizers.subwords import (
     SubwordTokenizer,
+    frequent_characters,
     lines,
     naming,
     no_text,
@@ -47,7 +46,7 @@ class WordPiece(SubwordTokenizer):
     """
 
     _special = {f"{token[1:-1].lower()}_id": token for token in SPECIAL_TOKENS}
-    _first, _last = "cls_id", "sep_id"
+    _first, _middle, _last = "cls_id", "sep_id", "sep_id"
 
     def __init__(self, vocabulary, lowercase=None):
         ids = numbered(vocabulary, SPECIAL_TOKENS, "WordPiece")
@@ -74,7 +73,7 @@ class WordPiece(SubwordTokenizer):
         model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100)
         tokenizer = _bert_tokenizer(model, lowercase)
         limit = min(max(100, vocabulary_size // 20), 1000)
-        alphabet = _alphabet(lines(files), tokenizer.normalizer, limit)
+        alphabet = frequent_characters(lines(files), tokenizer.normalizer, limit)
         if not alphabet:
             raise no_text(files)
         # The trainer numbers "##" letters in the order of a hash map, and ids break its ties:
@@ -137,15 +136,3 @@ def _bert_tokenizer(model, lowercase):
     # So that "[MASK]" in a text is the mask, as in the original.
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
-
-
-def _alphabet(lines, normalizer, limit):
-    """The most frequent characters of a text after normalising, in their code's order."""
-    counts = np.zeros(0x110000, dtype=np.int64)
-    lines = iter(lines)
-    while batch := list(itertools.islice(lines, 10_000)):
-        text = normalizer.normalize_str("".join(batch))
-        codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
-        counts += np.bincount(codes, minlength=len(counts))
-    frequent = np.argsort(-counts, kind="stable")[: limit + 1]
-    return [chr(i) for i in sorted(frequent[counts[frequent] > 0]) if not chr(i).isspace()][:limit]

@@ -1,10 +1,6 @@
-"""What turns an encoder into a solution of a task: output, loss, decoding.
+"""What the heads share: the encoder, the features they read, `compile` and `predict`.
 
-A head is in two parts. The first runs the encoder and picks features: some layers, at each
-word or pooled over the text. The second, `head.readout`, is a Keras model from features to
-logits. Fine-tuning trains both; feature-based transfer trains the readout on stored features.
-
-Shapes: B texts, T tokens, W words, n layers read, D width, K labels.
+Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width, K labels.
 """
 
 import dataclasses
@@ -14,10 +10,14 @@ import numpy as np
 from keras import ops
 
 from keras_plm.batching import Batches, FitsBatches, run_on
-from keras_plm.data import batches, check_first, check_stateless, check_word_vectors
-from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
-from keras_plm.metrics import SpanF1, are_spans
-from keras_plm.readers import BiAttention
+from keras_plm.data import (
+    Unlabelled,
+    batches,
+    check_stateless,
+    check_word_vectors,
+    label_names,
+)
+from keras_plm.layers import Dropout, LayerChoice, Pooling
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 
 
@@ -79,7 +79,15 @@ class FirstTokens(keras.layers.Layer):
 
 
 class Head(FitsBatches, keras.Model):
-    """What `Classifier` and `Tagger` share; see there."""
+    """What all heads share; see `Classifier`.
+
+    Attributes:
+        per_word: Whether each word has an output, and a label.
+        encoded: The encoder's inputs and its last layer as symbolic tensors of (B P, T) and
+            (B P, T, D), for objectives beside the head's.
+    """
+
+    per_word = False
 
     def __init__(
         self,
@@ -96,9 +104,9 @@ class Head(FitsBatches, keras.Model):
         placement,
         name,
         pairs=False,
+        rows=1,
     ):
-        if len(labels) < 2:
-            raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
+        self.check_labels(labels)
         check_stateless(encoder)
         if not frozen and not encoder.trainable:
             raise ValueError(
@@ -118,20 +126,21 @@ class Head(FitsBatches, keras.Model):
             )
         if pairs and (reader is not None or words is not None):
             raise ValueError(
-                "Two texts that are read apart meet in a bi-attention, without a reader or word "
-                f"vectors: leave both out. Received: pairs=True, reader={reader}, words={words}"
+                "Two texts that are not one row meet without a reader or word vectors: leave both "
+                f"out. Received: pairs={pairs}, reader={reader}, words={words}"
             )
+        rows = 2 if pairs else rows
         inputs, texts = dict(encoder.input), dict(encoder.input)
-        if pairs:
-            inputs, texts = _both_texts(encoder)
+        if rows > 1:
+            inputs, texts = _flat_rows(encoder, rows)
         outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(texts)
         every = outputs["layers"]
         chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
         if layers is not None and layers.combine == "mean":
             chosen = [keras.layers.Average(name="mean_of_layers")(chosen)] if chosen[1:] else chosen
-        if pairs:
+        if pairs is True:
             features = ops.stack(ops.split(ops.stack(chosen, axis=2), 2, axis=0), axis=1)
-            mask = inputs["padding_mask"]
+            mask = inputs["padding_mask"]  # (B, 2, T)
             if readout is None:
                 readout = self.build_pair_readout(
                     features.shape[3:], len(labels), layers, pool, dropout
@@ -146,8 +155,9 @@ class Head(FitsBatches, keras.Model):
                 vectors = [outputs["pooled"]]
             else:
                 pooling = Pooling(pool, name="pooling")
-                vectors = [pooling(x, padding_mask=inputs["padding_mask"]) for x in chosen]
-            features = ops.stack(vectors, axis=1)[:, None]  # (B, 1, n, D)
+                vectors = [pooling(x, padding_mask=texts["padding_mask"]) for x in chosen]
+            features = ops.stack(vectors, axis=1)  # (B P, n, D)
+            features = ops.stack(ops.split(features, rows, axis=0), axis=1)  # (B, P, n, D)
             mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
         read = {"features": features, "padding_mask": mask}
         if words is not None:
@@ -157,12 +167,13 @@ class Head(FitsBatches, keras.Model):
         if readout is None:
             width = None if words is None else words.hidden_dim
             readout = self.build_readout(
-                features.shape[2:], len(labels), layers, reader, dropout, placement, width
+                features.shape[2:], len(labels), layers, reader, dropout, placement, width, pairs
             )
         logits = readout(read)
         super().__init__(inputs, logits, name=name)
         self.readout = readout
         self.encoder = encoder
+        self.encoded = texts, outputs["sequence"]
         self.labels = list(labels)
         self.tokenizer = tokenizer
         self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
@@ -177,7 +188,15 @@ class Head(FitsBatches, keras.Model):
 
     @classmethod
     def build_readout(
-        cls, shape, num_labels, layers=None, reader=None, dropout=0.1, placement=None, words=None
+        cls,
+        shape,
+        num_labels,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        placement=None,
+        words=None,
+        pairs=False,
     ):
         """The part from features (B, W, *shape) to logits.
 
@@ -187,6 +206,7 @@ class Head(FitsBatches, keras.Model):
             layers, reader, dropout: As in the class.
             placement: A `Placement`; without it the features are the reader's input.
             words: Width of the word vectors beside the features, `None` without.
+            pairs: As in `Classifier`, but for True.
 
         Returns:
             A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W) and, if asked for, `words`
@@ -224,10 +244,29 @@ class Head(FitsBatches, keras.Model):
             x = reader(x, padding_mask=mask)
         if placement.place != "input":
             x = ops.concatenate([x, combined("output")], axis=-1)
-        x = cls.before_output(x, mask, reader)
+        x = cls.before_output(x, mask, reader, pairs)
+        return Readout(inputs, cls.output_of(x, num_labels, dropout), name="readout")
+
+    @staticmethod
+    def output_of(x, num_labels, dropout):
+        """Logits of what the output layer reads."""
         x = Dropout(dropout, name="dropout")(x)
-        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
-        return Readout(inputs, logits, name="readout")
+        return keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+
+    @staticmethod
+    def check_labels(labels):
+        """Raises unless these can be a head's labels."""
+        if len(labels) < 2:
+            raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
+
+    @staticmethod
+    def labels_of(examples):
+        """The labels of a head for these examples."""
+        return label_names(examples)
+
+    @staticmethod
+    def default_loss():
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def mixing_weights(self):
         """The learned mixes of layers, see `Readout.mixing_weights`."""
@@ -236,17 +275,18 @@ class Head(FitsBatches, keras.Model):
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the head's loss and metric by default."""
         if loss is None:
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            loss = self.default_loss()
         if weighted_metrics is None and kwargs.get("metrics") is None:
             weighted_metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
-    def predict(self, x, *args, pairs=None, probabilities=False, **kwargs):
+    def predict(self, x, *args, pairs=None, choices=None, probabilities=False, **kwargs):
         """Labels of texts; or, given arrays, what `keras.Model.predict` gives.
 
         Args:
             x: A list of texts or of `Example`; for a `Tagger`, of lists of words.
             pairs: The second texts, or `None`.
+            choices: For a `MultipleChoice`: the choices of each text, or `None`.
             probabilities: If True, give the probability of each label instead.
             *args, **kwargs: Of `keras.Model.predict`, for arrays.
 
@@ -264,9 +304,9 @@ class Head(FitsBatches, keras.Model):
                 "read rows with `keras_plm.batching.run_on`. Received: Batches"
             )
         if not isinstance(x, (str, list, tuple)):
-            if pairs is not None or probabilities:
+            if pairs is not None or choices is not None or probabilities:
                 raise ValueError(
-                    "`pairs` and `probabilities` are for texts; arrays give logits. "
+                    "`pairs`, `choices` and `probabilities` are for texts; arrays give logits. "
                     f"Received: x of type {type(x).__name__}"
                 )
             return super().predict(x, *args, **kwargs)
@@ -281,9 +321,9 @@ class Head(FitsBatches, keras.Model):
                 f"{type(self).__name__}(encoder, labels, tokenizer=tokenizer). "
                 "Received: tokenizer=None"
             )
-        examples = self._as_examples(x, pairs)
+        examples = self._as_examples(x, pairs, choices)
         if not examples:
-            as_array = probabilities and isinstance(self, Classifier)
+            as_array = probabilities and not self.per_word
             return np.zeros((0, len(self.labels)), "float32") if as_array else []
         source = self.batches(examples, training=False, tokens_per_batch=4096)
         logits = [None] * len(source.source.lengths)
@@ -292,7 +332,7 @@ class Head(FitsBatches, keras.Model):
                 logits[row] = output
         return self.decode(self.labels, logits, source.source, probabilities)
 
-    def _as_examples(self, x, pairs):
+    def _as_examples(self, x, pairs, choices=None):
         if isinstance(x, str):
             raise ValueError(
                 f"`predict` takes a list of texts; put a single one in brackets. Received: {x!r}"
@@ -301,11 +341,17 @@ class Head(FitsBatches, keras.Model):
             raise ValueError(
                 f"Every text needs its pair. Received: {len(x)} texts and {len(pairs)} pairs"
             )
+        if choices is not None and len(choices) != len(x):
+            raise ValueError(
+                "Every text needs its choices. "
+                f"Received: {len(x)} texts and choices of {len(choices)}"
+            )
         examples = []
         for i, item in enumerate(x):
             text, pair = getattr(item, "text", item), getattr(item, "pair", None)
             pair = pair if pairs is None else pairs[i]
-            examples.append(_Text(text, pair))
+            chosen = getattr(item, "choices", None) if choices is None else choices[i]
+            examples.append(Unlabelled(text, pair, choices=chosen))
         return examples
 
     def batches(self, examples, **options):
@@ -331,7 +377,8 @@ class Head(FitsBatches, keras.Model):
             self.labels,
             words="word_positions" in self.input,
             word_tokenizer=self._word_tokenizer,
-            joint_pairs=not self.pairs,
+            joint_pairs=self.pairs in (False, "both_orders"),
+            both_orders=self.pairs == "both_orders",
             **options,
         )
 
@@ -339,7 +386,7 @@ class Head(FitsBatches, keras.Model):
         paired = [getattr(example, "pair", None) is not None for example in examples]
         if self.pairs and not all(paired):
             raise ValueError(
-                "A head with `pairs=True` reads two texts at a time: give it "
+                f"A head with `pairs={self.pairs!r}` reads two texts at a time: give it "
                 "`Example(text, label, pair)`, or to `predict` texts and `pairs`. "
                 f"Received: example {paired.index(False)} without a pair"
             )
@@ -374,251 +421,19 @@ class Head(FitsBatches, keras.Model):
         return cls(**config)
 
 
-def _both_texts(encoder):
-    """Inputs (B, 2, T, ...) of two texts, and the same as an encoder's (2 B, T, ...).
+def _flat_rows(encoder, rows):
+    """Inputs (B, P, T, ...) of P rows an example, and the same as an encoder's (P B, T, ...).
 
-    The first texts of all rows come before the second ones.
+    The first rows of all examples come before the second ones.
     """
     inputs = {
-        name: keras.Input((2, *x.shape[1:]), dtype=x.dtype, name=name)
+        name: keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
         for name, x in encoder.input.items()
     }
-    return inputs, {name: ops.concatenate([x[:, 0], x[:, 1]]) for name, x in inputs.items()}
+    flat = {name: ops.concatenate([x[:, i] for i in range(rows)]) for name, x in inputs.items()}
+    return inputs, flat
 
 
-@dataclasses.dataclass(frozen=True)
-class _Text:
-    """A text to predict: an example whose label is ignored."""
-
-    text: str | list
-    pair: str | None
-    label: None = None
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class Classifier(Head):
-    """One label for a text or a pair of texts.
-
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
-    also takes texts and gives label names.
-
-    Reference: Devlin et al. 2018, section 4.1 (dropout and one dense layer over the pooled
-    vector); with `layers` and a `reader`, section 5.3.
-
-    Args:
-        encoder: Any encoder; fine-tuned in place unless `frozen`.
-        labels: The label names, in the order of their ids.
-        tokenizer: Needed to predict from texts.
-        layers: A `LayerChoice`; without it the last layer is read.
-        pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"` or `"max"`. By default the encoder's
-            own if it has one, learns, and no `layers` are chosen, else `"mean"`; with `pairs`
-            `"max"`, and never the encoder's own. Without meaning under a reader, which sees words.
-        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
-            max-pooled; without it the features go straight to the output layer.
-        dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
-        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
-            reader.
-        placement: A `Placement`: where features enter beside them; by default the reader's input.
-        pairs: If True, the encoder reads the two texts of a pair apart, as ELMo and word vectors
-            must, and they meet above it: `readers.BiAttention`, a pooling of each text, and the
-            output layer over both (Peters et al. 2019, arXiv 1903.05987, section 3). If False,
-            both texts are one row, as BERT's.
-
-    Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
-            `vector_ids` (B, W), their ids in its vocabulary. With `pairs` the encoder's inputs have
-            a second axis of 2, (B, 2, T).
-
-    Returns:
-        (B, K) logits.
-
-    Raises:
-        ValueError: If there are fewer than two labels, `pool` does not fit the encoder, the
-            placement or `words` needs what is not there, or `pairs` meets a reader.
-    """
-
-    def __init__(
-        self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        pool=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        readout=None,
-        words=None,
-        placement=None,
-        pairs=False,
-        name="classifier",
-    ):
-        own = "pooled" in encoder.output and layers is None and not pairs
-        if pool is None:
-            pool = "max" if pairs else "pooled" if own and not frozen else "mean"
-        allowed = POOLINGS
-        if own:
-            allowed = ("pooled", *POOLINGS)
-        if pool not in allowed:
-            raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
-        check_first(pool, tokenizer)
-        read_pool = pool if reader is None else None
-        super().__init__(
-            encoder,
-            labels,
-            tokenizer,
-            layers,
-            read_pool,
-            reader,
-            dropout,
-            frozen,
-            readout,
-            words,
-            placement,
-            name,
-            pairs,
-        )
-        self.pool = pool
-
-    @staticmethod
-    def build_pair_readout(shape, num_labels, layers=None, pool="max", dropout=0.1):
-        """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
-        features = keras.Input((2, None, *shape), name="features")
-        mask = keras.Input((2, None), dtype="bool", name="padding_mask")
-        combine = Combine(layers.combine if layers else "concat", name="combine")
-        masks = [mask[:, i] for i in range(2)]
-        first, second = (combine(features[:, i], padding_mask=masks[i]) for i in range(2))
-        both = BiAttention(name="bi_attention")(
-            first, second=second, first_mask=masks[0], second_mask=masks[1]
-        )
-        pooling = Pooling(pool, name="pooling")
-        x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
-        x = Dropout(dropout, name="dropout")(ops.concatenate(x, axis=-1))  # (B, 8 n D)
-        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
-        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
-
-    @staticmethod
-    def before_output(x, mask, reader):
-        """One vector (B, D) of a text: its words' maximum, or what was pooled before."""
-        return x[:, 0] if reader is None else Pooling("max", name="max")(x, padding_mask=mask)
-
-    def default_metrics(self):
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-    @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """Label names of the logits (K,) of each row, the mean where an example has windows."""
-        rows, windows = np.stack(logits), np.bincount(source.examples_of)
-        logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)
-        np.add.at(logits, source.examples_of, rows / windows[source.examples_of, None])
-        if probabilities:
-            return _softmax(logits)
-        return [labels[i] for i in logits.argmax(axis=-1)]
-
-    def get_config(self):
-        return {**super().get_config(), "pool": self.pool, "pairs": self.pairs}
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class Tagger(Head):
-    """One tag for each word, read at the word's first token.
-
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
-    also takes lists of words and gives lists of tags. Sentences longer than the encoder reads go in
-    windows; no word is lost.
-
-    Reference: Devlin et al. 2018, section 5.3.
-
-    Args:
-        encoder: Any encoder; fine-tuned in place unless `frozen`.
-        labels: The tags, in the order of their ids.
-        tokenizer: Needed to predict from words.
-        layers: A `LayerChoice`; without it the last layer is read.
-        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
-        dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
-        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
-            reader.
-        placement: A `Placement`: where features enter beside them; by default the reader's input.
-
-    Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
-            (B, W), their ids in its vocabulary.
-
-    Returns:
-        (B, W, K) logits.
-
-    Raises:
-        ValueError: If there are fewer than two tags, or the placement or `words` needs what is not
-            there.
-    """
-
-    def __init__(
-        self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        readout=None,
-        words=None,
-        placement=None,
-        name="tagger",
-    ):
-        super().__init__(
-            encoder,
-            labels,
-            tokenizer,
-            layers,
-            None,
-            reader,
-            dropout,
-            frozen,
-            readout,
-            words,
-            placement,
-            name,
-        )
-
-    @staticmethod
-    def before_output(x, mask, reader):
-        """A vector (B, W, D) of each word."""
-        return x
-
-    def default_metrics(self):
-        if are_spans(self.labels):
-            return [SpanF1(self.labels)]
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-    def _as_examples(self, x, pairs):
-        examples = super()._as_examples(x, pairs)
-        for example in examples:
-            if isinstance(example.text, str):
-                raise ValueError(
-                    "A tagger reads lists of words, one tag each: split the text first. "
-                    f"Received: {example.text!r}"
-                )
-        return examples
-
-    @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """Tags of the logits (W, K) of each row, windows of a sentence joined again."""
-        count = int(source.examples_of[-1]) + 1
-        decoded = [[] for _ in range(count)]
-        for row, example in enumerate(source.examples_of):
-            scores = logits[row][: source.words[row]]
-            if probabilities:
-                decoded[example].append(_softmax(scores))
-            else:
-                decoded[example] += [labels[i] for i in scores.argmax(axis=-1)]
-        return [np.concatenate(parts) for parts in decoded] if probabilities else decoded
-
-
-def _softmax(logits):
+def softmax(logits):
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)

@@ -1,0 +1,83 @@
+"""Copies of encoders: as they are, with fewer pre-trained layers, with more tokens."""
+
+import numbers
+import re
+
+import keras
+import numpy as np
+
+
+def clone(encoder, **changes):
+    """A trainable copy of an encoder with the same weights.
+
+    Args:
+        encoder: The encoder.
+        **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
+
+    Raises:
+        ValueError: If the encoder has no such argument.
+    """
+    config = encoder.get_config()
+    unknown = sorted(set(changes) - set(config))
+    if unknown:
+        raise ValueError(f"{type(encoder).__name__} has no such argument. Received: {unknown}")
+    copy = type(encoder).from_config({**config, **changes})
+    copy.set_weights(encoder.get_weights())
+    copy.trainable = changes.get("trainable", True)
+    return copy
+
+
+def transferred(encoder, count):
+    """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
+
+    Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
+    released code's `n_transfer`.
+
+    Args:
+        encoder: A pre-trained encoder.
+        count: How many layers above the embeddings are transferred: 0 for the embeddings alone, -1
+            for nothing at all. What stands above the last layer, a final norm or a pooler, is
+            transferred with all of them.
+
+    Raises:
+        ValueError: If the encoder has no so many layers.
+    """
+    layers = len(encoder.output["layers"]) - 1
+    if not isinstance(count, numbers.Integral) or not -1 <= count <= layers:
+        raise ValueError(
+            f"`n_transfer` is None for all, or a whole number from -1 to this encoder's {layers} "
+            f"layers. Received: {count!r}"
+        )
+    copy = type(encoder).from_config(encoder.get_config())
+    copy.trainable = True
+    for new, old in zip(copy.weights, encoder.weights, strict=True):
+        layer = re.search(r"(?:block|layer)_(\d+)/", old.path)
+        on_top = re.search(r"(?:pooler|final_norm)/", old.path)
+        depth = layers if on_top else int(layer[1]) + 1 if layer else 0
+        if depth <= count:
+            new.assign(old)
+    return copy
+
+
+def with_new_tokens(encoder, vocabulary_size, seed=0):
+    """A copy of an encoder that knows more tokens, whose vectors are new.
+
+    They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,
+    openai/finetune-transformer-lm, train.py.
+
+    Args:
+        encoder: An encoder with a `token_embedding`.
+        vocabulary_size: Of the copy.
+        seed: Of the new vectors.
+    """
+    known = encoder.get_config()["vocabulary_size"]
+    copy = type(encoder).from_config({**encoder.get_config(), "vocabulary_size": vocabulary_size})
+    copy.trainable = True
+    rng = np.random.default_rng(seed)
+    for new, old in zip(copy.weights, encoder.weights, strict=True):
+        array = keras.ops.convert_to_numpy(old)
+        if new.shape != old.shape:
+            more = rng.normal(0, 0.02, (vocabulary_size - known, *old.shape[1:]))
+            array = np.concatenate([array, more.astype(array.dtype)])
+        new.assign(array)
+    return copy

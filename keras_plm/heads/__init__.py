@@ -1,0 +1,14 @@
+"""What turns an encoder into a solution of a task: output, loss, decoding.
+
+A head is in two parts. The first runs the encoder and picks features: some layers, at each
+word or pooled over the text. The second, `head.readout`, is a Keras model from features to
+logits. Fine-tuning trains both; feature-based transfer trains the readout on stored features.
+"""
+
+from keras_plm.heads.classifier import Classifier
+from keras_plm.heads.head import Frozen
+from keras_plm.heads.multiple_choice import MultipleChoice
+from keras_plm.heads.regressor import Regressor
+from keras_plm.heads.tagger import Tagger
+
+__all__ = ["Classifier", "Frozen", "MultipleChoice", "Regressor", "Tagger"]

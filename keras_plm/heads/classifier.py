@@ -1,0 +1,160 @@
+"""One label for a text or two texts."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.data import check_first
+from keras_plm.heads.head import Head, softmax
+from keras_plm.layers import POOLINGS, Dropout, Pooling
+from keras_plm.readers import BiAttention
+from keras_plm.readouts import Combine, Readout
+
+PAIRS = (False, True, "pooled", "both_orders")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Classifier(Head):
+    """One label for a text or a pair of texts.
+
+    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
+    also takes texts and gives label names.
+
+    Reference: Devlin et al. 2018, section 4.1 (dropout and one dense layer over the pooled
+    vector); with `layers` and a `reader`, section 5.3.
+
+    Args:
+        encoder: Any encoder; fine-tuned in place unless `frozen`.
+        labels: The label names, in the order of their ids.
+        tokenizer: Needed to predict from texts.
+        layers: A `LayerChoice`; without it the last layer is read.
+        pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"`, `"max"` or `"last"`, the last
+            token. By default, where the encoder learns and no `layers` are chosen, the encoder's
+            own if it has one, and `"last"` if it reads from left to right, as GPT at
+            `_classify_`; else `"mean"`; with `pairs=True` `"max"`, and never the encoder's own.
+            Without meaning under a reader, which sees words.
+        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
+            max-pooled; without it the features go straight to the output layer.
+        dropout: Share dropped before the output layer, in training.
+        frozen: If True, only the readout learns; the encoder is made untrainable.
+        readout: A trained one from `build_readout`, to put an encoder under it.
+        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
+            reader.
+        placement: A `Placement`: where features enter beside them; by default the reader's input.
+        pairs: If False, the two texts of a pair are one row, as BERT's and GPT's. If
+            `"both_orders"`, they are two rows, each order one, whose vectors are added: for pairs
+            without an order (Radford et al. 2018, section 3.3, "similarity"). If True, the encoder
+            reads them apart, as ELMo must, and they meet above it: `readers.BiAttention`, a
+            pooling of each text, and the output layer over both (Peters et al. 2019, arXiv
+            1903.05987, section 3). If `"pooled"`, each is read apart and pooled, to u and v, and
+            the output layer reads u, v, |u - v| and u v (Conneau et al. 2017, arXiv 1705.02364,
+            section 3.1): for frozen vectors.
+
+    Call arguments:
+        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
+            `vector_ids` (B, W), their ids in its vocabulary. With `pairs` other than False the
+            encoder's inputs have a second axis of 2, (B, 2, T).
+
+    Returns:
+        (B, K) logits.
+
+    Raises:
+        ValueError: If there are fewer than two labels, `pool` does not fit the encoder, the
+            placement or `words` needs what is not there, `pairs` is none of these or meets a
+            reader.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        labels,
+        tokenizer=None,
+        layers=None,
+        pool=None,
+        reader=None,
+        dropout=0.1,
+        frozen=False,
+        readout=None,
+        words=None,
+        placement=None,
+        pairs=False,
+        name="classifier",
+    ):
+        if pairs not in PAIRS:
+            raise ValueError(f"`pairs` must be one of {PAIRS}. Received: {pairs!r}")
+        own = "pooled" in encoder.output and layers is None and pairs is not True
+        if pool is None:
+            pool = "max" if pairs is True else "mean"
+            if pairs is not True and layers is None and not frozen:
+                if own:
+                    pool = "pooled"
+                elif getattr(encoder, "causal", False):
+                    pool = "last"
+        allowed = POOLINGS
+        if own:
+            allowed = ("pooled", *POOLINGS)
+        if pool not in allowed:
+            raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
+        check_first(pool, tokenizer)
+        read_pool = pool if reader is None else None
+        super().__init__(
+            encoder,
+            labels,
+            tokenizer,
+            layers,
+            read_pool,
+            reader,
+            dropout,
+            frozen,
+            readout,
+            words,
+            placement,
+            name,
+            pairs,
+        )
+        self.pool = pool
+
+    @staticmethod
+    def build_pair_readout(shape, num_labels, layers=None, pool="max", dropout=0.1):
+        """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
+        features = keras.Input((2, None, *shape), name="features")
+        mask = keras.Input((2, None), dtype="bool", name="padding_mask")
+        combine = Combine(layers.combine if layers else "concat", name="combine")
+        masks = [mask[:, i] for i in range(2)]
+        first, second = (combine(features[:, i], padding_mask=masks[i]) for i in range(2))
+        both = BiAttention(name="bi_attention")(
+            first, second=second, first_mask=masks[0], second_mask=masks[1]
+        )
+        pooling = Pooling(pool, name="pooling")
+        x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
+        x = Dropout(dropout, name="dropout")(ops.concatenate(x, axis=-1))  # (B, 8 n D)
+        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+
+    @staticmethod
+    def before_output(x, mask, reader, pairs=False):
+        """One vector of an example: its words' maximum, or what was pooled before."""
+        if reader is not None:
+            return Pooling("max", name="max")(x, padding_mask=mask)
+        if pairs == "both_orders":
+            return x[:, 0] + x[:, 1]
+        if pairs == "pooled":
+            u, v = x[:, 0], x[:, 1]
+            return ops.concatenate([u, v, ops.abs(u - v), u * v], axis=-1)  # (B, 4 D)
+        return x[:, 0]
+
+    def default_metrics(self):
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    @staticmethod
+    def decode(labels, logits, source, probabilities=False):
+        """Label names of the logits (K,) of each row, the mean where an example has windows."""
+        rows, windows = np.stack(logits), np.bincount(source.examples_of)
+        logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)
+        np.add.at(logits, source.examples_of, rows / windows[source.examples_of, None])
+        if probabilities:
+            return softmax(logits)
+        return [labels[i] for i in logits.argmax(axis=-1)]
+
+    def get_config(self):
+        return {**super().get_config(), "pool": self.pool, "pairs": self.pairs}

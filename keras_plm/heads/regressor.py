@@ -1,0 +1,79 @@
+"""A number for a text or two texts."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.data import score_range
+from keras_plm.heads.classifier import Classifier
+from keras_plm.layers import Dropout
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Regressor(Classifier):
+    """A score of a text or a pair of texts, as STS-B's similarity from 0 to 5.
+
+    A `Classifier` with one output and squared error. The output layer sees scores as a share of
+    their range, so that it begins in its middle and the rate of learning does not depend on it.
+
+    Reference: Radford et al. 2018, section 4.2; Devlin et al. 2018, section 4.1.
+
+    Args:
+        encoder: Any encoder; fine-tuned in place unless `frozen`.
+        labels: `(lowest, highest)` score. What is predicted beyond is cut to it.
+        **others: As in `Classifier`.
+
+    Call arguments:
+        inputs: As a `Classifier`'s.
+
+    Returns:
+        (B,) scores as shares of their range, 0 the lowest, 1 the highest.
+
+    Raises:
+        ValueError: If the range is none; else as `Classifier`.
+    """
+
+    def __init__(self, encoder, labels, tokenizer=None, name="regressor", **others):
+        super().__init__(encoder, labels, tokenizer, name=name, **others)
+
+    @staticmethod
+    def check_labels(labels):
+        if (
+            len(labels) != 2
+            or any(isinstance(x, str) for x in labels)
+            or not -np.inf < labels[0] < labels[1] < np.inf
+        ):
+            raise ValueError(
+                "A `Regressor` is given the lowest and the highest score, as labels=(0, 5). "
+                f"Received: labels={labels}"
+            )
+
+    @staticmethod
+    def labels_of(examples):
+        return score_range(examples)
+
+    @staticmethod
+    def default_loss():
+        return keras.losses.MeanSquaredError()
+
+    def default_metrics(self):
+        return [keras.metrics.MeanSquaredError(name="squared_error")]
+
+    @staticmethod
+    def output_of(x, num_labels, dropout):
+        x = Dropout(dropout, name="dropout")(x)
+        bias = keras.initializers.Constant(0.5)
+        dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")
+        return ops.squeeze(dense(x), axis=-1)
+
+    def batches(self, examples, **options):
+        return super().batches(examples, scores=True, **options)
+
+    @staticmethod
+    def decode(labels, logits, source, probabilities=False):
+        """The score of each example."""
+        if probabilities:
+            raise ValueError("A score has no probability. Received: probabilities=True")
+        low, high = labels
+        shares = np.clip(np.array(logits, "float64"), 0, 1)
+        return [float(score) for score in low + (high - low) * shares]

@@ -1,0 +1,108 @@
+"""A language model beside a task: GPT's auxiliary objective.
+
+Shapes: B examples, P rows of an example, T tokens, D width.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.batching import FitsBatches
+from keras_plm.losses import GivenLoss
+from keras_plm.pretraining.causal_lm import TiedLoss
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class TextLoss(keras.layers.Layer):
+    """How unlikely each example's tokens are to its language model, on average.
+
+    The first token of a row is not predicted, all others are, special ones too. An example's loss
+    is the mean over its tokens, of several rows the mean over rows, as in GPT's released code.
+
+    Args:
+        token_embedding: A `TokenEmbedding`, whose table predicts.
+        rows: P, how many rows an example has.
+
+    Call arguments:
+        hidden: (P B, T, D), the first rows of all examples before the second ones.
+        token_ids, padding_mask: (P B, T).
+
+    Returns:
+        (B,) float32.
+    """
+
+    def __init__(self, token_embedding, rows=1, **kwargs):
+        super().__init__(**kwargs)
+        self.loss = TiedLoss(token_embedding, dtype=self.dtype_policy, name="tied_loss")
+        self.rows = rows
+
+    def call(self, hidden, token_ids, padding_mask):
+        losses = self.loss(hidden[:, :-1], token_ids[:, 1:])  # (P B, T - 1)
+        real = ops.cast(padding_mask[:, 1:], losses.dtype)
+        losses = ops.sum(losses * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
+        return ops.mean(ops.reshape(losses, (self.rows, -1)), axis=0)
+
+    def compute_output_spec(self, hidden, token_ids, padding_mask):
+        return keras.KerasTensor((None,), dtype="float32")
+
+
+class WithLanguageModel(FitsBatches, keras.Model):
+    """A head and the language model of its encoder, trained together: L3 = L2 + λ L1.
+
+    The head is trained in place; the other goes when it is done.
+
+    Reference: Radford et al. 2018, section 3.2, equation 5.
+
+    Args:
+        head: A head over an encoder that reads from left to right and has a `token_embedding`.
+        weight: λ.
+
+    Call arguments:
+        inputs: The head's.
+
+    Returns:
+        A dict: `task`, the head's outputs, and `language_model` (B,), its loss.
+
+    Raises:
+        ValueError: If the encoder cannot predict the next token.
+    """
+
+    def __init__(self, head, weight=0.5, name=None):
+        encoder = head.encoder
+        if not getattr(encoder, "causal", False) or not hasattr(encoder, "token_embedding"):
+            raise ValueError(
+                "A language model beside a task needs an encoder that reads from left to right, "
+                f"as `GPT`. Received: {type(encoder).__name__}"
+            )
+        texts, hidden = head.encoded
+        shape = head.input["token_ids"].shape
+        loss = TextLoss(
+            encoder.token_embedding,
+            1 if len(shape) == 2 else shape[1],
+            dtype=encoder.dtype_policy,
+            name="language_model",
+        )
+        language_model = loss(hidden, texts["token_ids"], texts["padding_mask"])
+        outputs = {"task": head.output, "language_model": language_model}
+        super().__init__(head.input, outputs, name=name)
+        self.head, self.encoder, self.weight = head, encoder, weight
+
+    def compile(self, optimizer="adam", loss=None, **kwargs):
+        """As `keras.Model.compile`; `loss` is the head's."""
+        losses = {"task": loss or self.head.default_loss(), "language_model": GivenLoss()}
+        weights = {"task": 1.0, "language_model": self.weight}
+        super().compile(optimizer=optimizer, loss=losses, loss_weights=weights, **kwargs)
+
+    def batches(self, source):
+        """The head's `Batches` with targets for both, in place."""
+        collate = source.collate
+
+        def both(rows, length, rng, epoch):
+            x, y, weights = collate(rows, length, rng, epoch)
+            ones = np.ones(len(rows), "float32")
+            weights = np.ones(len(y), "float32") if weights is None else weights
+            y = {"task": y, "language_model": np.zeros(len(rows), "float32")}
+            return x, y, {"task": weights, "language_model": ones}
+
+        source.collate = both
+        return source

@@ -1,0 +1,181 @@
+"""How text becomes the words that `BytePair` cuts into pieces, and text again: three schemes."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+
+from keras_plm.tokenizers.text import open_text
+
+NEWLINE = "\n</w>"  # the last piece of GPT's vocabulary
+# Behind the pieces: Radford et al. 2018, section 3.3, and the padding, which needs an id as well.
+TASK_TOKENS = {
+    "start_id": "_start_",
+    "delimiter_id": "_delimiter_",
+    "classify_id": "_classify_",
+    "pad_id": "_pad_",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """One way to write words as pieces.
+
+    Attributes:
+        special: Attribute of the tokenizer -> special token.
+        frame: The attributes of what stands before a text, between two, and behind.
+        appended: Whether special tokens come behind the pieces, or are among those given.
+        unknown: The piece of what has no piece; `None` where that cannot be.
+        model: Arguments of the package's BPE model and trainer.
+        build: `(model, lowercase, clean) -> tokenizers.Tokenizer`.
+        lowercase: Whether text is lower-cased unless told otherwise.
+        extra: Pieces that every vocabulary has, whether its text shows them or not.
+    """
+
+    special: dict
+    frame: tuple
+    appended: bool
+    unknown: str | None
+    build: Callable
+    model: dict = dataclasses.field(default_factory=dict)
+    lowercase: bool = False
+    extra: tuple = ()
+
+
+def _spaces(model, lowercase, clean):
+    """Words with the space before them, and single punctuation marks; more spaces are dropped."""
+    tokenizer = Tokenizer(model)
+    kept = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase
+    )
+    steps = [kept, normalizers.NFC(), normalizers.Prepend(" ")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    words = Regex(r" ?\w+| ?[^\w\s]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "removed", invert=True)
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+# What the released code writes otherwise before it looks for words: dashes, ellipses and
+# accents that stand for quotes (its `text_standardize`), curly quotes, ligatures and characters
+# of double width (the part of `ftfy.fix_text` that well-encoded text needs).
+CLEAN_UP = [
+    ("[—–―]", "-"),
+    ("…", "..."),
+    ("[´‘’‚‛]", "'"),
+    ("[“”„‟]", '"'),
+    ("ﬁ", "fi"),
+    ("ﬂ", "fl"),
+    ("ﬀ", "ff"),
+    ("ﬃ", "ffi"),
+    ("ﬄ", "ffl"),
+    ("\u3000", " "),
+]
+# Words as spaCy's English tokenizer finds them behind `text_standardize`: endings of contractions
+# and runs of one punctuation mark are words, an abbreviation keeps its period.
+_ENDINGS = r"(?i:s|m|re|ve|ll|d)"
+_WORDS = "|".join(
+    (
+        r"\n",
+        r"\b(?i:mr|mrs|ms|dr|st|jr|sr|prof|messrs|gen|gov|rev|capt|lt|col|sgt|mt|vs)\.(?!\w)",
+        r"\b(?:\p{Lu}\.)+(?!\p{L})|\b(?i:a\.m|p\.m|i\.e|e\.g)\.",
+        r"(?i:n't)\b|\b(?i:can)(?=(?i:not)\b)",
+        rf"'(?:{_ENDINGS}|(?i:em|cause|bout|til|tis|twas))\b",
+        r"\d+(?:[.:]\d+)+",
+        rf"(?:(?!(?i:n't)\b)[^\W_])+(?:'(?!{_ENDINGS}\b)[^\W_]+)*",
+        r"([-~!\";?+,()\\/*\[\]{}|_.])\1*",
+        r"[^\w\s]",
+    )
+)
+
+
+def _word_ends(model, lowercase, clean):
+    """Words and runs of punctuation, their last piece marked `</w>`; lines end in a word, too."""
+    tokenizer = Tokenizer(model)
+    steps = [normalizers.Replace(Regex(a), b) for a, b in CLEAN_UP] if clean else []
+    steps += [normalizers.NFC()] + ([normalizers.Lowercase()] if lowercase else [])
+    tokenizer.normalizer = normalizers.Sequence([*steps, _one_break()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "removed", invert=True)
+    joined = [  # punctuation back to its word, as English has it
+        (r" (?=[.,;:!?)\]}])", ""),
+        (r"(?<=[(\[{]) ", ""),
+        (r" (?=(?i:n't|'s|'m|'re|'ve|'ll|'d)\b)", ""),
+        (r" *\n *", "\n"),
+    ]
+    steps = [decoders.BPEDecoder(suffix="</w>"), decoders.Fuse()]
+    steps += [decoders.Replace(Regex(a), b) for a, b in joined]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def _one_break():
+    return normalizers.Replace(Regex(r"\s*\n\s*"), "\n")
+
+
+def _bytes(model, lowercase, clean):
+    """Bytes, each written as a visible character; a space belongs to the word behind it."""
+    tokenizer = Tokenizer(model)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+_TASK_FRAME = ("start_id", "delimiter_id", "classify_id")
+SCHEMES = {
+    "space": Scheme(
+        {"pad_id": "[PAD]", "unk_id": "[UNK]", "start_id": "[BOS]", "end_id": "[EOS]"},
+        (None, None, "end_id"),
+        appended=False,
+        unknown="[UNK]",
+        build=_spaces,
+        extra=("[PAD]", "[UNK]", "[BOS]", "[EOS]"),
+    ),
+    "gpt": Scheme(
+        {"unk_id": "<unk>", **TASK_TOKENS},
+        _TASK_FRAME,
+        appended=True,
+        unknown="<unk>",
+        build=_word_ends,
+        model={"end_of_word_suffix": "</w>"},
+        lowercase=True,
+        extra=("<unk>",),
+    ),
+    "gpt2": Scheme(TASK_TOKENS, _TASK_FRAME, appended=True, unknown=None, build=_bytes),
+}
+
+
+def read_vocabulary(path, merges_path):
+    """Pieces, merges and scheme of a released encoder, a JSON of ids, and its list of merges.
+
+    Raises:
+        ValueError: If a file is missing, or not of this kind.
+    """
+    with open_text(path) as file:
+        text = "".join(file)
+    try:
+        ids = json.loads(text)
+        pieces = sorted(ids, key=ids.get)
+        whole = [ids[piece] for piece in pieces] == list(range(len(pieces)))
+    except (json.JSONDecodeError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} must be a JSON object of pieces and ids. {error}") from error
+    if not whole or not pieces:
+        raise ValueError(
+            f"{path} must number its pieces from 0 without a gap. Received: {len(pieces)} pieces"
+        )
+    merges = []
+    with open_text(merges_path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip("\n")
+            if not line or (number == 1 and line.startswith("#version")):
+                continue
+            pair = line.split(" ")
+            if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
+                raise ValueError(
+                    f"{merges_path}:{number}: A line is two pieces of {path} which join to a "
+                    f"third: are both files of one tokenizer? Received: {line!r}"
+                )
+            merges.append(tuple(pair))
+    return pieces, merges, "gpt" if any(p.endswith("</w>") for p in pieces) else "gpt2"
