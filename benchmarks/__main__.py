@@ -25,7 +25,7 @@ def main(arguments=None):
     try:
         for add in (add_demo, add_pretrain, add_vectors, add_run, add_layers, add_data):
             add(commands)
-        for add in (add_report, add_speed):
+        for add in (add_generate, add_report, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -435,6 +435,40 @@ def run_data(flags):
             if path is not None:
                 state = f"found    {path}  sha256 {checksum(path)[:16]}"
             console.print(f"  {splits:18} {state}")
+
+
+def add_generate(commands):
+    text = "go on with a text as a language model would"
+    parser = commands.add_parser("generate", help=text, description=text)
+    parser.add_argument("prompts", nargs="+", metavar="TEXT", help="how the text begins")
+    parser.add_argument("--encoder", required=True, metavar="DIR", help="of a GPT, say")
+    parser.add_argument(
+        "--tokens", type=int, default=40, metavar="N", help="most tokens to write (default 40)"
+    )
+    parser.add_argument(
+        "--greedy", action="store_true", help="always the likeliest token, not a random one"
+    )
+    parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="(default 1)")
+    parser.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest")
+    parser.add_argument(
+        "--top-p", type=float, default=0.9, metavar="X",
+        help="draw from the fewest that hold this share (default 0.9)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    parser.set_defaults(run=run_generate)
+
+
+def run_generate(flags):
+    from keras_plm.checkpoints import read_encoder
+    from keras_plm.decoding import generate, greedy, sample
+
+    options = {"strategy": greedy}
+    if not flags.greedy:
+        names = ("temperature", "top_k", "top_p", "seed")
+        options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
+    encoder, tokenizer = read_encoder(flags.encoder)
+    texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.tokens, **options)
+    print("\n\n".join(texts))
 
 
 def add_report(commands):

@@ -53,7 +53,8 @@ def demo(out, small=False, full=False):
         out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
             by default one of the backend's own.
         small: If True, so little of everything that it takes seconds and shows nothing.
-        full: If True, ELMo stands beside BERT, and translators are compared as well.
+        full: If True, ELMo and GPT stand beside BERT, on one more task, and translators are
+            compared as well.
 
     Returns:
         The results, as their files hold them.
@@ -91,16 +92,21 @@ def demo(out, small=False, full=False):
 
     encoders = {"BERT": encoder}
     if full:
-        encoders["ELMo"] = out / "tiny_elmo"
-        pretrain_elmo(corpus, encoders["ELMo"], small)
+        encoders |= {"ELMo": out / "tiny_elmo", "GPT": out / "tiny_gpt"}
+        pretrain_other("ELMo", TINY, corpus, encoders["ELMo"], small)
+        gpt = dataclasses.replace(settings, model="gpt", sentences="split")
+        pretrain_other("GPT", gpt, corpus, encoders["GPT"], small)
 
     common = {"learning_rates": "1e-3" if small else "1e-3,3e-3", "epochs": 1 if small else 10}
     runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
     chosen_layers = ("last", "elmo_mix") if small else LAYERS
     runs += [Run("features", layers=layers, **common) for layers in chosen_layers]
     runs += [Run("fine_tune", **common)]
-    of_encoder, results = {"BERT": runs, "ELMo": elmo_runs(common)}, []
+    of_encoder = {"BERT": runs, "ELMo": elmo_runs(common), "GPT": gpt_runs(common)}
+    results = []
     names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
+    if full:
+        names += ("micro_snli",)
     chosen = [tasks(world)[name] for name in names]
     lines = sum(run.lines(seed=0) for name in encoders for run in of_encoder[name])
     table = Table("what learns", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
@@ -141,12 +147,11 @@ def put_to_work(task, encoder, runs, out, advance):
     return [bench.run(run, seed=0) for run in runs]
 
 
-def pretrain_elmo(corpus, folder, small):
-    """Pre-trains a tiny ELMo on the corpus that BERT has read, unless it is there."""
-    settings = TINY
+def pretrain_other(name, settings, corpus, folder, small):
+    """Pre-trains another tiny encoder on the corpus that BERT has read, unless it is there."""
     if small:
-        settings = dataclasses.replace(TINY, tokens=2000, tokens_per_batch=200)
-    with progress_bar("1. pre-training of ELMo", settings.steps) as advance:
+        settings = dataclasses.replace(settings, tokens=2000, tokens_per_batch=200)
+    with progress_bar(f"1. pre-training of {name}", settings.steps) as advance:
         pretrain(
             settings,
             [corpus],
@@ -163,6 +168,16 @@ def elmo_runs(common):
         Run("scratch", **means, **common),
         Run("features", layers="elmo_mix", **common),
         Run("fine_tune", **means, **common),
+    ]
+
+
+def gpt_runs(common):
+    """GPT as features and fine-tuned, with its auxiliary objective and without."""
+    return [
+        Run("scratch", **common),
+        Run("features", layers="elmo_mix", **common),
+        Run("fine_tune", **common),
+        Run("fine_tune", language_model_weight=0.5, **common),
     ]
 
 

@@ -12,7 +12,16 @@ from safetensors.numpy import load_file, save_file
 import keras_plm
 from benchmarks.records import read_json
 from benchmarks.settings import policy
-from keras_plm.models import BERT, BERT_SIZES, ELMO_SIZES, GPT, GPT_SIZES, ELMo
+from keras_plm.models import (
+    BERT,
+    BERT_SIZES,
+    ELMO_SIZES,
+    GPT,
+    GPT_SIZES,
+    RECURRENT_LM_SIZES,
+    ELMo,
+    RecurrentLM,
+)
 from keras_plm.optimization import AdaGrad, AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.resume import set_seed
@@ -20,7 +29,7 @@ from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.transfer import clone
 
-SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES}
+SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
 OBJECTIVE = "objective.safetensors"  # what the objective has beside the encoder
 WORDS = "words.json"  # what a biLM predicts
 
@@ -222,6 +231,22 @@ class NextToken(_Objective):
         )
 
 
+class NextTokenOfLSTM(NextToken):
+    """GPT's, of an LSTM in its Transformer's place."""
+
+    kind = RecurrentLM
+
+    def build(self, dtype):
+        settings, size = self.settings, RECURRENT_LM_SIZES[self.settings.size]
+        return RecurrentLM(
+            self.tokenizer.text_size,
+            **size,
+            dropout=settings.dropout,
+            initializer_range=settings.initializer_range,
+            dtype=dtype,
+        )
+
+
 class BothWays(_Objective):
     """ELMo's: the next word and the word before."""
 
@@ -312,4 +337,4 @@ def lexicon(files, first=None, split="punctuation"):
     return Words(every, split=split)
 
 
-OBJECTIVES = {"bert": MaskedText, "elmo": BothWays, "gpt": NextToken}
+OBJECTIVES = {"bert": MaskedText, "elmo": BothWays, "gpt": NextToken, "lstm": NextTokenOfLSTM}

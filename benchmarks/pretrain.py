@@ -11,6 +11,7 @@ from pathlib import Path
 
 import keras
 
+import keras_plm
 from benchmarks.objectives import OBJECTIVE, OBJECTIVES, SIZES
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
@@ -39,10 +40,11 @@ DEFAULTS = {
         "tokens": 100e6,
         "vocabulary_size": 10_000,
         "tokens_per_batch": 4096,
-        "learning_rate": 1e-3,
+        "learning_rate": 5e-4,  # at 1e-3 post-norm stays on its plateau
         "dropout": 0.0,
     },
 }
+DEFAULTS["lstm"] = DEFAULTS["gpt"] | {"learning_rate": 2e-3}
 
 
 def _of_model(name, text):
@@ -71,25 +73,32 @@ class Pretraining:
     dropout: float = _of_model("dropout", "share dropped in the encoder")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
     seed: int = setting(0, "of everything random")
-    lowercase: bool = setting(False, "bert, gpt: lower-case the text; tagging names needs case")
-    max_length: int = setting(128, "bert, gpt: longest row")
+    lowercase: bool = setting(
+        False, "bert, gpt, lstm: lower-case the text; tagging names needs case"
+    )
+    max_length: int = setting(128, "bert, gpt, lstm: longest row")
     first_length: int = setting(
-        0, "bert, gpt: longest row of the first part of the steps; 0 for no such part"
+        0, "bert, gpt, lstm: longest row of the first part of the steps; 0 for no such part"
     )
     first_share: float = setting(
-        0.9, "bert, gpt: that part; the paper's nine tenths are at 128, the rest at 512"
+        0.9, "bert, gpt, lstm: that part; the paper's nine tenths are at 128, the rest at 512"
     )
     buckets: int = setting(4, "bert: how many row lengths; each is compiled once on JAX")
-    warmup: float = setting(0.04, "bert, gpt: share of the steps in which the rate rises")
-    weight_decay: float = setting(0.01, "bert, gpt: as in the papers")
+    warmup: float = setting(0.04, "bert, gpt, lstm: share of the steps in which the rate rises")
+    weight_decay: float = setting(0.01, "bert, gpt, lstm: as in the papers")
     pre_norm: bool = setting(False, "bert, gpt: normalise before each part of a block, not after")
-    initializer_range: float = setting(0.02, "bert, gpt: standard deviation of initial weights")
+    initializer_range: float = setting(
+        0.02, "bert, gpt, lstm: standard deviation of initial weights"
+    )
     whole_word: bool = setting(False, "bert: mask all pieces of a word together")
     next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
     split: str = setting(
         "punctuation", "elmo: words end at white space and 'punctuation', or at 'spaces' alone"
     )
     unroll: int = setting(20, "elmo: steps through which gradients go back")
+    snapshots: int = setting(
+        0, "encoders kept on the way in OUT/snapshots, each at half the steps of the next"
+    )
     samples: int = setting(
         2048, "elmo: words that stand for all in training, if there are more; 0 takes all"
     )
@@ -109,7 +118,7 @@ class Pretraining:
             if set(of_models) <= SIZES.keys() and self.model not in of_models:
                 if field.name != "size" and getattr(self, field.name) != field.default:
                     raise ValueError(
-                        f"`{field.name}` is of {' and '.join(of_models)} alone. "
+                        f"`{field.name}` is of {', '.join(of_models)} alone. "
                         f"Received: model={self.model!r}, "
                         f"{field.name}={getattr(self, field.name)!r}"
                     )
@@ -124,6 +133,7 @@ class Pretraining:
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
             ("unroll", self.unroll >= 1, "1 or more"),
             ("samples", self.samples >= 0, "0 or more"),
+            ("snapshots", self.snapshots >= 0, "0 or more"),
             ("tokens_per_batch",
              self.tokens_per_batch >= (self.unroll if self.model == "elmo" else 1),
              "1 or more, and at least a row"),
@@ -141,6 +151,11 @@ class Pretraining:
     @property
     def steps(self):
         return math.ceil(self.tokens / self.tokens_per_batch)
+
+    @property
+    def marks(self):
+        """The steps behind which a snapshot is kept."""
+        return {self.steps >> i for i in range(1, self.snapshots + 1)} - {0}
 
     @property
     def phases(self):
@@ -247,7 +262,8 @@ def pretrain(
         if state.steps < end:
             meter.end = end  # where it stops `fit`
             with meter.stopping():
-                model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter])
+                kept = Snapshots(settings.marks, state, objective, out / "snapshots")
+                model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter, kept])
     note = out / "pretraining.json"
     if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
         on_save(state)  # stopped between the state and the encoder
@@ -267,6 +283,21 @@ def _evaluate(objective, held_out):
 def _weights_of(folder):
     path = Path(folder) / "model.safetensors"
     return checksum(path)
+
+
+class Snapshots(keras.callbacks.Callback):
+    """Keeps the encoder behind some steps, each in a folder of its own."""
+
+    def __init__(self, marks, state, objective, folder):
+        super().__init__()
+        self.marks, self.state, self.objective, self.folder = marks, state, objective, folder
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.state.steps in self.marks:
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            folder = self.folder / f"step_{self.state.steps:06d}"
+            keras_plm.save(folder, self.objective.encoder, self.objective.tokenizer)
 
 
 class Meter(keras.callbacks.Callback):

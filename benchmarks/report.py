@@ -71,6 +71,9 @@ def variant(fields):
         "layer_decay": "rates {:g} times per lower layer",
         "unfreeze_epochs": "unfrozen from the top, epochs per layer: {}",
         "text_pool": "{} pooling",
+        "language_model_weight": "auxiliary language model, λ = {:g}",
+        "n_transfer": "layers transferred: {}",
+        "bias_correction": "Adam's bias corrected",
     }
     fields = {**fields, "placement": places.get(fields.get("placement"))}
     fields["schedule"] = fields.get("schedule", "").replace("_", " ")

@@ -18,9 +18,9 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_json
 from benchmarks.settings import policy, setting
-from keras_plm.data import check_word_vectors, fingerprint, label_ids, label_names
+from keras_plm.data import check_word_vectors, fingerprint, label_ids, share_of_range
 from keras_plm.features import choice_name
-from keras_plm.heads import Classifier
+from keras_plm.heads import Regressor
 from keras_plm.readouts import PLACES
 from keras_plm.resume import set_seed
 from keras_plm.transfer import (
@@ -41,7 +41,8 @@ METHODS = {
 
 # Fields of a run that came after the first results.
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
-LATER += ("layer_decay", "unfreeze_epochs", "text_pool")
+LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
+LATER += ("bias_correction",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Run:
     layer_decay: float = setting(1.0, "rate of a trained layer over that of the next higher one")
     unfreeze_epochs: int = setting(0, "after which the next lower layer learns; 0 for all at once")
     text_pool: str = setting("", "how a trained encoder's texts are pooled; '' is its head's way")
+    language_model_weight: float = setting(0.0, "of GPT's auxiliary objective beside the task")
+    n_transfer: str = setting(
+        "all", "pre-trained layers of a fine-tuned encoder: 'all', or a number, 0 embeddings alone"
+    )
+    bias_correction: bool = setting(False, "of a trained encoder's AdamW, as GPT was fine-tuned")
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -104,6 +110,11 @@ class Run:
             ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
             ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features, by_training),
             ("text_pool", self.text_pool, not self.reads_features, by_training),
+            ("language_model_weight", self.language_model_weight, not self.reads_features,
+             by_training),
+            ("n_transfer", self.n_transfer != "all", self.method == "fine_tune",
+             "method 'fine_tune'"),
+            ("bias_correction", self.bias_correction, not self.reads_features, by_training),
         ):  # fmt: skip
             if given and not allowed:
                 raise ValueError(
@@ -119,6 +130,10 @@ class Run:
         if self.units < 0:
             raise ValueError(
                 f"`units` must be 0 (half the encoder's) or more. Received: {self.units}"
+            )
+        if self.n_transfer != "all" and not self.n_transfer.lstrip("-").isdigit():
+            raise ValueError(
+                f"`n_transfer` is 'all' or a whole number. Received: {self.n_transfer!r}"
             )
         policy(self.precision)
         self.build(1e-3, 0)  # says which other field is wrong
@@ -162,6 +177,9 @@ class Run:
         parts += [f"decay{self.layer_decay:g}"] if self.layer_decay != 1.0 else []
         parts += [f"unfreeze{self.unfreeze_epochs}"] if self.unfreeze_epochs else []
         parts += [f"pool_{self.text_pool}"] if self.text_pool else []
+        parts += [f"lm{self.language_model_weight:g}"] if self.language_model_weight else []
+        parts += [f"layers{self.n_transfer}"] if self.n_transfer != "all" else []
+        parts += ["corrected"] if self.bias_correction else []
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
         if self.precision != "float32":
@@ -194,9 +212,12 @@ class Run:
             "seed": seed,
         }
         if not self.reads_features:
-            names = ("schedule", "layer_decay", "unfreeze_epochs")
+            names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
+            names += ("bias_correction",)
             chosen = {name: getattr(self, name) for name in names}
-            return FineTune(pool=self.text_pool or None, **chosen, **common)
+            count = None if self.n_transfer == "all" else int(self.n_transfer)
+            pool = self.text_pool or None
+            return FineTune(pool=pool, n_transfer=count, **chosen, **common)
         names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         chosen = {name: getattr(self, name) for name in names}
         return FeatureBased(units=self.units or None, **chosen, **common)
@@ -272,7 +293,7 @@ class Bench:
         if done is not None:
             return done
         for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
-            if pool and self.task.head is not Classifier:
+            if pool and self.task.head.per_word:
                 raise ValueError(
                     f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
@@ -280,11 +301,15 @@ class Bench:
         started = time.monotonic()
         set_seed(seed)
         train = self.train_examples(run)
-        labels = label_names(self.examples["train"])  # a part may lack some
+        labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
+        to_id = share_of_range if issubclass(self.task.head, Regressor) else label_ids
         for example in self.examples["test"]:
-            label_ids(example, labels)  # before anything is trained
+            to_id(example, labels)  # before anything is trained
         first = self.result(run, 0) if seed else None
-        trials, best = (first["trials"], None) if first else self._search(run, train, labels)
+        if first:
+            trials, best, log = first["trials"], None, None
+        else:
+            trials, best, log = self._search(run, train, labels)
         chosen = max(trials, key=lambda trial: trial["dev_score"])
         rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
         if seed:
@@ -314,6 +339,7 @@ class Bench:
             "score": next(iter(scores.values())),
             "metrics": scores,
             **({"mixes": mixes} if mixes else {}),
+            **({} if run.reads_features else {"curve": _curve(log)}),
             "seconds": round(time.monotonic() - started, 1),
             **environment(),
             "hash": self.key(run, seed),
@@ -325,13 +351,13 @@ class Bench:
         return result
 
     def _search(self, run, train, labels):
-        """`(trials, model)`: what each rate gives with seed 0, and the best one's model."""
-        trials, best = [], None
+        """`(trials, model, log)`: what each rate gives with seed 0, and the best one's."""
+        trials, best, best_log = [], None, None
         for rate in run.grid:
             begun = time.monotonic()
             model, log = self._fit(run, rate, 0, train, labels)
             if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
-                best = model  # of equals the first, as `max` takes
+                best, best_log = model, log  # of equals the first, as `max` takes
             trials.append(
                 {
                     "learning_rate": rate,
@@ -341,7 +367,7 @@ class Bench:
                 }
             )
             self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
-        return trials, best
+        return trials, best, best_log
 
     def result(self, run, seed):
         """The stored result, if its configuration, data and weights are today's."""
@@ -386,6 +412,7 @@ class Bench:
             dev,
             labels=labels,
             metric=metric,
+            symmetric=self.task.symmetric,
         )
         return model, model.training_log
 
@@ -399,7 +426,7 @@ class Bench:
 
     def _features(self, run, seed, examples):
         """The features of some examples, read once for all choices of layers."""
-        pool = run.pool if self.task.head is Classifier and run.reader == "linear" else None
+        pool = run.pool if run.reader == "linear" and not self.task.head.per_word else None
         key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
         if key not in self._stores:
             encoder = self._encoder(run, seed)
@@ -425,6 +452,12 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def _curve(log):
+    """The score on the choosing set by update."""
+    updates = [log["steps_per_epoch"] * (i + 1) for i in range(len(log["dev_scores"]))]
+    return {"updates": updates, "dev_scores": log["dev_scores"]}
 
 
 def summary(results):

@@ -9,9 +9,11 @@ from benchmarks import (
     elmo_intrinsic,
     elmo_neighbours,
     elmo_reading,
+    gpt_tuning,
     language_models,
     report_seq2seq,
     vectors,
+    zero_shot,
 )
 from benchmarks.language_models import Counts, Neural
 from benchmarks.sequences import Copying, StepTimes, measure
@@ -78,6 +80,7 @@ _VECTORS = [
     if (kind, by) != ("glove", "gensim")
 ]
 
+_GPT = {"home": gpt_tuning.HOME, "flags": ("encoder", "features", "feature_gb")}
 _ELMO = {"home": elmo_reading.HOME, "flags": ("encoder", "words", "features", "feature_gb")}
 
 SUITES = {
@@ -184,5 +187,32 @@ SUITES = {
         "Peters et al. 2018, tables 5 and 6",
         home=elmo_reading.HOME,
         flags=(*_ELMO["flags"], "task_file", "text", "label"),
+    ),
+    "gpt_ablation": Suite(
+        gpt_tuning.run_tunings,
+        gpt_tuning.ablation_markdown,
+        gpt_tuning.ablation_figures,
+        gpt_tuning.scales(gpt_tuning.ABLATION, gpt_tuning.SIZES),
+        "Radford et al. 2018, table 5",
+        **_GPT,
+    ),
+    "gpt_layers_transferred": Suite(
+        gpt_tuning.run_tunings,
+        gpt_tuning.layers_markdown,
+        gpt_tuning.layers_figures,
+        gpt_tuning.scales(gpt_tuning.DEPTHS),
+        "Radford et al. 2018, figure 2, left",
+        **_GPT,
+    ),
+    "gpt_zero_shot": Suite(
+        zero_shot.run_zero_shot,
+        zero_shot.markdown,
+        zero_shot.figures,
+        {
+            "small": zero_shot.ZeroShot(),
+            "test": zero_shot.ZeroShot(threshold_from=20, limit=20, questions=3, tiny=True),
+        },
+        "Radford et al. 2018, figure 2, right",
+        **_GPT,
     ),
 }

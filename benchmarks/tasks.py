@@ -1,5 +1,6 @@
 """The tasks beyond GLUE, a row each, and the user's own from a file."""
 
+import dataclasses
 import gzip
 import hashlib
 import re
@@ -49,6 +50,40 @@ def read_trees(path):
     return examples
 
 
+# Marks of the Penn Treebank, and where its words stood before it parted them.
+_MARKS = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")"}
+_JOINED = [
+    (re.compile(r" (?=(?:n't|'(?:s|m|d|re|ve|ll))\b)", re.IGNORECASE), ""),
+    (re.compile(r" +(?=[.,;:!?%)])"), ""),
+    (re.compile(r"(?<=[($]) +"), ""),
+    (re.compile(r'" +([^"]*?) *"'), r'"\1"'),
+]
+
+
+def untokenized(text):
+    """A text of words parted by spaces as it is written: `do n't .` as `don't.`"""
+    text = " ".join(_MARKS.get(word, word) for word in text.split())
+    for pattern, replacement in _JOINED:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def read_snli(path):
+    """Pairs of SNLI with their gold labels; those on which its readers did not agree are left out.
+
+    Texts are written without the spaces of tokenization that some copies have.
+
+    Args:
+        path: An official JSONL file.
+    """
+    examples = read_table(path, "sentence1", "gold_label", "sentence2")
+    return [
+        dataclasses.replace(e, text=untokenized(e.text), pair=untokenized(e.pair))
+        for e in examples
+        if e.label != "-"
+    ]
+
+
 def _files(task_files, reader):
     return lambda folder, split: reader(find_file(folder, task_files[split]))
 
@@ -78,8 +113,10 @@ _WIKIGOLD = dict.fromkeys(("train", "dev", "test"), "wikigold/wikigold.conll.txt
 _WNUT = {split: f"wnut17/{split}.conll" for split in ("train", "dev", "test")}
 _EWT = {split: f"ud_english_ewt/{split}.conll" for split in ("train", "dev", "test")}
 
+_SNLI = {split: f"snli_1.0/snli_1.0_{split}.jsonl" for split in ("train", "dev", "test")}
+
 TASKS = {
-    "sst2": GLUE["sst2"],
+    **GLUE,
     **_row(
         Task(
             "sst5",
@@ -89,6 +126,15 @@ TASKS = {
             _SST,
             "Socher et al. 2013, nlp.stanford.edu/sentiment",
             "none stated; free for research",
+        ),
+        Task(
+            "snli",
+            _files(_SNLI, read_snli),
+            Classifier,
+            {"accuracy": metrics.accuracy},
+            _SNLI,
+            "Bowman et al. 2015, nlp.stanford.edu/projects/snli",
+            "CC BY-SA 4.0",
         ),
         _tagging(
             "conll2003",

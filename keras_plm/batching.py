@@ -427,7 +427,8 @@ def check_vocabulary(model, count):
     if known is not None and count > known:
         raise ValueError(
             "A model must know every id of its tokenizer: build it with "
-            "`vocabulary_size=len(tokenizer)`. "
+            "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
+            "`with_new_tokens`. "
             f"Received: {count} pieces, vocabulary_size={known}"
         )
 

@@ -12,7 +12,16 @@ import keras_plm
 from keras_plm.batching import check_vocabulary
 from keras_plm.elmo_files import load_elmo, save_elmo
 from keras_plm.gpt_files import load_gpt, save_gpt
-from keras_plm.models import BERT, GPT, NNLM, ELMo, Seq2Seq, Transformer, WordVectors
+from keras_plm.models import (
+    BERT,
+    GPT,
+    NNLM,
+    ELMo,
+    RecurrentLM,
+    Seq2Seq,
+    Transformer,
+    WordVectors,
+)
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.weight_files import assign, read_config, read_weights
@@ -32,7 +41,8 @@ __all__ = [
 ]
 
 MODELS = {
-    kind.__name__: kind for kind in (BERT, ELMo, GPT, NNLM, Seq2Seq, Transformer, WordVectors)
+    kind.__name__: kind
+    for kind in (BERT, ELMo, GPT, NNLM, RecurrentLM, Seq2Seq, Transformer, WordVectors)
 }
 TOKENIZERS = {kind.__name__: kind for kind in (BytePair, Characters, WordPiece, Words)}
 
@@ -126,6 +136,27 @@ def load(folder, dtype=None):
     return encoder, tokenizer
 
 
+def read_encoder(folder):
+    """`(encoder, tokenizer)` of a folder of `save`, or of a released GPT or BERT.
+
+    Raises:
+        ValueError: As `load`, `load_bert` and `load_gpt`.
+    """
+    folder = Path(folder)
+    config = folder / "config.json"
+    if (folder / "params_shapes.json").is_file():
+        return load_gpt(folder), load_tokenizer(folder)
+    if config.is_file() and "keras_plm" not in (text := config.read_text()):
+        try:
+            kind = json.loads(text).get("model_type")
+        except ValueError:
+            kind = None  # which `load` explains
+        readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
+        if kind in readers:
+            return readers[kind](folder), load_tokenizer(folder)
+    return load(folder)
+
+
 def average_weights(model, paths):
     """Gives a model the mean of the weights in several files of it.
 
@@ -167,12 +198,16 @@ def load_tokenizer(path):
     """The tokenizer of a folder that we or Hugging Face wrote.
 
     Args:
-        path: A folder with `tokenizer.json` or `vocab.txt`.
+        path: A folder with `tokenizer.json`, `vocab.txt`, or `vocab.json` and `merges.txt`; or with
+            OpenAI's `encoder_bpe_40000.json` and `vocab_40000.bpe`.
 
     Raises:
-        ValueError: If neither is there.
+        ValueError: If none of these is there.
     """
     path = Path(path)
+    for names in (("vocab.json", "merges.txt"), ("encoder_bpe_40000.json", "vocab_40000.bpe")):
+        if all((path / name).is_file() for name in names):
+            return BytePair.load(*(path / name for name in names))
     lowercase = None
     if (path / "tokenizer_config.json").is_file():
         settings = json.loads((path / "tokenizer_config.json").read_text())
@@ -183,7 +218,10 @@ def load_tokenizer(path):
                 return WordPiece.load(path / name, lowercase)
             kinds = {"BPE": BytePair, "WordLevel": Words, "Characters": Characters}
             return kinds.get(_model_type(path / name), WordPiece).load(path / name)
-    raise ValueError(f"No tokenizer.json or vocab.txt in this folder. Received: {str(path)!r}")
+    raise ValueError(
+        "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "
+        f"Received: {str(path)!r}"
+    )
 
 
 def _model_type(path):

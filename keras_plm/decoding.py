@@ -29,19 +29,37 @@ class WithoutCache:
     takes the square of their time.
 
     Args:
-        model: Maps `inputs` with `target_ids` (B, T) to logits (B, T, V).
+        model: Maps `inputs` with `target_ids` (B, T) to logits (B, T, V); or an encoder that reads
+            from left to right, as `GPT`.
     """
 
     def __init__(self, model):
         self.model = model
         self.variables = model.variables
         self.max_sequence_length = getattr(model, "max_sequence_length", None)
+        self.causal = getattr(model, "causal", False)
 
     def start(self, inputs, max_length):
         batch = keras.tree.flatten(inputs)[0].shape[0]
-        return inputs, ops.zeros((batch, max_length), dtype="int32")
+        written = ops.zeros((batch, max_length), dtype="int32")
+        if not self.causal:
+            return inputs, written
+        lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=1)
+        prompts = ops.cast(inputs["token_ids"], "int32")
+        places = ops.concatenate([prompts, written], axis=1)
+        return {"lengths": lengths}, places[:, : self.max_sequence_length]
 
     def step(self, token_ids, state, memory, index):
+        if self.causal:
+            lengths = memory["lengths"][:, None] + index  # of what is there to be read
+            places = ops.arange(state.shape[1], dtype="int32")
+            new = ops.logical_and(index > 0, places == lengths - 1)
+            state = ops.where(new, ops.cast(token_ids, "int32")[:, None], state)
+            inputs = {"token_ids": state, "padding_mask": places < lengths}
+            read = ops.take_along_axis(
+                self.model(inputs)["sequence"], lengths[..., None] - 1, axis=1
+            )
+            return self.model.token_embedding(read, reverse=True)[:, 0], state
         state = ops.slice_update(state, (0, index), ops.cast(token_ids, "int32")[:, None])
         logits = self.model({**memory, "target_ids": state})  # (B, U, V)
         return ops.take(logits, index, axis=1), state
@@ -56,7 +74,7 @@ def greedy(model, inputs, start_id, end_id, max_length=None, pad_id=0, cache=Tru
         start_id: Token that stands before the first.
         end_id: Token behind which a row is done.
         max_length: Most tokens of a row, the end token included; by default 50 more than the
-            inputs have.
+            inputs have, of a model that goes on with its inputs 50.
         pad_id: Fills rows behind their end.
         cache: If False, everything is computed anew at each step, see `WithoutCache`.
 
@@ -65,7 +83,8 @@ def greedy(model, inputs, start_id, end_id, max_length=None, pad_id=0, cache=Tru
         log probabilities. NumPy arrays.
 
     Raises:
-        ValueError: If `max_length` is less than 1 or more than the model's positions.
+        ValueError: If `max_length` is less than 1 or more than the model's positions, or than are
+            left behind the inputs.
     """
     uniform = np.zeros((0, 0), "float32")
     options = {"start_id": start_id, "end_id": end_id, "pad_id": pad_id}
@@ -192,27 +211,37 @@ def beam_search(
     )
 
 
-def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **options):
-    """Strings in, strings out: an encoder-decoder's answer to each prompt.
+def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options):
+    """Strings in, strings out: an encoder-decoder's answer, or how a language model goes on.
 
     Prompts of similar lengths are read together, padded to one of a few lengths.
 
     Args:
-        model: A model with a step that reads `token_ids` and `padding_mask`.
-        tokenizer: One with `start_id` and `end_id`, as `BytePair`.
+        model: A model with a step that reads `token_ids` and `padding_mask`: a `Seq2Seq`, a
+            `Transformer`, a `GPT` or the `CausalLM` around one.
+        tokenizer: The model's: for an encoder-decoder one with `start_id` and `end_id`, as
+            `BytePair`. A language model's prompts are packed without special tokens; if its
+            tokenizer has an `end_id`, as GPT-2's, a text ends there.
         prompts: A list of texts.
-        strategy: `greedy`, `sample` or `beam_search`.
+        strategy: `greedy`, `sample` or `beam_search`; by default `greedy` for a language model,
+            else `beam_search`.
         batch_size: Prompts read together.
         **options: Of the strategy. With `sample` a text depends on the `seed` and on the place of
             its prompt among the others.
 
     Returns:
-        A list of texts, the best for each prompt.
+        A list of texts, the best for each prompt; of a language model the prompt and what follows.
 
     Raises:
-        ValueError: If `prompts` is one string, a prompt is empty, the model reads fewer tokens, or
-            the tokenizer has more ids than it, or one of the three is of another kind.
+        ValueError: If `prompts` is one string, a prompt is empty or leaves no room for what is to
+            be written, the model reads fewer tokens, or the tokenizer has more ids than it, or one
+            of the three is of another kind.
     """
+    if not hasattr(model, "step"):
+        model = getattr(model, "encoder", model)
+    causal = getattr(model, "causal", False)
+    if strategy is None:
+        strategy = greedy if causal else beam_search
     if isinstance(prompts, str):
         raise ValueError(f"`prompts` is a list of texts. Received: {prompts!r}")
     if not callable(strategy):
@@ -226,7 +255,13 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         raise ValueError(f"A prompt must have text. Received: {prompts[empty[0]]!r} at {empty[0]}")
     if not prompts:
         return []
+    if causal and hasattr(tokenizer, "unframed"):
+        tokenizer = tokenizer.unframed()
     rows = _encode(model, tokenizer, prompts)
+    if causal:
+        options["max_length"] = _room(model, rows, prompts, options.get("max_length"))
+    start_id = getattr(tokenizer, "start_id", 0)  # a language model has its prompt instead
+    end_id = getattr(tokenizer, "end_id", -1)
 
     def collate(chosen, length, rng, epoch):
         token_ids = rows.padded("token_ids", chosen, length, pad=tokenizer.pad_id)
@@ -249,26 +284,48 @@ def generate(model, tokenizer, prompts, strategy=beam_search, batch_size=64, **o
         token_ids, _ = strategy(
             model,
             batches[i][0],
-            tokenizer.start_id,
-            tokenizer.end_id,
+            start_id,
+            end_id,
             pad_id=tokenizer.pad_id,
             **options,
         )
         best = token_ids[:, 0] if token_ids.ndim == 3 else token_ids
         for row, written in zip(batches.rows(i), best, strict=True):
             if row >= 0:
-                texts[row] = tokenizer.detokenize(until_end(written, tokenizer.end_id))
+                written = until_end(written, end_id)
+                if causal:
+                    before = rows.token_ids[rows.starts[row] :][: rows.lengths[row]]
+                    whole = tokenizer.detokenize([*before, *written])
+                    texts[row] = prompts[row] + whole[len(tokenizer.detokenize(before)) :]
+                else:
+                    texts[row] = tokenizer.detokenize(written)
     return texts
+
+
+def _room(model, rows, prompts, max_length):
+    """How many tokens can be written behind the longest prompt."""
+    limit, longest = model.max_sequence_length, int(rows.lengths.argmax())
+    if limit is None:
+        return EXTRA_STEPS if max_length is None else max_length
+    left = limit - int(rows.lengths[longest])
+    if left < 1 or (max_length is not None and max_length > left):
+        raise ValueError(
+            f"Prompt and continuation have at most the model's {limit} positions. Received: "
+            f"a prompt of length {rows.lengths[longest]}, {prompts[longest][:60]!r}, "
+            f"max_length={max_length}"
+        )
+    return min(left, EXTRA_STEPS) if max_length is None else max_length
 
 
 def _encode(model, tokenizer, texts):
     """Token ids that the model can read."""
     if not hasattr(model, "step"):
         raise ValueError(
-            "Only a model with a step can write: a `Seq2Seq`, a `Transformer` or your own. "
+            "Only a model with a step can write: a `Seq2Seq`, `Transformer`, `GPT` or your own. "
             f"Received: {type(model).__name__}"
         )
-    check_start(tokenizer)
+    if not getattr(model, "causal", False):
+        check_start(tokenizer)
     check_vocabulary(model, len(tokenizer))
     rows = tokenizer.encode(texts)
     limit = getattr(model, "max_sequence_length", None)
@@ -467,7 +524,18 @@ def _run(function, model, inputs, max_length, cache, options, extra):
     inputs = {name: np.asarray(array) for name, array in inputs.items() if name != "target_ids"}
     batch, length = keras.tree.flatten(inputs)[0].shape[:2]
     limit = getattr(model, "max_sequence_length", None)
-    if max_length is None:
+    if getattr(model, "causal", False):  # the inputs are the beginning of what is written
+        if not inputs["padding_mask"].any(axis=1).all():
+            raise ValueError("A prompt has 1 token or more. Received: a row of padding alone")
+        length = int(inputs["padding_mask"].sum(axis=1).max())
+        max_length = EXTRA_STEPS if max_length is None else max_length
+        if max_length < 1 or (limit is not None and max_length + length > limit):
+            most = f", and at most what the inputs leave of the model's {limit} positions"
+            raise ValueError(
+                f"`max_length` is at least 1{most if limit else ''}. "
+                f"Received: max_length={max_length}, inputs of length {length}"
+            )
+    elif max_length is None:
         max_length = length + EXTRA_STEPS if limit is None else min(length + EXTRA_STEPS, limit)
     if max_length < 1 or (limit is not None and max(max_length, length) > limit):
         most = "" if limit is None else f" and at most the model's {limit} positions"

@@ -186,7 +186,9 @@ def read_conll(path, word_column=0, tag_column=-1):
     return examples
 
 
-def read_table(path, text, label=None, pair=None, group=None, separator=None, quoted=None):
+def read_table(
+    path, text, label=None, pair=None, group=None, separator=None, quoted=None, header=None
+):
     """Examples of a CSV, TSV or JSONL file with named columns.
 
     Args:
@@ -194,6 +196,7 @@ def read_table(path, text, label=None, pair=None, group=None, separator=None, qu
         text, label, pair, group: Names of columns (of keys, in JSONL).
         separator: `","` or a tab, to override the ending.
         quoted: Whether fields may be quoted; by default only in CSV (GLUE's TSV files are not).
+        header: The names of the columns of a CSV or TSV whose first line does not give them.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
@@ -209,7 +212,7 @@ def read_table(path, text, label=None, pair=None, group=None, separator=None, qu
     else:
         separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
         quoted = separator == "," if quoted is None else quoted
-        rows = _separated_rows(path, separator, quoted)
+        rows = _separated_rows(path, separator, quoted, header)
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
     examples = []
@@ -266,7 +269,7 @@ def _json_rows(path):
         yield f"{path}:{number}", row
 
 
-def _separated_rows(path, separator, quoted):
+def _separated_rows(path, separator, quoted, header=None):
     read = [0]  # numbers of lines
 
     def lines():
@@ -276,7 +279,6 @@ def _separated_rows(path, separator, quoted):
 
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)
-    header = None
     while True:
         first = read[-1] + 1
         try:

@@ -84,9 +84,11 @@ class KeepBest(keras.callbacks.Callback):
         super().__init__()
         self.score = score
         self.best, self.best_epoch, self._weights = -np.inf, None, None
+        self.scores = []  # of all epochs
 
     def on_epoch_end(self, epoch, logs=None):
         score = self.score()
+        self.scores.append(float(score))
         if logs is not None:
             logs["val_score"] = score
         if score > self.best:
@@ -148,7 +150,8 @@ class _Method:
         if keep:
             keep.restore()  # again, if a callback restored weights of its own
         best = (keep.best, keep.best_epoch) if keep else (None, self.epochs)
-        return {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
+        log = {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
+        return log | {"dev_scores": keep.scores if keep else [], "steps_per_epoch": len(source)}
 
 
 def _scorer(head, examples, labels, metric, predict):

@@ -123,7 +123,7 @@ def test_full_demo_has_elmo_beside_bert(tmp_path):
 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(40)))
-    demo.pretrain_elmo(corpus, tmp_path / "tiny_elmo", small=True)
+    demo.pretrain_other("ELMo", demo.TINY, corpus, tmp_path / "tiny_elmo", small=True)
     assert keras_plm.load(tmp_path / "tiny_elmo")[0].num_layers == 2
     runs = demo.elmo_runs({"learning_rates": "1e-3", "epochs": 1, "train_limit": 16})
     few = tasks(World())
@@ -361,7 +361,8 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
     scored = []
 
     def fit(self, run, rate, seed, train, labels):
-        return rate, {"dev_score": 0.5, "best_epoch": 1}
+        log = {"dev_score": 0.5, "best_epoch": 1, "dev_scores": [0.5], "steps_per_epoch": 7}
+        return rate, log
 
     def predict(self, run, model, seed, labels, examples):
         scored.append(model)
@@ -372,7 +373,9 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
     assert main([*flags, "--seeds", "1", "--train-limit", "20"]) == 0
     assert scored == [1e-5]
     (file,) = result_files(tmp_path)
-    assert json.loads(file.read_text())["counts"]["train"] == 20 and "n20" in file.name
+    result = json.loads(file.read_text())
+    assert result["counts"]["train"] == 20 and "n20" in file.name
+    assert result["curve"] == {"updates": [7], "dev_scores": [0.5]}
 
 
 def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
@@ -403,12 +406,13 @@ def test_data_says_what_is_there(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
-    assert out.count("missing") == 32 and "CC BY 4.0" in out and "multi30k" in out
+    assert out.count("missing") == 43 and "CC BY 4.0" in out and "multi30k" in out
     (tmp_path / "wnut17").mkdir()
     (tmp_path / "wnut17" / "train.conll.gz").write_bytes(gzip.compress(b"a O\n")[:-4])
     assert main(["data", "--data", str(tmp_path)]) == 2
     assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
-    assert set(TASKS) == {"sst2", "sst5", "conll2003", "wikigold", "wnut17", "ud_english_ewt"}
+    names = "cola sst2 mrpc stsb rte sst5 snli conll2003 wikigold wnut17 ud_english_ewt"
+    assert list(TASKS) == names.split()
 
 
 def test_own_files_become_tasks(tmp_path, table):
@@ -505,7 +509,7 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
 @pytest.mark.parametrize(
     "flags, match",
     [
-        (["--max-length", "1024"], r"`max_length` must be 8 to BERT's 512. Received: 1024"),
+        (["--max-length", "1024"], r"`max_length` must be 8 to the model's 512. Received: 1024"),
         (["--first-length", "4"], r"`first_length` must be 0, or 8 to"),
         (["--first-share", "1.5"], r"`first_share` must be a share between 0 and 1"),
         (["--sentences", "line"], r"`sentences` must be 'split' or 'lines'"),

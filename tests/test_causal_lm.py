@@ -10,11 +10,11 @@ from keras import ops
 from keras_plm.layers import TokenEmbedding
 from keras_plm.layers.softmax import logsumexp_of_products
 from keras_plm.models import BERT, GPT
-from keras_plm.pretraining import CausalLM, causal_lm_batches
+from keras_plm.pretraining import CausalLM, causal_lm_batches, token_losses
 from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.resume import set_seed
 from keras_plm.streams import TokenStream
-from keras_plm.tokenizers import Words
+from keras_plm.tokenizers import BytePair, Words
 from tests.checks import assert_close, to_numpy
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12, "dropout": 0.0}
@@ -118,3 +118,40 @@ def test_refuses_what_does_not_fit(text):
     other = Words([*words.vocabulary[:-1], "elsewhere"])
     with pytest.raises(ValueError, match="the tokenizer that it was made with"):
         causal_lm_batches(stream, other, 6)
+
+
+class TestTokenLosses:
+    tokenizer = BytePair(["<unk>", *(f"{c}</w>" for c in "abcdef")], [], scheme="gpt")
+
+    def model(self):
+        encoder = GPT(self.tokenizer.text_size, 1, 2, 8, 16, max_sequence_length=8)
+        rng = np.random.default_rng(0)
+        encoder.set_weights([rng.normal(size=w.shape) * 0.5 for w in encoder.get_weights()])
+        return encoder
+
+    def by_hand(self, encoder, ids):
+        ids = np.array([ids])
+        hidden = to_numpy(encoder({"token_ids": ids, "padding_mask": ids >= 0})["sequence"])[0]
+        logits = hidden @ to_numpy(encoder.token_embedding.embeddings).T
+        logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return [-logs[t, token] for t, token in enumerate(ids[0, 1:])]
+
+    def test_are_those_of_the_model(self):
+        encoder = self.model()
+        found = token_losses(encoder, self.tokenizer, ["a b c", "d e"])
+        np.testing.assert_allclose(found[0], self.by_hand(encoder, [1, 2, 3]), atol=1e-4)
+        np.testing.assert_allclose(found[1], self.by_hand(encoder, [4, 5]), atol=1e-4)
+        behind = token_losses(encoder, self.tokenizer, ["d e", "f"], contexts=["a b c", "a"])
+        wanted = self.by_hand(encoder, [1, 2, 3, 4, 5])[2:]
+        np.testing.assert_allclose(behind[0], wanted, atol=1e-4)
+        np.testing.assert_allclose(behind[1], self.by_hand(encoder, [1, 6]), atol=1e-4)
+
+    def test_what_cannot_be_predicted_is_named(self):
+        encoder = self.model()
+        for texts, contexts, match in (
+            (["a b", "c"], None, "two or more without a context.*Received: 'c'"),
+            (["a " * 10], None, "at most the model's 8 positions"),
+            (["a"], ["b", "c"], "stands behind one context"),
+        ):
+            with pytest.raises(ValueError, match=match):
+                token_losses(encoder, self.tokenizer, texts, contexts)

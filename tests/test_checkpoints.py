@@ -273,7 +273,7 @@ class TestHuggingFace:
         (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
         assert load_tokenizer(tmp_path).tokenize("Paris") == ["paris"]
         (tmp_path / "vocab.txt").unlink()
-        with pytest.raises(ValueError, match="No tokenizer.json or vocab.txt"):
+        with pytest.raises(ValueError, match="No tokenizer.json, vocab.txt"):
             load_tokenizer(tmp_path)
 
 

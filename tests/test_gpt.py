@@ -9,6 +9,8 @@ import pytest
 from keras_plm import decoding
 from keras_plm.checkpoints import load_gpt, save_gpt
 from keras_plm.models import BERT, GPT, GPT_SIZES
+from keras_plm.pretraining import CausalLM
+from keras_plm.tokenizers import BytePair
 from tests.checks import assert_close, check_encoder, check_learns, to_numpy
 
 TINY = {"num_layers": 3, "num_heads": 2, "hidden_dim": 10, "intermediate_dim": 40}
@@ -81,6 +83,19 @@ def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
         assert score == pytest.approx(total, abs=1e-4)
 
 
+def test_the_cache_changes_nothing():
+    model = gpt()
+    for strategy, options in (
+        (decoding.greedy, {}),
+        (decoding.sample, {"seed": 3, "top_k": 5}),
+        (decoding.beam_search, {"beams": 2}),
+    ):
+        with_cache = strategy(model, packed(), 0, 1, max_length=6, **options)
+        without = strategy(model, packed(), 0, 1, max_length=6, cache=False, **options)
+        for a, b in zip(with_cache, without, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
+
+
 def test_beams_score_what_they_wrote():
     model = gpt()
     options = {"beams": 3, "length_penalty": 0.0, "max_length": 6}
@@ -92,6 +107,47 @@ def test_beams_score_what_they_wrote():
             logs = read(model, text[:-1])
             places = range(len(prompt) - 1, len(text) - 1)
             assert score == pytest.approx(sum(logs[i, text[i + 1]] for i in places), abs=1e-4)
+
+
+PIECES = ["<unk>", *"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "tenamo.,"), "\n</w>"]
+
+
+def test_strings_in_strings_out():
+    tokenizer = BytePair(PIECES, [], scheme="gpt")
+    model = gpt(tokenizer.text_size, max_sequence_length=40)
+    prompts = ["the cat", "a", "on the mat, a cat"]
+    texts = decoding.generate(model, tokenizer, prompts, max_length=9)
+    assert texts == decoding.generate(CausalLM(model), tokenizer, prompts, max_length=9)
+    for prompt, text in zip(prompts, texts, strict=True):
+        assert text.startswith(prompt)
+        assert decoding.generate(model, tokenizer, [prompt], max_length=9) == [text]
+        ids = tokenizer.unframed().encode([prompt]).token_ids.tolist()
+        for _ in range(9):
+            ids.append(int(read(model, ids)[-1].argmax()))
+        assert tokenizer.detokenize(ids).endswith(text[len(prompt) :])
+    drawn = decoding.generate(model, tokenizer, ["a"] * 4, decoding.sample, seed=1, max_length=9)
+    assert len(set(drawn)) > 1
+
+
+def test_prompts_that_cannot_go_on_are_named():
+    tokenizer = BytePair(PIECES, [], scheme="gpt")
+    model = gpt(tokenizer.text_size, max_sequence_length=12)
+    with pytest.raises(ValueError, match="at most the model's 12 positions.*a prompt of length 12"):
+        decoding.generate(model, tokenizer, ["a", "abcabcabcabc"])
+    with pytest.raises(ValueError, match="a prompt of length 3.*max_length=10"):
+        decoding.generate(model, tokenizer, ["cat"], max_length=10)
+    assert decoding.generate(model, tokenizer, ["cat"], max_length=9)[0].startswith("cat")
+    with pytest.raises(ValueError, match="A prompt must have text"):
+        decoding.generate(model, tokenizer, [" "])
+    with pytest.raises(ValueError, match="must know every id"):
+        decoding.generate(gpt(7), tokenizer, ["cat"])
+    with pytest.raises(
+        ValueError, match="12 positions. Received: max_length=9, inputs of length 4"
+    ):
+        decoding.greedy(model, packed(), 0, -1, max_length=9)
+    empty = {name: array * 0 for name, array in packed().items()}
+    with pytest.raises(ValueError, match="a row of padding alone"):
+        decoding.greedy(model, empty, 0, -1, max_length=2)
 
 
 KINDS = ("openai-gpt", "gpt2")

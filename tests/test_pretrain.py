@@ -132,7 +132,7 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
     [
         ({"model": "gpd"}, "Known models: bert in tiny.*elmo in tiny"),
         ({"model": "elmo", "size": "base"}, "Received: model='elmo', size='base'"),
-        ({"model": "elmo", "max_length": 64}, "`max_length` is of bert and gpt alone"),
+        ({"model": "elmo", "max_length": 64}, "`max_length` is of bert, gpt, lstm alone"),
         ({"model": "bert", "unroll": 10}, "`unroll` is of elmo alone"),
         ({"model": "elmo", "split": "words"}, "`split` must be one of punctuation, spaces"),
         ({"model": "elmo", "unroll": 0}, "`unroll` must be 1 or more"),

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches, run_on
+from keras_plm.batching import Batches, FitsBatches, check_vocabulary, run_on
 from keras_plm.data import (
     Unlabelled,
     batches,
@@ -108,6 +108,8 @@ class Head(FitsBatches, keras.Model):
     ):
         self.check_labels(labels)
         check_stateless(encoder)
+        if hasattr(encoder, "vocabulary_size") and tokenizer is not None:
+            check_vocabulary(encoder, len(tokenizer))
         if not frozen and not encoder.trainable:
             raise ValueError(
                 "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_plm.data import score_range
 from keras_plm.heads.classifier import Classifier
@@ -27,7 +26,7 @@ class Regressor(Classifier):
         inputs: As a `Classifier`'s.
 
     Returns:
-        (B,) scores as shares of their range, 0 the lowest, 1 the highest.
+        (B, 1) scores as shares of their range, 0 the lowest, 1 the highest.
 
     Raises:
         ValueError: If the range is none; else as `Classifier`.
@@ -64,7 +63,7 @@ class Regressor(Classifier):
         x = Dropout(dropout, name="dropout")(x)
         bias = keras.initializers.Constant(0.5)
         dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")
-        return ops.squeeze(dense(x), axis=-1)
+        return dense(x)  # (B, 1)
 
     def batches(self, examples, **options):
         return super().batches(examples, scores=True, **options)
@@ -75,5 +74,5 @@ class Regressor(Classifier):
         if probabilities:
             raise ValueError("A score has no probability. Received: probabilities=True")
         low, high = labels
-        shares = np.clip(np.array(logits, "float64"), 0, 1)
+        shares = np.clip(np.stack(logits)[:, 0].astype("float64"), 0, 1)
         return [float(score) for score in low + (high - low) * shares]

@@ -6,6 +6,7 @@ from keras_plm.models.glove import cooccurrences
 from keras_plm.models.gpt import GPT, GPT2, GPT_SIZES
 from keras_plm.models.ngram import Mixture, NGram
 from keras_plm.models.nnlm import NNLM
+from keras_plm.models.recurrent_lm import RECURRENT_LM_SIZES, RecurrentLM
 from keras_plm.models.seq2seq import SEQ2SEQ_SIZES, EncoderDecoder, Seq2Seq
 from keras_plm.models.transformer import TRANSFORMER_SIZES, Transformer, TransformerEncoder
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
@@ -18,6 +19,7 @@ __all__ = [
     "GPT2",
     "GPT_SIZES",
     "NNLM",
+    "RECURRENT_LM_SIZES",
     "SEQ2SEQ_SIZES",
     "TRANSFORMER_SIZES",
     "ELMo",
@@ -26,6 +28,7 @@ __all__ = [
     "GloVe",
     "Mixture",
     "NGram",
+    "RecurrentLM",
     "Seq2Seq",
     "Transformer",
     "TransformerEncoder",

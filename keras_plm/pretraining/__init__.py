@@ -2,7 +2,7 @@
 
 from keras_plm.pretraining.auxiliary import WithLanguageModel
 from keras_plm.pretraining.bilm import BiLM, Perplexity, bilm_batches
-from keras_plm.pretraining.causal_lm import CausalLM, causal_lm_batches
+from keras_plm.pretraining.causal_lm import CausalLM, causal_lm_batches, token_losses
 from keras_plm.pretraining.masked_lm import MaskedLM, MaskedTokenScores, masked_lm_batches
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "bilm_batches",
     "causal_lm_batches",
     "masked_lm_batches",
+    "token_losses",
 ]

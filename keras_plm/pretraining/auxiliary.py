@@ -36,6 +36,9 @@ class TextLoss(keras.layers.Layer):
         self.loss = TiedLoss(token_embedding, dtype=self.dtype_policy, name="tied_loss")
         self.rows = rows
 
+    def build(self, hidden_shape, token_ids_shape=None, padding_mask_shape=None):
+        self.loss.build(hidden_shape)
+
     def call(self, hidden, token_ids, padding_mask):
         losses = self.loss(hidden[:, :-1], token_ids[:, 1:])  # (P B, T - 1)
         real = ops.cast(padding_mask[:, 1:], losses.dtype)

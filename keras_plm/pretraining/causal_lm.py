@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches
+from keras_plm.batching import Batches, FitsBatches, run_on
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.softmax import logsumexp_of_products
 from keras_plm.losses import GivenLoss
@@ -170,3 +170,77 @@ def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_si
         buckets=[max_length],
         **options,
     )
+
+
+def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096):
+    """-log p(token) of every token of texts, read by a language model from left to right.
+
+    Texts are packed without special tokens. The first token of a text without a context is not
+    predicted. Their mean is what GPT's zero-shot heuristics compare: Radford et al. 2018, section
+    5, "zero-shot behaviors".
+
+    Args:
+        encoder: A `GPT` or another encoder of `CausalLM`.
+        tokenizer: Its tokenizer.
+        texts: A list of texts.
+        contexts: What each stands behind, or `None`.
+        tokens_per_batch: Rows times length that are read at a time.
+
+    Returns:
+        A list of arrays (tokens of the text,), without the first where there is no context.
+
+    Raises:
+        ValueError: If there are no texts, one is empty or too long for the model, or contexts are
+            not as many.
+    """
+    tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
+    texts = list(texts)
+    if isinstance(contexts, str) or (contexts is not None and len(contexts) != len(texts)):
+        raise ValueError(
+            f"Every text stands behind one context. Received: {len(texts)} texts, "
+            f"contexts={contexts!r:.60}"
+        )
+    rows = tokenizer.encode(texts)
+    before = None if contexts is None else tokenizer.encode(list(contexts))
+    ids = [rows.token_ids[a:][:n] for a, n in zip(rows.starts, rows.lengths, strict=True)]
+    firsts = [0] * len(ids)
+    if before is not None:
+        heads = [
+            before.token_ids[a:][:n] for a, n in zip(before.starts, before.lengths, strict=True)
+        ]
+        firsts = [max(len(head) - 1, 0) for head in heads]
+        ids = [np.concatenate(pair) for pair in zip(heads, ids, strict=True)]
+    lengths = np.array([len(row) - 1 for row in ids])
+    limit = getattr(encoder, "max_sequence_length", None)
+    wrong = (rows.lengths < 1) | (lengths < 1) | (lengths > (limit or np.inf))
+    if not len(ids) or wrong.any():
+        found = texts[int(wrong.argmax())] if len(ids) else texts
+        raise ValueError(
+            "A text has a token to predict, two or more without a context, and at most the "
+            f"model's {limit} positions with it. Received: {found!r:.60}"
+        )
+
+    def collate(chosen, length, rng, epoch):
+        x = {
+            "token_ids": np.zeros((len(chosen), length), "int32"),
+            "target_ids": np.zeros((len(chosen), length), "int32"),
+        }
+        for i, row in enumerate(chosen):
+            x["token_ids"][i, : lengths[row]] = ids[row][:-1]
+            x["target_ids"][i, : lengths[row]] = ids[row][1:]
+        x["padding_mask"] = np.arange(length) < lengths[chosen][:, None]
+        return x, None, None
+
+    batches = Batches(
+        lengths,
+        collate,
+        training=False,
+        tokens_per_batch=tokens_per_batch,
+        longest=limit,
+        fill_last=False,
+    )
+    found = [None] * len(ids)
+    for chosen, losses in run_on(CausalLM(encoder), batches):
+        for row, of_row in zip(chosen, losses, strict=True):
+            found[row] = of_row[firsts[row] : lengths[row]]
+    return found

@@ -411,7 +411,7 @@ def ranges(starts, lengths):
 
 def check_start(tokenizer):
     """Raises unless a tokenizer has what a target begins with."""
-    if not hasattr(tokenizer, "start_id"):
+    if not (hasattr(tokenizer, "start_id") and hasattr(tokenizer, "end_id")):
         raise ValueError(
             "A model that writes needs a tokenizer with a start and an end token, as `BytePair`. "
             f"Received: {type(tokenizer).__name__}"
