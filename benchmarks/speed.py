@@ -3,14 +3,22 @@
 Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
 parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
-four ask LSTMs and ELMo, see `speed_elmo`, beside torch. The clock is in `speed_clock`.
+four ask LSTMs and ELMo, see `speed_elmo`, beside torch; three ask GPT, see `speed_gpt`, beside
+transformers. The clock is in `speed_clock`.
 """
 
 import dataclasses
 import hashlib
 from pathlib import Path
 
-from benchmarks import speed_attention, speed_bert, speed_elmo, speed_translator, speed_words
+from benchmarks import (
+    speed_attention,
+    speed_bert,
+    speed_elmo,
+    speed_gpt,
+    speed_translator,
+    speed_words,
+)
 from benchmarks.records import environment, read_json, write_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
@@ -24,6 +32,7 @@ WORK = (
     *speed_translator.KINDS,
     *speed_words.KINDS,
     *speed_elmo.KINDS,
+    *speed_gpt.KINDS,
 )
 
 
@@ -31,7 +40,7 @@ WORK = (
 class Speed:
     """What is timed, and how often."""
 
-    sizes: str = setting("mini,base", "which BERTs, parted by commas")
+    sizes: str = setting("mini,base", "which BERTs and GPTs, parted by commas")
     work: str = setting(",".join(speed_bert.KINDS), f"which kinds of work, of {', '.join(WORK)}")
     turns: int = setting(7, "how often each contestant is timed")
     steps: int = setting(4, "steps per turn at fixed shapes (a quarter for base and larger)")
@@ -82,6 +91,8 @@ def works(settings, sentences, data=None):
             planned |= speed_words.works(kind, settings, data)
         elif kind in speed_elmo.KINDS:
             planned |= speed_elmo.works(kind, settings, sentences)
+        elif kind in speed_gpt.KINDS:
+            planned |= speed_gpt.works(kind, settings)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -123,7 +134,12 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
     }
     report["versions"] |= peer_versions()
     report["results"] = _timed_before(report, out)
-    of_words = [name for kind in speed_words.KINDS for name in speed_words.works(kind, settings)]
+    peaks = {
+        name: speed_words.peak
+        for kind in speed_words.KINDS
+        for name in speed_words.works(kind, settings)
+    }
+    peaks |= dict.fromkeys(speed_gpt.works("gpt_loss", settings), speed_gpt.peak)
     for name, make in works(settings, sentences, data).items():
         if name in report["results"]:
             say(f"{name}: in {out} already")
@@ -134,9 +150,9 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
             work = dataclasses.replace(work, makers=makers)
         say(f"{name}, in {work.unit} per second")
         rows = measure(work, settings.turns, rates, say)
-        if name in of_words:
+        if name in peaks:
             for contestant in rows:
-                memory = speed_words.peak(name, contestant, settings, data)
+                memory = peaks[name](name, contestant, settings, data)
                 rows[contestant]["peak_mb"] = memory
                 say(f"  {contestant:22} {memory:>10,.0f} MB at the most")
         report["results"][name] = {

@@ -5,8 +5,13 @@ Timing on shared machines is noisy, so only ratios within a run mean something.
 
 import dataclasses
 import gc
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,3 +117,26 @@ def matrix_rates():
                     break
         rates[name] = best
     return rates
+
+
+def alone(module, *arguments):
+    """Megabytes at the most of a process that runs a module, which prints them at its end."""
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments[:2])} alone failed: {done.stderr[-500:]}")
+    return round(float(done.stdout.split()[-1]), 1)
+
+
+def peak_so_far():
+    """The largest size of this process in megabytes."""
+    try:
+        # Not of `getrusage`, which on Linux counts what the process was forked from.
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

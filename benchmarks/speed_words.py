@@ -7,15 +7,13 @@ Peak memory is that of a process that does one turn of one contestant:
 import dataclasses
 import json
 import os
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.speed_clock import Work
+from benchmarks.speed_clock import Work, alone, peak_so_far
 from benchmarks.vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.task import find_file
@@ -179,21 +177,13 @@ def reading(settings, part):
 
 def peak(name, contestant, settings, data=None):
     """Megabytes at the most of a process that does one turn, with what it takes to start."""
-    root = Path(__file__).parent.parent
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     with tempfile.TemporaryDirectory() as folder:
         if name in {**works("ngram", settings), **works("vectors", settings)}:
             ids, tokenizer = text(settings, data)
             np.save(Path(folder) / "ids.npy", ids)
             tokenizer.save(Path(folder) / "words.json")
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.speed_words"]
-        command += [name, contestant, json.dumps(dataclasses.asdict(settings)), folder]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-        )
-    if done.returncode:
-        raise RuntimeError(f"{name} by {contestant} alone failed: {done.stderr[-500:]}")
-    return round(float(done.stdout.split()[-1]), 1)
+        asked = json.dumps(dataclasses.asdict(settings))
+        return alone("benchmarks.speed_words", name, contestant, asked, folder)
 
 
 def main(name, contestant, settings, data):
@@ -203,16 +193,6 @@ def main(name, contestant, settings, data):
     made = {n: make for kind in KINDS for n, make in works(kind, settings, data).items()}
     made[name]().makers[contestant]()()
     print(peak_so_far())
-
-
-def peak_so_far():
-    """The largest size of this process in megabytes."""
-    try:
-        # Not of `getrusage`, which on Linux counts what the process was forked from.
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import speed_attention, speed_elmo, speed_translator, speed_words
+from benchmarks import (
+    speed_attention,
+    speed_elmo,
+    speed_gpt,
+    speed_translator,
+    speed_words,
+)
 from benchmarks.__main__ import main
 from benchmarks.report import speed_markdown
 from benchmarks.speed import Speed
@@ -275,3 +281,57 @@ def test_the_loop_over_steps_computes_the_same(clip):
     outputs = [layer(x) for layer in layers]
     layers[1].set_weights(layers[0].get_weights())
     assert_close(layers[1](x), outputs[0])
+
+
+def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
+    monkeypatch.setitem(speed_gpt.GPT_SIZES, "tiny", size)
+    for name, value in (("VOCABULARY", 50), ("WIDTH", 8), ("ROWS", 2), ("TOKENS", 16)):
+        monkeypatch.setattr(speed_gpt, name, value)
+    monkeypatch.setattr(speed_gpt, "peak", lambda *work: 123.0)
+    out = tmp_path / "speed.json"
+    flags = ["--work", "causal_lm,gpt_loss,write", "--sizes", "tiny", "--steps", "1"]
+    flags += ["--turns", "1", "--written", "3", "--no-half", "--out", str(out)]
+    assert main(["speed", *flags]) == 0
+    results = json.loads(out.read_text())["results"]
+    assert list(results) == ["train GPT tiny, 8x128", "loss of 2x16x50", "write, GPT tiny"]
+    for work in (results["train GPT tiny, 8x128"], results["write, GPT tiny"]):
+        assert work["contestants"][speed_gpt.OURS]["ratios"][speed_gpt.PEER] > 0
+    assert results["loss of 2x16x50"]["contestants"][speed_gpt.CHUNKS]["peak_mb"] == 123.0
+    table = speed_markdown(out)
+    assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
+
+
+def test_the_peer_gpt_is_ours():
+    """With our weights the peer gives our losses."""
+    pytest.importorskip("transformers")
+    import torch
+
+    from keras_plm.checkpoints import save_gpt
+    from keras_plm.models import GPT
+
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
+    old = speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES
+    speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES = 50, {"tiny": size}
+    try:
+        ours = GPT(50, **size, dropout=0.0)
+        theirs = speed_gpt.peer("tiny", dropout=0.0).eval()
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            save_gpt(folder, ours)
+            from safetensors.torch import load_file
+
+            theirs.load_state_dict(load_file(f"{folder}/model.safetensors"), strict=False)
+        ids = np.random.default_rng(0).integers(0, 50, (2, 9)).astype("int32")
+        model = speed_gpt.CausalLM(ours)
+        x = {"token_ids": ids[:, :-1], "padding_mask": ids[:, :-1] >= 0, "target_ids": ids[:, 1:]}
+        mine = float(np.mean(keras.ops.convert_to_numpy(model(x))))
+        batch = torch.from_numpy(ids).long()
+        with torch.no_grad():
+            assert theirs(input_ids=batch, labels=batch).loss.item() == pytest.approx(
+                mine, abs=1e-4
+            )
+    finally:
+        speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES = old
