@@ -33,7 +33,7 @@ PROMPTS = (16, 20)  # B, T
 NEVER = -1  # an end token that no model writes
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 PEER, TUNED = "transformers GPT", "transformers GPT, tuned"
-CHUNKS, PLAIN = "keras_plm", "all logits at once"
+CHUNKS, PLAIN, FLOOR = "keras_plm", "all logits at once", "no loss"
 
 
 def works(kind, settings):
@@ -127,6 +127,14 @@ class PlainLoss(TiedLoss):
         return keras.losses.sparse_categorical_crossentropy(target_ids, logits, from_logits=True)
 
 
+@keras.saving.register_keras_serializable("keras_plm")
+class NoLoss(TiedLoss):
+    """One product a token, with gradients to both sides: what is there without a loss."""
+
+    def call(self, hidden, target_ids):
+        return keras.ops.sum(hidden * self.token_embedding(target_ids), axis=-1)
+
+
 def loss(settings):
     """The loss of a batch and its gradient to the hidden layer and the table; in tokens."""
     rng = np.random.default_rng(settings.seed)
@@ -143,8 +151,9 @@ def loss(settings):
         model.compile(keras.optimizers.SGD(1e-3), loss=lambda y, losses: losses)
         return lambda: model.train_on_batch([hidden, ids], ids)
 
-    makers = {PLAIN: lambda: of(PlainLoss), CHUNKS: lambda: of(TiedLoss)}
-    return Work(makers, ROWS * TOKENS, "tokens", {CHUNKS: (PLAIN,)})
+    makers = {FLOOR: NoLoss, PLAIN: PlainLoss, CHUNKS: TiedLoss}
+    makers = {name: functools.partial(of, kind) for name, kind in makers.items()}
+    return Work(makers, ROWS * TOKENS, "tokens", {CHUNKS: (PLAIN, FLOOR)})
 
 
 def writing(settings, size):

@@ -135,8 +135,8 @@ def test_softmax_is_the_formula_in_any_chunk(tmp_path):
     flat = hidden.reshape(6, 5)
     whole = np.log(np.exp(logits).sum(axis=-1)).reshape(-1)
     weights = [ops.convert_to_tensor(w) for w in layer.get_weights()]
-    for chunk in (1, 22, 44, 1000):
-        found = logsumexp_of_products(ops.convert_to_tensor(flat), *weights, logits=chunk)
+    for rows in (1, 2, 4, 100):
+        found = logsumexp_of_products(ops.convert_to_tensor(flat), *weights, rows=rows)
         assert_close(found, whole)
 
 

@@ -423,7 +423,8 @@ def _tf_fold(step, state, inputs, reverse):
         return t + 1, state, tuple(places)
 
     loop = (tf.constant(1), tuple(state), tuple(kept))
-    _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop)
+    # One step at a time: several at once would hold the memory of several.
+    _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, parallel_iterations=1)
     return state, tuple(array.stack() for array in kept)
 
 

@@ -10,10 +10,11 @@ from keras import ops
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.fast import fold
 
-LOGITS = 1 << 21  # at most so many at a time, which stay in the processor's cache
+LOGITS = 1 << 21  # so many at a time stay in the processor's cache
+ROWS = 256  # with fewer positions the kernel's gradient is written more often than is worth it
 
 
-def logsumexp_of_products(x, kernel, bias, logits=LOGITS):
+def logsumexp_of_products(x, kernel, bias=None, rows=None):
     """`logsumexp(x W^T + b)`, without all N · S products in memory at once.
 
     The gradient computes them again, chunk by chunk.
@@ -21,16 +22,21 @@ def logsumexp_of_products(x, kernel, bias, logits=LOGITS):
     Args:
         x: (N, P).
         kernel: (S, P), W.
-        bias: (S,) float32.
-        logits: How many products at most at a time; a chunk has one position or more.
+        bias: (S,) float32; zeros when omitted.
+        rows: Positions of a chunk; by default as many as the cache holds the products of, 256 or
+            more.
 
     Returns:
         (N,) float32.
     """
     count, size = ops.shape(x)[0], kernel.shape[0]
-    rows = max(logits // size, 1)
+    rows = rows or max(LOGITS // size, ROWS)
     if isinstance(count, int):
         rows = min(rows, count)
+    biased = bias is not None
+    # The sums of `products` cost no pass of their own as two more columns, of types that are not
+    # too coarse for them.
+    by_columns = biased and kernel.dtype == bias.dtype
 
     def chunks(tensor):
         """(N, ...) as (K, R, ...), filled up with zeros."""
@@ -38,48 +44,56 @@ def logsumexp_of_products(x, kernel, bias, logits=LOGITS):
         tensor = ops.pad(tensor, padding)
         return ops.reshape(tensor, (-1, rows, *tensor.shape[1:]))
 
-    def products(x, kernel, bias, total):
-        """x W^T + b - total, (R, S): the sums as two more columns cost no pass of their own."""
-        if x.dtype != bias.dtype:  # too coarse for them
-            found = ops.cast(ops.matmul(x, ops.transpose(kernel)), "float32")
-            return found + bias - total[:, None]
-        x = ops.concatenate([x, ops.ones_like(x[:, :1]), -total[:, None]], axis=1)
-        kernel = [kernel, bias[:, None], ops.ones_like(bias[:, None])]
-        return ops.matmul(x, ops.transpose(ops.concatenate(kernel, axis=1)))
+    def table_of(kernel, bias):
+        """(S, P), or (S, P + 2) with columns for the sums."""
+        if not by_columns:
+            return kernel
+        return ops.concatenate([kernel, bias[0][:, None], ops.ones_like(bias[0][:, None])], axis=1)
+
+    def products(x, table, bias, total):
+        """x W^T + b - total, (R, S) float32."""
+        if by_columns:
+            x = ops.concatenate([x, ops.ones_like(x[:, :1]), -total[:, None]], axis=1)
+            return ops.matmul(x, ops.transpose(table))
+        found = ops.cast(ops.matmul(x, ops.transpose(table)), "float32")
+        return (found + bias[0] if biased else found) - total[:, None]
 
     @ops.custom_gradient
-    def run(x, kernel, bias):
-        xs = chunks(x)
+    def run(x, kernel, *bias):
+        xs, table = chunks(x), table_of(kernel, bias)
 
         def forward(state, inputs):
-            found = products(*inputs, kernel, bias, ops.zeros((rows,), bias.dtype))
+            found = products(inputs[0], table, bias, ops.zeros((rows,), "float32"))
             return state, (ops.logsumexp(found, axis=-1),)
 
         sums = fold(forward, (), (xs,))[1][0]  # (K, R)
 
         def gradient(*upstream, **kwargs):
             wanted = chunks(kwargs.get("upstream", upstream[0] if upstream else None))
+            table = table_of(kernel, bias)
 
             def backward(state, inputs):
-                d_kernel, d_bias = state
                 x, total, wanted = inputs
-                shares = ops.cast(ops.exp(products(x, kernel, bias, total)), x.dtype)
+                shares = ops.cast(ops.exp(products(x, table, bias, total)), x.dtype)
                 wanted = ops.cast(wanted, x.dtype)[:, None]
-                x = ops.concatenate([x * wanted, wanted], axis=1)
-                both = ops.matmul(ops.transpose(shares), x)  # (S, P + 1)
-                both = ops.cast(both, d_bias.dtype)  # sums over many chunks lose little in it
-                state = d_kernel + both[:, :-1], d_bias + both[:, -1]
+                x = x * wanted
+                if biased:
+                    x = ops.concatenate([x, wanted], axis=1)
+                # Sums over many chunks lose little in float32.
+                both = ops.cast(ops.matmul(ops.transpose(shares), x), "float32")  # (S, P) or P + 1
+                parts = (both[:, :-1], both[:, -1]) if biased else (both,)
+                state = tuple(s + part for s, part in zip(state, parts, strict=True))
                 return state, (ops.matmul(shares, kernel) * wanted,)
 
-            start = ops.zeros(kernel.shape, bias.dtype), ops.zeros_like(bias)
-            state, (d_x,) = fold(backward, start, (xs, sums, wanted))
-            d_kernel, d_bias = state
+            start = [ops.zeros(weight.shape, "float32") for weight in (kernel, *bias)]
+            state, (d_x,) = fold(backward, tuple(start), (xs, sums, wanted))
             d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
-            return d_x, ops.cast(d_kernel, kernel.dtype), d_bias
+            weights = (kernel, *bias)
+            return d_x, *(ops.cast(d, w.dtype) for d, w in zip(state, weights, strict=True))
 
         return ops.reshape(sums, (-1,))[:count], gradient
 
-    return run(x, kernel, bias)
+    return run(x, kernel, *((bias,) if biased else ()))
 
 
 def log_uniform_words(rng, vocabulary_size, count):

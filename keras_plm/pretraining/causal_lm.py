@@ -44,8 +44,7 @@ class TiedLoss(keras.layers.Layer):
         table = ops.convert_to_tensor(self.token_embedding.embeddings)
         wanted = rows_of(table, ops.cast(ops.reshape(target_ids, (-1,)), "int32"))
         wanted = ops.cast(ops.sum(x * ops.cast(wanted, x.dtype), axis=-1), "float32")
-        bias = ops.zeros((table.shape[0],), "float32")
-        total = logsumexp_of_products(x, ops.cast(table, x.dtype), bias)
+        total = logsumexp_of_products(x, ops.cast(table, x.dtype))
         return ops.reshape(total - wanted, sizes)
 
     def compute_output_spec(self, hidden, target_ids):
