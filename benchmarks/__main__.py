@@ -25,7 +25,7 @@ def main(arguments=None):
     try:
         for add in (add_demo, add_pretrain, add_vectors, add_run, add_layers, add_data):
             add(commands)
-        for add in (add_generate, add_report, add_speed):
+        for add in (add_generate, add_encoders, add_report, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -471,6 +471,23 @@ def run_generate(flags):
     print("\n\n".join(texts))
 
 
+def add_encoders(commands):
+    text = "the encoders of benchmarks/weights side by side: what each read, cost and predicts"
+    parser = commands.add_parser("encoders", help=text, description=text)
+    parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
+    parser.add_argument(
+        "--results", default=str(HERE / "results"), metavar="DIR", help="where the file is put"
+    )
+    parser.set_defaults(run=run_encoders)
+
+
+def run_encoders(flags):
+    from benchmarks.encoders import FILE, compare, markdown
+
+    compare(flags.data, flags.results)
+    print(f"\n{markdown(flags.results)}\nResult file: {Path(flags.results) / FILE}")
+
+
 def add_report(commands):
     text = "tables from result files"
     parser = commands.add_parser("report", help=text, description=text)
@@ -485,6 +502,7 @@ def add_report(commands):
 
 
 def run_report(flags):
+    from benchmarks import encoders
     from benchmarks.report import (
         into_readme,
         layer_figure,
@@ -518,7 +536,7 @@ def run_report(flags):
         results = read_results(kept)
         tables[marks.get(flags.suite, "results")] = markdown(results)
         if flags.readme:
-            tables |= speed_tables(root)
+            tables |= speed_tables(root) | {"encoders": encoders.markdown(root)}
     if flags.scale == "test":
         print("Scale test: small models, whose numbers mean nothing.\n")
     for mark, table in tables.items():

@@ -12,6 +12,7 @@ from benchmarks import (
     gpt_tuning,
     language_models,
     report_seq2seq,
+    samples,
     vectors,
     zero_shot,
 )
@@ -213,6 +214,14 @@ SUITES = {
             "test": zero_shot.ZeroShot(threshold_from=20, limit=20, questions=3, tiny=True),
         },
         "Radford et al. 2018, figure 2, right",
+        **_GPT,
+    ),
+    "gpt_samples": Suite(
+        samples.run_samples,
+        samples.markdown,
+        lambda results: {},
+        {"small": samples.Samples(), "test": samples.Samples(("a", "a cat"), 5, tiny=True)},
+        "what a small GPT writes",
         **_GPT,
     ),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.batching import check_vocabulary
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.weight_files import assign, read_config, read_weights
@@ -166,17 +167,18 @@ def _load_slices(path, num_heads):
     return encoder
 
 
-def save_gpt(path, encoder):
+def save_gpt(path, encoder, tokenizer=None):
     """Writes a GPT as the folder that `transformers` reads, of type `openai-gpt` or `gpt2`.
 
-    The tokenizer's files are not written.
-
     Args:
-        path: The folder; `config.json` and `model.safetensors` there are replaced.
+        path: The folder; files of these names there are replaced.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
+        tokenizer: Its `BytePair`, written as `vocab.json` and `merges.txt`: pieces only, without
+            the special tokens of tasks. `transformers` finds other words for a GPT in text with
+            contractions or runs of punctuation, see `BytePair`.
 
     Raises:
-        ValueError: If `encoder` is none.
+        ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
     """
     from safetensors.numpy import save_file
 
@@ -213,6 +215,10 @@ def save_gpt(path, encoder):
             "`transformers` has GPTs whose feed-forward networks are 4 times as wide as the rest. "
             f"Received: intermediate_dim={encoder.intermediate_dim}"
         )
+    files = {"config.json": json.dumps(config, indent=1) + "\n"}
+    if tokenizer is not None:
+        files |= _tokenizer_files(tokenizer, "gpt2" if second else "gpt")
+        check_vocabulary(encoder, tokenizer.text_size)
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     names = _names(encoder)
@@ -221,6 +227,23 @@ def save_gpt(path, encoder):
         for w in encoder.weights
     }
     save_file(arrays, path / "model.safetensors.tmp", metadata={"format": "pt"})
-    (path / "config.json.tmp").write_text(json.dumps(config, indent=1) + "\n")
-    for name in ("model.safetensors", "config.json"):
+    for name, text in files.items():
+        (path / f"{name}.tmp").write_text(text, encoding="utf-8")
+    for name in ("model.safetensors", *files):
         os.replace(path / f"{name}.tmp", path / name)
+
+
+def _tokenizer_files(tokenizer, scheme):
+    """`vocab.json` and `merges.txt`, as text."""
+    if getattr(tokenizer, "scheme", None) != scheme:
+        raise ValueError(
+            f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
+            f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
+        )
+    pieces = tokenizer.vocabulary[: tokenizer.text_size]
+    lines = ["#version: 0.2", *(f"{a} {b}" for a, b in tokenizer.merges)]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    return {
+        "vocab.json": json.dumps(ids, ensure_ascii=False),
+        "merges.txt": "\n".join(lines) + "\n",
+    }

@@ -8,6 +8,7 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from benchmarks.encoders import forward_work
 from benchmarks.gpt_tuning import ABLATION, DEPTHS, cells, row_of
 from benchmarks.pretrain import Pretraining
 from benchmarks.run import Run
@@ -17,7 +18,7 @@ from benchmarks.zero_shot import acceptability, book_questions, continuation, se
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
 from keras_plm.heads import Classifier, Regressor
-from keras_plm.models import GPT, GPT_SIZES, RECURRENT_LM_SIZES, RecurrentLM
+from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
 from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair
 
@@ -104,11 +105,10 @@ class TestGenerate:
 
     def test_a_released_model_does_too(self, encoder, tmp_path, capsys):
         model, tokenizer = keras_plm.load(encoder)
-        save_gpt(tmp_path / "released", model)
-        pieces = {piece: i for i, piece in enumerate(tokenizer.unframed().vocabulary)}
-        (tmp_path / "released" / "vocab.json").write_text(json.dumps(pieces))
-        merges = "".join(f"{a} {b}\n" for a, b in tokenizer.merges)
-        (tmp_path / "released" / "merges.txt").write_text(f"#version: 0.2\n{merges}")
+        save_gpt(tmp_path / "released", model, tokenizer)
+        with pytest.raises(ValueError, match="`BytePair` of scheme 'gpt'.*scheme='gpt2'"):
+            other = BytePair.train(tmp_path / "text.txt", 300, scheme="gpt2")
+            save_gpt(tmp_path / "other", model, other)
         texts = []
         for folder_ in (encoder, tmp_path / "released"):
             assert main(["generate", "--encoder", str(folder_), "--greedy", "the cat"]) == 2
@@ -330,9 +330,57 @@ class TestHeuristics:
             assert f"{context} {choices[answer]}" in text and len(choices) == 4
 
 
+@pytest.mark.plumbing
+def test_samples_are_written_once(run, tmp_path):
+    code, shown = run("gpt_samples")
+    assert code == 0 and "**a cat**" in shown and "generated text" in shown
+    kept = folder(tmp_path / "results", "gpt_samples", "test") / "samples"
+    (file,) = kept.iterdir()
+    texts = json.loads(file.read_text())["texts"]
+    assert all(t[0].startswith("a") and t[1].startswith("a cat") for t in texts.values())
+    before = file.stat().st_mtime_ns
+    assert run("gpt_samples")[0] == 0 and file.stat().st_mtime_ns == before
+    code, shown = run("gpt_samples", command="report")
+    assert code == 0 and "**a cat**" in shown
+
+
+@pytest.mark.plumbing
+def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch, capsys):
+    weights = tmp_path / "weights"
+    monkeypatch.setattr("benchmarks.encoders.WEIGHTS", weights)
+    for model in ("gpt", "lstm"):
+        assert main(pretraining(corpus, weights / model, model, "--valid", str(corpus))) == 0
+    flags = ["--data", str(data_folder), "--results", str(tmp_path / "r")]
+    assert main(["encoders", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "| gpt |" in shown and "| lstm |" in shown and "per word" in shown
+    first, second = json.loads((tmp_path / "r" / "encoders.json").read_text())["rows"]
+    assert first["tokens"] == second["tokens"] == 512
+    lines = (data_folder / "books" / "valid.txt").read_text().splitlines(keepends=True)
+    words = sum(len(re.findall(r"\w+|[^\w\s]", line)) for line in lines)
+    encoder, tokenizer = keras_plm.load(weights / "gpt")
+    pieces = sum(len(tokenizer.tokenize(line)) for line in lines)
+    assert first["tokens_per_word"] == pytest.approx(pieces / words)
+    # Three products of each weight, and of the positions in the row.
+    d, v = 8, encoder.vocabulary_size
+    forward = 2 * (4 * d * d + 2 * d * 32) + 4 * 16 * d + 2 * v * d
+    assert first["flop"] == 3 * forward * 512
+    assert second["flop"] == 3 * (2 * (4 * 8 * 16 + 8 * 8) + 2 * v * d) * 512
+    assert main(["report", "--results", str(tmp_path / "none")]) == 2
+
+
+def test_work_of_bert_and_elmo():
+    bert = BERT(11, 2, 1, 4, 6)
+    note = {"max_length": 8, "first_length": 4, "first_share": 0.5}
+    block = 2 * (4 * 16 + 2 * 24) + 4 * 6 * 4  # rows of 6 on average
+    assert forward_work(bert, note) == 2 * block + 0.15 * (2 * 11 * 4 + 2 * 16)
+    elmo = ELMo(units=3, projection_dim=2, filters=[[1, 2]], num_highway=0)
+    layer = 4 * 3 * 4 + 3 * 2
+    assert forward_work(elmo, {"samples": 5}) == 4 * (2 * layer + 5 * 2)
+
+
 def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
     from benchmarks import gpt_tuning
-    from keras_plm.models import BERT
     from keras_plm.tokenizers import WordPiece
 
     code, shown = run("gpt_ablation", "--encoder", str(tmp_path / "none"))
