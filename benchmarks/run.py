@@ -252,7 +252,7 @@ class Bench:
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
         self._stores, self._words = {}, {}
-        texts = [[(e.text, e.pair, e.label) for e in part] for part in self.examples.values()]
+        texts = [[_content(e) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
     def train_examples(self, run):
@@ -452,6 +452,12 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def _content(example):
+    """What a result depends on; choices only where there are some, as they came later."""
+    choices = () if example.choices is None else (list(example.choices),)
+    return (example.text, example.pair, example.label, *choices)
 
 
 def _curve(log):

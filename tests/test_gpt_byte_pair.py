@@ -61,6 +61,11 @@ class TestReleasedVocabulary:
         text = plain.detokenize([*ids, 240, 244, 603, 481])
         assert text == 'the president is a very good man. "\n" i\'m sure he is, " said the'
 
+    def test_the_one_file_of_transformers_is_the_same(self, released, files, tmp_path):
+        transformers = pytest.importorskip("transformers")
+        transformers.OpenAIGPTTokenizer(*(str(p) for p in files)).save_pretrained(tmp_path)
+        assert load_tokenizer(tmp_path).get_config() == released.get_config()
+
     def test_special_tokens_stand_behind(self, released):
         packed = released.pack(["a man"], ["embeddings"])
         assert packed["token_ids"].tolist() == [[40478, 246, 762, 40479, 32850, 21187, 40480]]
@@ -172,7 +177,10 @@ def test_bytes_agree_with_transformers(corpus, tmp_path):
     lines = ["#version: 0.2", *(" ".join(merge) for merge in ours.merges)]
     (tmp_path / "merges.txt").write_text("\n".join(lines) + "\n")
     theirs = transformers.GPT2Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    theirs.save_pretrained(tmp_path / "one")
+    one = load_tokenizer(tmp_path / "one")
     mine = load_tokenizer(tmp_path)
+    assert one.get_config() == mine.get_config()
     assert mine.end_id == len(vocabulary) - 1 and mine.scheme == "gpt2"
     for text in [*TEXT, "  two  spaces\nand\tmore 猫 "]:
         ids = mine.unframed().encode([text]).token_ids.tolist()

@@ -208,17 +208,17 @@ class BytePair(SubwordTokenizer):
 
     @classmethod
     def load(cls, path, merges=None, **options):
-        """Reads what `save` wrote, or the two files of a released GPT or GPT-2.
+        """Reads what `save` wrote, or a released GPT's or GPT-2's one file or two.
 
         Args:
-            path: The file; with `merges` a JSON object of pieces and their ids, as OpenAI's
-                `encoder_bpe_40000.json` or Hugging Face's `vocab.json`.
+            path: The file, also a `tokenizer.json` of Hugging Face's GPT or GPT-2; with `merges` a
+                JSON object of pieces and their ids, as OpenAI's `encoder_bpe_40000.json` or Hugging
+                Face's `vocab.json`.
             merges: The list of merges beside it: `vocab_40000.bpe` or `merges.txt`.
             **options: With `merges`: arguments of the class that are not the scheme's own.
 
         Raises:
-            ValueError: If a file is missing, was not written by `BytePair.save`, or the two do not
-                belong together.
+            ValueError: If a file is missing, is none of these, or the two do not belong together.
         """
         if merges is not None:
             pieces, pairs, scheme = read_vocabulary(path, merges)
@@ -233,10 +233,15 @@ class BytePair(SubwordTokenizer):
             saved = json.loads(text)
             model = saved["model"]
             pieces = saved_pieces(model, "BPE")
-            config = model.get("settings")
-            if config is None:
-                config = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
-            return cls(pieces, model["merges"], unknown=model["unknown"], **config)
+            if "unknown" not in model:
+                config = _config_of_others(saved)
+            else:
+                config = model.get("settings")
+                if config is None:
+                    config = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
+                config = {**config, "unknown": model["unknown"]}
+            merges = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+            return cls(pieces, merges, **config)
 
     def _to_json(self):
         saved = json.loads(self._tokenizer.to_str())
@@ -331,3 +336,12 @@ class BytePair(SubwordTokenizer):
             "clean": self.clean,
             "special_tokens": list(self.special_tokens) if self._scheme.appended else None,
         }
+
+
+def _config_of_others(saved):
+    """The settings of a `tokenizer.json` that Hugging Face wrote for a GPT or GPT-2."""
+    if saved["model"].get("end_of_word_suffix") == "</w>":
+        return {"scheme": "gpt", "lowercase": bool((saved["normalizer"] or {}).get("lowercase"))}
+    if saved["pre_tokenizer"]["type"] != "ByteLevel":
+        raise KeyError("pre_tokenizer")
+    return {"scheme": "gpt2"}
