@@ -7,7 +7,7 @@ import pytest
 from keras_plm import metrics
 from keras_plm.data import score_range
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
-from keras_plm.models import BERT, GPT
+from keras_plm.models import BERT, GPT, WordVectors
 from keras_plm.optimization import AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.task import Example
@@ -214,6 +214,13 @@ class TestRegressor:
         fitted = FeatureBased(**FAST).fit(gpt(), Regressor, TOKENIZER, scored(), scored(16, 1))
         assert len(fitted.predict(scored(3))) == 3
         assert default_metric(Regressor, (0, 5)) is metrics.pearson_correlation
+
+    @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
+    def test_scores_texts_that_are_read_apart(self, method):
+        words = WordVectors.from_vectors(list(LETTERS), np.eye(8, dtype="float32"))
+        fitted = method.fit(words, Regressor, words.tokenizer(), scored(), scored(16, 1))
+        found = fitted.predict(scored(3))
+        assert len(found) == 3 and all(isinstance(x, float) for x in found)
 
     def test_what_is_no_score_is_named(self):
         for labels in ((5, 0), ("no", "yes"), (1, 2, 3), (0, np.inf)):

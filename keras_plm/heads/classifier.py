@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_plm.data import check_first
 from keras_plm.heads.head import Head, softmax
-from keras_plm.layers import POOLINGS, Dropout, Pooling
+from keras_plm.layers import POOLINGS, Pooling
 from keras_plm.readers import BiAttention
 from keras_plm.readouts import Combine, Readout
 
@@ -114,8 +114,8 @@ class Classifier(Head):
         )
         self.pool = pool
 
-    @staticmethod
-    def build_pair_readout(shape, num_labels, layers=None, pool="max", dropout=0.1):
+    @classmethod
+    def build_pair_readout(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
         """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
         features = keras.Input((2, None, *shape), name="features")
         mask = keras.Input((2, None), dtype="bool", name="padding_mask")
@@ -127,8 +127,7 @@ class Classifier(Head):
         )
         pooling = Pooling(pool, name="pooling")
         x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
-        x = Dropout(dropout, name="dropout")(ops.concatenate(x, axis=-1))  # (B, 8 n D)
-        logits = keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        logits = cls.output_of(ops.concatenate(x, axis=-1), num_labels, dropout)  # of (B, 8 n D)
         return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
 
     @staticmethod
