@@ -96,6 +96,18 @@ class _Objective:
         save_file(weights, temporary)
         os.replace(temporary, Path(out) / OBJECTIVE)
 
+    def _learn_pieces(self, corpus, kind, **options):
+        """The tokenizer: of `--init`, of the call that was stopped, or learned from the corpus."""
+        path = self.work / "tokenizer.json"
+        if self.init is not None:
+            return
+        if path.is_file():
+            self.tokenizer = kind.load(path)
+            return
+        size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
+        self.tokenizer = kind.train(corpus, size, lowercase, **options)
+        self.tokenizer.save(path)
+
     def _own(self):
         of_encoder = {id(w) for w in self.encoder.weights}
         return {w.path: w for w in self.model.weights if id(w) not in of_encoder}
@@ -107,14 +119,7 @@ class MaskedText(_Objective):
     kind = BERT
 
     def read(self, corpus):
-        path = self.work / "tokenizer.json"
-        if self.init is None:
-            if path.is_file():
-                self.tokenizer = WordPiece.load(path)
-            else:
-                size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
-                self.tokenizer = WordPiece.train(corpus, size, lowercase)
-                self.tokenizer.save(path)
+        self._learn_pieces(corpus, WordPiece)
         self.stream = self._stream(corpus, "stream")
 
     def _stream(self, files, name):
@@ -170,14 +175,7 @@ class NextToken(_Objective):
     tied = True
 
     def read(self, corpus):
-        path = self.work / "tokenizer.json"
-        if self.init is None:
-            if path.is_file():
-                self.tokenizer = BytePair.load(path)
-            else:
-                size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
-                self.tokenizer = BytePair.train(corpus, size, lowercase, scheme="gpt")
-                self.tokenizer.save(path)
+        self._learn_pieces(corpus, BytePair, scheme="gpt")
         self.stream = self._stream(corpus, "stream")
 
     def _stream(self, files, name):

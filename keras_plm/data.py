@@ -167,20 +167,8 @@ class PackedExamples:
         if not examples:
             raise ValueError("There is nothing to batch. Received: no examples")
         texts = [getattr(example, "text", example) for example in examples]
-        pairs = [getattr(example, "pair", None) for example in examples]
-        pairs = None if all(pair is None for pair in pairs) else pairs
-        if pairs is not None and None in pairs:
-            raise ValueError(
-                "Either all examples have a pair or none. "
-                f"Received: example {pairs.index(None)} without"
-            )
-        choices = [getattr(example, "choices", None) for example in examples]
-        choices = None if all(of_text is None for of_text in choices) else choices
-        if choices is not None and None in choices:
-            raise ValueError(
-                "Either all examples have choices or none. "
-                f"Received: example {choices.index(None)} without"
-            )
+        pairs = _all_or_none(examples, "pair", "a pair")
+        choices = _all_or_none(examples, "choices", "choices")
         self.tokenizer = tokenizer
         self.examples_of = np.arange(len(examples))
         listed = not isinstance(texts[0], str) and pairs is None
@@ -318,6 +306,19 @@ class PackedExamples:
     def word_positions(self, row):
         """Where each word of a row begins."""
         return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
+
+
+def _all_or_none(examples, name, called):
+    """What all examples have in a field, or `None`."""
+    found = [getattr(example, name, None) for example in examples]
+    if all(of_example is None for of_example in found):
+        return None
+    if None in found:
+        raise ValueError(
+            f"Either all examples have {called} or none. "
+            f"Received: example {found.index(None)} without"
+        )
+    return found
 
 
 def _word_runs(encoded):
