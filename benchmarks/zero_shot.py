@@ -81,11 +81,14 @@ def sentiment(encoder, tokenizer, test):
 
 def continuation(encoder, tokenizer, questions):
     """Accuracy of the choice whose tokens are likeliest on average."""
-    right = 0
-    for context, choices, answer in questions:
-        losses = token_losses(encoder, tokenizer, choices, [context] * len(choices))
-        right += int(np.argmin([of_choice.mean() for of_choice in losses]) == answer)
-    return right / len(questions)
+    choices = [choice for _, of_question, _ in questions for choice in of_question]
+    contexts = [context for context, of_question, _ in questions for _ in of_question]
+    means = iter([x.mean() for x in token_losses(encoder, tokenizer, choices, contexts)])
+    right = [
+        int(np.argmin([next(means) for _ in of_question])) == answer
+        for _, of_question, answer in questions
+    ]
+    return float(np.mean(right))
 
 
 def book_questions(path, count, seed=0):
