@@ -18,9 +18,8 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_json
 from benchmarks.settings import policy, setting
-from keras_plm.data import check_word_vectors, fingerprint, label_ids, share_of_range
+from keras_plm.data import check_word_vectors, fingerprint
 from keras_plm.features import choice_name
-from keras_plm.heads import Regressor
 from keras_plm.readouts import PLACES
 from keras_plm.resume import set_seed
 from keras_plm.transfer import (
@@ -302,9 +301,8 @@ class Bench:
         set_seed(seed)
         train = self.train_examples(run)
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
-        to_id = share_of_range if issubclass(self.task.head, Regressor) else label_ids
         for example in self.examples["test"]:
-            to_id(example, labels)  # before anything is trained
+            self.task.head.target(example, labels)  # before anything is trained
         first = self.result(run, 0) if seed else None
         if first:
             trials, best, log = first["trials"], None, None

@@ -433,6 +433,12 @@ def check_vocabulary(model, count):
         )
 
 
+def lacks_special_tokens(model, tokenizer):
+    """Whether a model knows a tokenizer's pieces but not its special tokens, as a GPT at first."""
+    known = getattr(model, "vocabulary_size", None)
+    return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
+
+
 def class_weights(class_weight, labels=None):
     """A `class_weight` dict, by name or id, as an array over class ids."""
     names = {name: i for i, name in enumerate(labels or ())}

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, lacks_special_tokens
 from keras_plm.data import (
     PackedExamples,
     Unlabelled,
@@ -112,10 +112,7 @@ def fitting(tokenizer, encoder):
 
     A GPT that was not fine-tuned has no vectors for those of a task.
     """
-    known = getattr(encoder, "vocabulary_size", None)
-    if known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer):
-        return tokenizer.unframed()
-    return tokenizer
+    return tokenizer.unframed() if lacks_special_tokens(encoder, tokenizer) else tokenizer
 
 
 def read_apart(examples, tokenizer):

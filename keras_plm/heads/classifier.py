@@ -4,9 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data import check_first
-from keras_plm.heads.head import Head, softmax
-from keras_plm.layers import POOLINGS, Pooling
+from keras_plm.heads.head import Head, chosen_pool, softmax
+from keras_plm.layers import Pooling
 from keras_plm.readers import BiAttention
 from keras_plm.readouts import Combine, Readout
 
@@ -82,20 +81,7 @@ class Classifier(Head):
     ):
         if pairs not in PAIRS:
             raise ValueError(f"`pairs` must be one of {PAIRS}. Received: {pairs!r}")
-        own = "pooled" in encoder.output and layers is None and pairs is not True
-        if pool is None:
-            pool = "max" if pairs is True else "mean"
-            if pairs is not True and layers is None and not frozen:
-                if own:
-                    pool = "pooled"
-                elif getattr(encoder, "causal", False):
-                    pool = "last"
-        allowed = POOLINGS
-        if own:
-            allowed = ("pooled", *POOLINGS)
-        if pool not in allowed:
-            raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
-        check_first(pool, tokenizer)
+        pool = chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=pairs is not True)
         read_pool = pool if reader is None else None
         super().__init__(
             encoder,

@@ -13,11 +13,14 @@ from keras_plm.batching import Batches, FitsBatches, check_vocabulary, run_on
 from keras_plm.data import (
     Unlabelled,
     batches,
+    check_first,
     check_stateless,
     check_word_vectors,
+    label_ids,
     label_names,
+    share_of_range,
 )
-from keras_plm.layers import Dropout, LayerChoice, Pooling
+from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 
 
@@ -83,11 +86,13 @@ class Head(FitsBatches, keras.Model):
 
     Attributes:
         per_word: Whether each word has an output, and a label.
+        scores: Whether labels are numbers, of which the lowest and highest stand for all.
         encoded: The encoder's inputs and its last layer as symbolic tensors of (B P, T) and
             (B P, T, D), for objectives beside the head's.
     """
 
     per_word = False
+    scores = False
 
     def __init__(
         self,
@@ -266,6 +271,11 @@ class Head(FitsBatches, keras.Model):
         """The labels of a head for these examples."""
         return label_names(examples)
 
+    @classmethod
+    def target(cls, example, labels):
+        """What the outputs for an example are to be."""
+        return (share_of_range if cls.scores else label_ids)(example, labels)
+
     @staticmethod
     def default_loss():
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -381,6 +391,7 @@ class Head(FitsBatches, keras.Model):
             word_tokenizer=self._word_tokenizer,
             joint_pairs=self.pairs in (False, "both_orders"),
             both_orders=self.pairs == "both_orders",
+            scores=self.scores,
             **options,
         )
 
@@ -415,12 +426,36 @@ class Head(FitsBatches, keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        for name in ("encoder", "tokenizer", "reader", "words"):
-            config = {**config, name: keras.saving.deserialize_keras_object(config.get(name))}
-        config["placement"] = Placement(**config.get("placement", {}))
+        for name in {"encoder", "tokenizer", "reader", "words"} & config.keys():
+            config = {**config, name: keras.saving.deserialize_keras_object(config[name])}
+        if "placement" in config:
+            config["placement"] = Placement(**config["placement"])
         if config["layers"] is not None:
             config["layers"] = LayerChoice(**config["layers"])
         return cls(**config)
+
+
+def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
+    """How texts are pooled: as asked, or the way that suits the encoder.
+
+    Args:
+        pool: What is asked for, or `None`.
+        joint: Whether a row is all that an output is of, so that the encoder's own way can be had.
+
+    Raises:
+        ValueError: If there is no such pooling here.
+    """
+    own = "pooled" in encoder.output and layers is None and joint
+    if pool is None:
+        pool = "mean" if joint else "max"
+        if joint and layers is None and not frozen:
+            causal = getattr(encoder, "causal", False)
+            pool = "pooled" if own else "last" if causal else "mean"
+    allowed = ("pooled", *POOLINGS) if own else POOLINGS
+    if pool not in allowed:
+        raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
+    check_first(pool, tokenizer)
+    return pool
 
 
 def _flat_rows(encoder, rows):

@@ -4,9 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data import check_first
-from keras_plm.heads.head import Head, softmax
-from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.heads.head import Head, chosen_pool, softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -50,15 +48,7 @@ class MultipleChoice(Head):
         readout=None,
         name="multiple_choice",
     ):
-        own = "pooled" in encoder.output and layers is None
-        if pool is None:
-            learns = layers is None and not frozen
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own and learns else "last" if causal and learns else "mean"
-        allowed = ("pooled", *POOLINGS) if own else POOLINGS
-        if pool not in allowed:
-            raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
-        check_first(pool, tokenizer)
+        pool = chosen_pool(pool, encoder, tokenizer, layers, frozen)
         super().__init__(
             encoder,
             labels,
@@ -124,12 +114,3 @@ class MultipleChoice(Head):
     def get_config(self):
         config = {**super().get_config(), "pool": self.pool}
         return {k: v for k, v in config.items() if k not in ("reader", "words", "placement")}
-
-    @classmethod
-    def from_config(cls, config):
-        config = {**config, "layers": config.get("layers")}
-        for name in ("encoder", "tokenizer"):
-            config[name] = keras.saving.deserialize_keras_object(config.get(name))
-        if config["layers"] is not None:
-            config["layers"] = LayerChoice(**config["layers"])
-        return cls(**config)

@@ -32,6 +32,8 @@ class Regressor(Classifier):
         ValueError: If the range is none; else as `Classifier`.
     """
 
+    scores = True
+
     def __init__(self, encoder, labels, tokenizer=None, name="regressor", **others):
         super().__init__(encoder, labels, tokenizer, name=name, **others)
 
@@ -64,9 +66,6 @@ class Regressor(Classifier):
         bias = keras.initializers.Constant(0.5)
         dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")
         return dense(x)  # (B, 1)
-
-    def batches(self, examples, **options):
-        return super().batches(examples, scores=True, **options)
 
     @staticmethod
     def decode(labels, logits, source, probabilities=False):

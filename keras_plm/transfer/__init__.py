@@ -1,0 +1,36 @@
+"""The two ways to use a pre-trained encoder: fine-tune it, or read features from its layers."""
+
+from keras_plm.cloning import clone, transferred, with_new_tokens
+from keras_plm.features import (
+    LAYER_CHOICES,
+    FeatureExtractor,
+    FeatureStore,
+    distinct_choices,
+    every_choice,
+    extract_features,
+    layer_choice,
+)
+from keras_plm.transfer.comparison import compare_layers
+from keras_plm.transfer.feature_based import FeatureBased
+from keras_plm.transfer.fine_tune import GPT_SETTINGS, SCHEDULES, FineTune
+from keras_plm.transfer.method import KeepBest, default_metric
+
+__all__ = [
+    "GPT_SETTINGS",
+    "LAYER_CHOICES",
+    "SCHEDULES",
+    "FeatureBased",
+    "FeatureExtractor",
+    "FeatureStore",
+    "FineTune",
+    "KeepBest",
+    "clone",
+    "compare_layers",
+    "default_metric",
+    "distinct_choices",
+    "every_choice",
+    "extract_features",
+    "layer_choice",
+    "transferred",
+    "with_new_tokens",
+]

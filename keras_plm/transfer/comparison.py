@@ -1,0 +1,94 @@
+"""Every choice of layers of a frozen encoder on one task."""
+
+import dataclasses
+import tempfile
+
+import numpy as np
+
+from keras_plm.features import FeatureStore, choice_name, distinct_choices, fitting, layer_choice
+from keras_plm.task import split_groups
+from keras_plm.transfer.feature_based import FeatureBased
+from keras_plm.transfer.method import default_metric
+
+
+def compare_layers(
+    encoder,
+    tokenizer,
+    examples,
+    head,
+    method=None,
+    choices=None,
+    seeds=3,
+    metric=None,
+    store=None,
+    progress=None,
+    words=None,
+):
+    """Scores every choice of layers of a frozen encoder on one task.
+
+    The encoder runs once over the examples; then each choice is read with each seed.
+
+    Args:
+        encoder, tokenizer: The encoder and its tokenizer.
+        examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
+            a list, parted 70/15/15 by group.
+        head: `Classifier`, `Regressor` or `Tagger`, the class.
+        method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
+        choices: Names of choices; by default all that differ, see `distinct_choices`.
+        seeds: How many seeds.
+        metric: `(y_true, y_pred) -> float`; by default the head's.
+        store: Folder for features, kept for later calls; by default a temporary one.
+        progress: Called with each row when it is done.
+        words: A `WordVectors` beside the encoder, as in `FeatureBased.fit`.
+
+    Returns:
+        A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
+    """
+    if not isinstance(examples, dict):
+        parts = split_groups(examples, (0.7, 0.15, 0.15))
+        examples = dict(zip(("train", "dev", "test"), parts, strict=True))
+    method = method or FeatureBased()
+    method._placement.check(method._reads, words)
+    train, dev, test = (examples[split] for split in ("train", "dev", "test"))
+    labels = head.labels_of(train)
+    tokenizer = fitting(tokenizer, encoder)
+    metric = metric or default_metric(head, labels)
+    for example in test:
+        head.target(example, labels)
+    truth = [example.label for example in test]
+    table = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = temporary if store is None else store
+        pool = method.store_pool(head)
+        stores = [
+            FeatureStore.build(folder, encoder, tokenizer, part, pool, method.feature_gb)
+            for part in (train, dev, test)
+        ]
+        beside = method.word_stores(folder, words, encoder, tokenizer, (train, dev, test))
+        of_test = None if beside is None else beside[2]
+        for name in choices or distinct_choices(encoder):
+            scores = []
+            for seed in range(seeds):
+                reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
+                readout, _ = reader.fit_reader(
+                    head, stores, train, dev, labels, metric, words=beside
+                )
+                predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                scores.append(metric(truth, predicted))
+            row = {
+                "layers": choice_name(name),
+                "mean": float(np.mean(scores)),
+                "deviation": float(np.std(scores, ddof=1)) if seeds > 1 else 0.0,
+                "scores": scores,
+            }
+            table.append(row)
+            if progress is not None:
+                progress(row)
+        del stores, beside, of_test
+    return table
+
+
+def _with_layers(method, name):
+    """The fields of a `FeatureBased` that differ with another choice of layers."""
+    mixes = layer_choice(name).combine == "mix"
+    return {"layers": name} | ({} if mixes else {"penalty": 0.0, "mix_norm": False})

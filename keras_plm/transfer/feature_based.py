@@ -1,0 +1,252 @@
+"""Features: a reader is trained on what a frozen encoder gives."""
+
+import dataclasses
+import tempfile
+
+import numpy as np
+
+from keras_plm.batching import run_on
+from keras_plm.cloning import clone
+from keras_plm.data import check_word_vectors
+from keras_plm.features import FeatureStore, fitting, layer_choice, read_apart
+from keras_plm.heads import MultipleChoice
+from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.readers import BiLSTM
+from keras_plm.readouts import Placement
+from keras_plm.resume import set_seed
+from keras_plm.transfer.method import Method, check_examples, compile_trained, scorer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureBased(Method):
+    """Trains a reader on features of the frozen encoder.
+
+    The encoder runs once over the examples, whatever is trained on them after: its layers go
+    to a `FeatureStore`, which the methods of several choices may share.
+
+    Reference: Devlin et al. 2018, section 5.3; Peters et al. 2018, section 3.3.
+
+    Args:
+        layers: As `layer_choice` takes it.
+        reader: `"linear"`, an output layer alone, or `"bilstm"`, the paper's two-layer BiLSTM.
+        pool: How a text's vectors are pooled for a linear reader of texts.
+        units: Width of each direction of the BiLSTM; by default half the encoder's.
+        learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
+        feature_gb: Largest feature store, in gigabytes (10^9 bytes).
+        placement: `"input"`, `"output"` or `"both"`: where the features enter a BiLSTM, see
+            `readouts.Placement`.
+        penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
+    """
+
+    layers: str | LayerChoice = "last"
+    reader: str = "linear"
+    pool: str = "mean"
+    units: int | None = None
+    learning_rate: float = 1e-3
+    epochs: int = 10
+    batch_size: int = 32
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    seed: int = 0
+    feature_gb: float = 8.0
+    placement: str = "input"
+    penalty: float = 0.0
+    mix_norm: bool = False
+    feature_dropout: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        layer_choice(self.layers)
+        if self.units is not None and self.units < 1:
+            raise ValueError(f"`units` must be 1 or more, or None. Received: units={self.units}")
+        if self.reader not in ("linear", "bilstm"):
+            raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {self.reader!r}")
+        if self.pool not in POOLINGS:
+            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        if self._placement.place != "input":
+            self._placement.check(self._reads, "given to `fit`")
+        if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
+            raise ValueError(
+                "`penalty` and `mix_norm` are of learned mixes: choose layers='mix', or leave them "
+                f"out. Received: layers={self.layers!r}, penalty={self.penalty}, "
+                f"mix_norm={self.mix_norm}"
+            )
+
+    @property
+    def _placement(self):
+        return Placement(self.placement, self.penalty, self.mix_norm, self.feature_dropout)
+
+    @property
+    def _reads(self):
+        return None if self.reader == "linear" else self.reader
+
+    def store_pool(self, head):
+        """How features are stored for this reader: pooled, or `None` for one per word."""
+        return self.pool if not head.per_word and self.reader == "linear" else None
+
+    def fit(
+        self,
+        encoder,
+        head,
+        tokenizer,
+        train,
+        dev=None,
+        labels=None,
+        metric=None,
+        callbacks=(),
+        verbose=0,
+        store=None,
+        words=None,
+    ):
+        """Trains a reader; the encoder stays as it is.
+
+        Two texts that the tokenizer puts in no one row are read apart and pooled, see
+        `Classifier`'s `pairs="pooled"`. An encoder that does not know its tokenizer's special
+        tokens, as a GPT that was not fine-tuned, reads texts without them.
+
+        Args:
+            encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
+                `FineTune.fit`.
+            store: Folder for features, kept for later calls; by default a temporary one.
+            words: A `WordVectors` whose vectors the reader reads beside the features, of the same
+                words; needs a reader. It stays as it is.
+
+        Returns:
+            The head around the frozen encoder, a compiled Keras model whose `predict` takes texts.
+            Its `training_log` tells the losses, the best epoch and its score, and the learned
+            `"mixes"` of layers, where there are any, as `model.mixing_weights()`.
+
+        Raises:
+            ValueError: If there is no reader for `words`, or placement "output" has no `words`.
+        """
+        self._placement.check(self._reads, words)
+        check_examples(train)
+        if issubclass(head, MultipleChoice):
+            raise ValueError(
+                "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
+            )
+        labels = labels or head.labels_of(train)
+        tokenizer = fitting(tokenizer, encoder)
+        pool = self.store_pool(head)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = temporary if store is None else store
+            stores = [
+                FeatureStore.build(folder, encoder, tokenizer, part, pool, self.feature_gb)
+                for part in (train, dev)
+                if part
+            ]
+            beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev))
+            readout, log = self.fit_reader(
+                head, stores, train, dev, labels, metric, callbacks, verbose, beside
+            )
+            del stores, beside
+        options = {} if head.per_word else {"pool": self.pool}
+        if read_apart(train, tokenizer):
+            options["pairs"] = "pooled"
+        model = head(
+            clone(encoder),
+            labels,
+            tokenizer=tokenizer,
+            layers=layer_choice(self.layers),
+            reader=readout.reader,
+            dropout=self.dropout,
+            frozen=True,
+            readout=readout,
+            words=None if words is None else clone(words),
+            placement=self._placement,
+            **options,
+        )
+        compile_trained(model, self._optimizer(self.learning_rate))
+        model.training_log = log
+        return model
+
+    def word_stores(self, folder, words, encoder, tokenizer, parts):
+        """The stores of word vectors beside those of an encoder; `None` without `words`."""
+        if words is None:
+            return None
+        check_word_vectors(words)
+        return [
+            FeatureStore.build_words(folder, words, encoder, tokenizer, part, self.feature_gb)
+            for part in parts
+            if part
+        ]
+
+    def fit_reader(
+        self,
+        head,
+        stores,
+        train,
+        dev=None,
+        labels=None,
+        metric=None,
+        callbacks=(),
+        verbose=0,
+        words=None,
+    ):
+        """Trains the part of a head that reads features, from stores alone.
+
+        Args:
+            head: `Classifier`, `Regressor` or `Tagger`, the class.
+            stores: The `FeatureStore` of `train` and, if given, of `dev`.
+            train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
+            words: The stores of word vectors beside them, see `FeatureStore.build_words`.
+
+        Returns:
+            `(readout, log)`: the trained Keras model from features to logits, and the losses, best
+            epoch, its score and the learned mixes.
+
+        Raises:
+            ValueError: As `fit`; and if the stores are not of the same words.
+        """
+        set_seed(self.seed)
+        labels = labels or head.labels_of(train)
+        choice = layer_choice(self.layers)
+        reader, width = None, stores[0].array.shape[-1]
+        if self.reader == "bilstm":
+            units = self.units or max(width // 2, 1)
+            reader = BiLSTM(units, dropout=self.dropout, name="bilstm")
+        read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
+        beside = words or (None, None)
+        readout = head.build_readout(
+            (read, width),
+            len(labels),
+            choice,
+            reader,
+            self.dropout,
+            self._placement,
+            None if words is None else words[0].array.shape[-1],
+            **({"pairs": "pooled"} if stores[0].pairs else {}),
+        )
+        readout.reader = reader
+        targets = [head.target(example, labels) for example in train]
+        source = stores[0].batches(
+            choice, targets, words=beside[0], batch_size=self.batch_size, seed=self.seed
+        )
+        score = scorer(
+            head,
+            dev,
+            labels,
+            metric,
+            lambda: self.predict(head, readout, stores[1], labels, beside[1]),
+        )
+        log = self._train(readout, source, score, callbacks, verbose, head.default_loss())
+        mixes = readout.mixing_weights()
+        return readout, log | ({"mixes": mixes} if mixes else {})
+
+    def predict(self, head, readout, store, labels, words=None):
+        """Labels of stored examples by a trained readout, without running the encoder."""
+        source = store.batches(self.layers, training=False, words=words, tokens_per_batch=8192)
+        logits = [None] * len(store)
+        for rows, outputs in run_on(readout, source):
+            for row, output in zip(rows, outputs, strict=True):
+                logits[row] = output
+        return head.decode(labels, logits, _StoredRows(store))
+
+
+class _StoredRows:
+    """What a head's `decode` asks of its rows: here a row is an example."""
+
+    def __init__(self, store):
+        self.examples_of = np.arange(len(store))
+        self.words = store.counts

@@ -1,0 +1,193 @@
+"""Fine-tuning: encoder and output layer are trained together."""
+
+import dataclasses
+import numbers
+
+import numpy as np
+
+from keras_plm.batching import lacks_special_tokens
+from keras_plm.cloning import clone, transferred, with_new_tokens
+from keras_plm.heads import Classifier
+from keras_plm.layers import POOLINGS
+from keras_plm.optimization import (
+    SlantedTriangular,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    layer_groups,
+)
+from keras_plm.pretraining import WithLanguageModel
+from keras_plm.resume import set_seed
+from keras_plm.transfer.method import Method, check_examples, compile_trained, scorer
+
+SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
+# How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
+GPT_SETTINGS = {
+    "learning_rate": 6.25e-5,
+    "epochs": 3,
+    "batch_size": 32,
+    "warmup": 0.002,
+    "schedule": "gpt_linear",
+    "bias_correction": True,
+    "language_model_weight": 0.5,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTune(Method):
+    """Trains encoder and output layer together on the task.
+
+    The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
+    a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
+    `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
+    know, they get new vectors, see `with_new_tokens`.
+
+    Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
+    4.1; for an ELMo Peters et al. 2019,
+    arXiv 1903.05987, section 3, with the means of Howard and Ruder 2018, arXiv 1801.06146.
+
+    Args:
+        learning_rate: Highest rate; the paper's grid for its larger models is 2e-5 to 5e-5.
+        epochs: Passes over the training examples.
+        batch_size: Examples per step; the paper uses 16 or 32.
+        warmup: Share of the steps in which the rate rises.
+        weight_decay: Of AdamW.
+        dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
+            output layer.
+        seed: Of the order of examples, of initial weights and of dropout.
+        schedule: `"linear"` (`optimization.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`optimization.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`optimization.SlantedTriangular`); all rise for `warmup`.
+        layer_decay: Rate of a layer over that of the next higher one, see
+            `optimization.layer_groups`; ULMFiT's is 1 / 2.6.
+        unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
+            the last and the output layer; 0 for all at once. With more layers than epochs the
+            lowest never learn.
+        pool: How a `Classifier` pools a text's vectors; by default its own choice.
+        bias_correction: Of AdamW; BERT was trained without, GPT with it.
+        language_model_weight: λ of the language model that is trained beside the task, on the
+            task's texts, see `pretraining.WithLanguageModel`; 0 for none.
+        n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+    """
+
+    learning_rate: float = 1e-4
+    epochs: int = 3
+    batch_size: int = 32
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    seed: int = 0
+    schedule: str = "linear"
+    layer_decay: float = 1.0
+    unfreeze_epochs: int = 0
+    pool: str | None = None
+    bias_correction: bool = False
+    language_model_weight: float = 0.0
+    n_transfer: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
+        if not isinstance(self.unfreeze_epochs, numbers.Integral) or self.unfreeze_epochs < 0:
+            raise ValueError(
+                "`unfreeze_epochs` must be a whole number, 0 or more. "
+                f"Received: {self.unfreeze_epochs!r}"
+            )
+        if not 0 <= self.language_model_weight < np.inf:
+            raise ValueError(
+                "`language_model_weight` must be 0 or more. "
+                f"Received: {self.language_model_weight!r}"
+            )
+        allowed = ("pooled", *POOLINGS)
+        if self.pool is not None and self.pool not in allowed:
+            raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
+
+    def _schedule(self, total):
+        if self.schedule == "slanted_triangular":
+            return SlantedTriangular(self.learning_rate, total, self.warmup)
+        rise = int(self.warmup * total)
+        if self.schedule == "cosine":
+            return WarmupCosineDecay(self.learning_rate, total, rise)
+        falls = self.schedule == "gpt_linear"
+        return WarmupLinearDecay(self.learning_rate, total, rise, decay_in_warmup=falls)
+
+    def _optimizer(self, rate, **options):
+        return super()._optimizer(rate, bias_correction=self.bias_correction, **options)
+
+    def _groups(self, model, steps):
+        return layer_groups(model, self.layer_decay, self.unfreeze_epochs * steps)
+
+    def fit(
+        self,
+        encoder,
+        head,
+        tokenizer,
+        train,
+        dev=None,
+        labels=None,
+        metric=None,
+        callbacks=(),
+        verbose=0,
+        symmetric=False,
+    ):
+        """Fine-tunes all of a copy of the encoder; the one given stays as it is.
+
+        Pairs of texts that the tokenizer puts in no one row are read apart: `Classifier`'s `pairs`.
+
+        Args:
+            encoder: A pre-trained encoder.
+            head: `Classifier`, `Regressor`, `Tagger` or `MultipleChoice`, the class.
+            tokenizer: The encoder's.
+            train: A list of `Example`.
+            dev: Examples on which the best epoch is chosen; without them the last is kept.
+            labels: The label names, of a `Regressor` the lowest and highest score; by default those
+                in `train`.
+            metric: `(y_true, y_pred) -> float` that chooses; by default the head's.
+            callbacks: More Keras callbacks.
+            verbose: As in `fit`.
+            symmetric: Whether the two texts of a pair have no order: an encoder that reads from
+                left to right is then given both orders.
+
+        Returns:
+            The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`
+            tells the losses, the best epoch and its score.
+
+        Raises:
+            ValueError: If there are no examples, or the head, encoder and settings do not go
+                together.
+        """
+        set_seed(self.seed)
+        check_examples(train)
+        labels = labels or head.labels_of(train)
+        options = {} if self.pool is None else {"pool": self.pool}
+        if options and head.per_word:
+            raise ValueError(
+                "Of words nothing is pooled; leave `pool=None` for a `Tagger`. "
+                f"Received: pool={self.pool!r}, head={head.__name__}"
+            )
+        if self.n_transfer is not None:
+            encoder = transferred(encoder, self.n_transfer)
+        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
+        if lacks_special_tokens(encoder, tokenizer):
+            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
+        copy = clone(encoder, **dropout)
+        paired = any(example.pair is not None for example in train)
+        if paired and issubclass(head, Classifier):
+            if not getattr(tokenizer, "joint_pairs", True):
+                options["pairs"] = True
+            elif symmetric and getattr(encoder, "causal", False):
+                options["pairs"] = "both_orders"
+        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
+        source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
+        score = scorer(head, dev, labels, metric, lambda: model.predict(dev))
+        trained, loss = model, model.default_loss()
+        if self.language_model_weight:
+            trained = WithLanguageModel(model, self.language_model_weight)
+            source = trained.batches(source)
+        log = self._train(trained, source, score, callbacks, verbose, loss)
+        if trained is not model:
+            compile_trained(model, self._optimizer(self.learning_rate))
+        model.training_log = log
+        return model

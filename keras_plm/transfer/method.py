@@ -1,0 +1,128 @@
+"""What fine-tuning and features share: a method's settings, how it trains, what it keeps."""
+
+import dataclasses
+import numbers
+
+import keras
+import numpy as np
+
+from keras_plm import metrics
+from keras_plm.optimization import AdamW, WarmupLinearDecay
+
+
+class KeepBest(keras.callbacks.Callback):
+    """Scores the model after every epoch and ends training with the best epoch's weights.
+
+    The score is added to the epoch's logs as `val_score`, for callbacks behind it.
+
+    Args:
+        score: A function without arguments that scores the model on the choosing set; more is
+            better.
+    """
+
+    def __init__(self, score):
+        super().__init__()
+        self.score = score
+        self.best, self.best_epoch, self._weights = -np.inf, None, None
+        self.scores = []  # of all epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        score = self.score()
+        self.scores.append(float(score))
+        if logs is not None:
+            logs["val_score"] = score
+        if score > self.best:
+            self.best, self.best_epoch = score, epoch + 1
+            self._weights = [np.array(w) for w in self.model.get_weights()]
+
+    def on_train_end(self, logs=None):
+        self.restore()
+
+    def restore(self):
+        """Puts the best epoch's weights into the model."""
+        if self._weights is not None:
+            self.model.set_weights(self._weights)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    learning_rate: float
+    epochs: int
+    batch_size: int
+    warmup: float
+    weight_decay: float
+    dropout: float
+    seed: int
+
+    def __post_init__(self):
+        whole, real = numbers.Integral, numbers.Real
+        for name, kind, good, rule in (
+            ("epochs", whole, lambda x: x >= 1, "a whole number, 1 or more"),
+            ("batch_size", whole, lambda x: x >= 1, "a whole number, 1 or more"),
+            ("learning_rate", real, lambda x: 0 < x < np.inf, "a number above 0"),
+            ("warmup", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
+            ("weight_decay", real, lambda x: 0 <= x < np.inf, "a number, 0 or more"),
+            ("dropout", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not good(value):
+                raise ValueError(f"`{name}` must be {rule}. Received: {value!r}")
+
+    def _schedule(self, total):
+        """The learning rate of so many steps."""
+        return WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
+
+    def _groups(self, model, steps):
+        """`AdamW`'s groups for a model and epochs of so many steps."""
+        return None
+
+    def _optimizer(self, rate, **options):
+        return AdamW(rate, weight_decay=self.weight_decay, **options)
+
+    def _train(self, model, source, score, callbacks, verbose, loss):
+        """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
+        schedule = self._schedule(len(source) * self.epochs)
+        groups = self._groups(model, len(source))
+        model.compile(self._optimizer(schedule, groups=groups), loss=loss)
+        keep = KeepBest(score) if score is not None else None
+        callbacks = ([keep] if keep else []) + list(callbacks)
+        history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
+        if keep:
+            keep.restore()  # again, if a callback restored weights of its own
+        best = (keep.best, keep.best_epoch) if keep else (None, self.epochs)
+        log = {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
+        return log | {"dev_scores": keep.scores if keep else [], "steps_per_epoch": len(source)}
+
+
+def scorer(head, examples, labels, metric, predict):
+    """A function that scores the labels `predict()` gives for the examples; or `None`."""
+    if not examples:
+        return None
+    for example in examples:
+        head.target(example, labels)  # an unknown label is a mistake, not a miss
+    metric = metric or default_metric(head, labels)
+    truth = [example.label for example in examples]
+    return lambda: metric(truth, predict())
+
+
+def check_examples(train):
+    if not len(train):
+        raise ValueError("There must be examples to train on. Received: train=[]")
+
+
+def compile_trained(model, optimizer):
+    """Compiles a head that was trained in parts."""
+    model.compile(optimizer)
+    model.optimizer.build(model.trainable_variables)  # which a saved model asks for
+
+
+def default_metric(head, labels):
+    """How a head's labels are scored.
+
+    By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans.
+    """
+    if head.scores:
+        return metrics.pearson_correlation
+    if not head.per_word:
+        return metrics.accuracy
+    return metrics.span_f1 if metrics.are_spans(labels) else metrics.word_accuracy
