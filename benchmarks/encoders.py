@@ -8,6 +8,7 @@ from pathlib import Path
 import keras_plm
 from benchmarks import records
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
+from keras_plm.streams import split_sentences
 from keras_plm.task import find_file
 from keras_plm.tokenizers import Characters, Words, open_text
 
@@ -44,9 +45,10 @@ def forward_work(encoder, note):
     return encoder.num_layers * block + softmax
 
 
-def _pieces(tokenizer, lines):
+def _pieces(tokenizer, lines, words):
+    """How many tokens these lines are; of words, they and a mark for each sentence's end."""
     if isinstance(tokenizer, Characters):
-        return None  # it reads words
+        return words + sum(len(split_sentences(line.strip())) for line in lines)
     plain = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
     before, behind = plain.framed
     return int((plain.encode(lines).lengths - before - behind).sum())
@@ -56,7 +58,6 @@ def describe(folder, lines, words):
     """One encoder's row."""
     note = records.read_json(folder / "pretraining.json")
     encoder, tokenizer = keras_plm.load(folder)
-    pieces = _pieces(tokenizer, lines)
     tokens = note["steps_done"] * note["tokens_per_batch"]
     work = TRAINING * forward_work(encoder, note)
     valid = note.get("valid", {})
@@ -66,7 +67,7 @@ def describe(folder, lines, words):
         "model": type(encoder).__name__,
         "weights": encoder.count_params(),
         "tokens": tokens,
-        "tokens_per_word": 1.0 if pieces is None else pieces / words,
+        "tokens_per_word": _pieces(tokenizer, lines, words) / words,
         "flop": work * tokens,
         "seconds": note["seconds"],
         "device": note["device"],

@@ -116,9 +116,7 @@ def run_zero_shot(
     kind = "gpt"
     if encoder and (config := Path(encoder) / "config.json").is_file():
         kind = "lstm" if records.read_json(config).get("model") == "RecurrentLM" else "gpt"
-    given = None if kind == "lstm" else encoder
-    folder = Path(encoder if kind == "lstm" else
-                  encoder_folder(kind, given, data, features, settings.tiny))  # fmt: skip
+    folder = Path(encoder_folder(kind, encoder, data, features, settings.tiny))
     points = {int(p.name.removeprefix("step_")): p for p in folder.glob("snapshots/step_*")}
     note = folder / "pretraining.json"
     if note.is_file():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_plm
+from benchmarks import gpt_tuning, zero_shot
 from benchmarks.__main__ import main
 from benchmarks.encoders import forward_work
 from benchmarks.gpt_tuning import ABLATION, DEPTHS, cells, row_of
@@ -14,13 +15,13 @@ from benchmarks.pretrain import Pretraining
 from benchmarks.run import Run
 from benchmarks.suites import SUITES, folder
 from benchmarks.tasks import TASKS, read_snli, untokenized
-from benchmarks.zero_shot import acceptability, book_questions, continuation, sentiment
+from benchmarks.zero_shot import acceptability, book_questions, continuation
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
 from keras_plm.task import Example
-from keras_plm.tokenizers import BytePair
+from keras_plm.tokenizers import BytePair, WordPiece
 
 TEXT = "The cat sat on the mat.\nA dog ran to the cat, and it sat.\n\nWe saw it run to a mat.\n"
 GPT_TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
@@ -317,9 +318,19 @@ class TestHeuristics:
                 Example("bad b a", "0")]  # fmt: skip
         assert acceptability(*lm, some, some) == 1.0
 
-    def test_sentiment_is_a_share(self, lm):
-        test = [Example("a", "1"), Example("b", "0")]
-        assert sentiment(*lm, test) == 0.5  # the same guess for both
+    def test_the_likelier_word_is_the_sentiment(self, monkeypatch):
+        asked = []
+
+        def losses(encoder, tokenizer, texts, contexts):
+            asked.append((texts[0], contexts))
+            good = [context == "fine very" for context in contexts]
+            return [np.array([1.0 if g == (texts[0] == "positive") else 2.0]) for g in good]
+
+        monkeypatch.setattr(zero_shot, "token_losses", losses)
+        test = [Example("fine ", "1"), Example("dull", "0"), Example("dull", "1")]
+        assert zero_shot.sentiment(None, None, test) == pytest.approx(2 / 3)
+        contexts = ["fine very", "dull very", "dull very"]
+        assert asked == [("negative", contexts), ("positive", contexts)]
 
     def test_questions_are_of_the_book(self, data_folder):
         path = data_folder / "books" / "valid.txt"
@@ -380,9 +391,6 @@ def test_work_of_bert_and_elmo():
 
 
 def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
-    from benchmarks import gpt_tuning
-    from keras_plm.tokenizers import WordPiece
-
     code, shown = run("gpt_ablation", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "make one with `python -m benchmarks pretrain --model gpt`" in shown
     pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])

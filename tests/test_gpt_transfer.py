@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_plm import metrics
-from keras_plm.data import score_range
+from keras_plm.data import batches, score_range
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, GPT, WordVectors
 from keras_plm.optimization import AdamW, WarmupCosineDecay, WarmupLinearDecay
@@ -147,6 +147,18 @@ def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == fitted.predict(dev)
 
 
+def test_fine_tunes_in_bfloat16():
+    """As the suites do: the weights stay float32, both losses are finite."""
+    model = gpt(dtype="mixed_bfloat16")
+    method = FineTune(**{**GPT_SETTINGS, **FAST, "language_model_weight": 0.5})
+    fitted = method.fit(model, Classifier, TOKENIZER, texts(), texts(16, seed=1))
+    assert fitted.encoder.dtype_policy.name == "mixed_bfloat16"
+    assert np.isfinite(fitted.training_log["loss"]).all()
+    assert {str(w.dtype) for w in fitted.trainable_weights} == {"float32"}
+    shares = fitted.predict(texts(3), probabilities=True)
+    assert_close(shares.sum(1), np.ones(3), atol=1e-5)
+
+
 def test_reads_at_classify():
     head = Classifier(gpt(len(TOKENIZER)), ["no", "yes"], tokenizer=TOKENIZER)
     x, *_ = head.batches([Example("a b"), Example("c d e f")], batch_size=2, training=False)[0]
@@ -278,12 +290,8 @@ class TestMultipleChoice:
         with pytest.raises(ValueError, match="Choices are fine-tuned"):
             FeatureBased(**FAST).fit(gpt(), MultipleChoice, TOKENIZER, chosen(4))
         with pytest.raises(ValueError, match="in one row: use a tokenizer.*Characters"):
-            from keras_plm.data import batches
-
             batches(chosen(4), Characters(), [0, 1, 2])
         with pytest.raises(ValueError, match="Either all examples have choices or none"):
-            from keras_plm.data import batches
-
             batches([*chosen(2), Example("a", 0)], TOKENIZER, [0, 1, 2])
 
 

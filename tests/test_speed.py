@@ -17,9 +17,10 @@ from benchmarks import (
 from benchmarks.__main__ import main
 from benchmarks.report import speed_markdown
 from benchmarks.speed import Speed
+from keras_plm.checkpoints import save_gpt
 from keras_plm.decoding import greedy
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
-from keras_plm.models import Transformer
+from keras_plm.models import GPT, Transformer
 from tests.checks import assert_close, to_numpy
 
 ROOT = Path(__file__).parent.parent
@@ -303,35 +304,22 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
 
 
-def test_the_peer_gpt_is_ours():
+def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
     """With our weights the peer gives our losses."""
     pytest.importorskip("transformers")
-    import torch
-
-    from keras_plm.checkpoints import save_gpt
-    from keras_plm.models import GPT
-
+    torch = pytest.importorskip("torch")
+    load_file = pytest.importorskip("safetensors.torch").load_file
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
-    old = speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES
-    speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES = 50, {"tiny": size}
-    try:
-        ours = GPT(50, **size, dropout=0.0)
-        theirs = speed_gpt.peer("tiny", dropout=0.0).eval()
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            save_gpt(folder, ours)
-            from safetensors.torch import load_file
-
-            theirs.load_state_dict(load_file(f"{folder}/model.safetensors"), strict=False)
-        ids = np.random.default_rng(0).integers(0, 50, (2, 9)).astype("int32")
-        model = speed_gpt.CausalLM(ours)
-        x = {"token_ids": ids[:, :-1], "padding_mask": ids[:, :-1] >= 0, "target_ids": ids[:, 1:]}
-        mine = float(np.mean(keras.ops.convert_to_numpy(model(x))))
-        batch = torch.from_numpy(ids).long()
-        with torch.no_grad():
-            assert theirs(input_ids=batch, labels=batch).loss.item() == pytest.approx(
-                mine, abs=1e-4
-            )
-    finally:
-        speed_gpt.VOCABULARY, speed_gpt.GPT_SIZES = old
+    monkeypatch.setattr(speed_gpt, "VOCABULARY", 50)
+    monkeypatch.setattr(speed_gpt, "GPT_SIZES", {"tiny": size})
+    ours = GPT(50, **size, dropout=0.0)
+    save_gpt(tmp_path, ours)
+    theirs = speed_gpt.peer("tiny", dropout=0.0).eval()
+    theirs.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    ids = np.random.default_rng(0).integers(0, 50, (2, 9)).astype("int32")
+    x = {"token_ids": ids[:, :-1], "padding_mask": ids[:, :-1] >= 0, "target_ids": ids[:, 1:]}
+    mine = float(np.mean(to_numpy(speed_gpt.CausalLM(ours)(x))))
+    batch = torch.from_numpy(ids).long()
+    with torch.no_grad():
+        loss = theirs(input_ids=batch, labels=batch).loss.item()
+    assert loss == pytest.approx(mine, abs=1e-4)
