@@ -1,5 +1,6 @@
 """What all tests share: seeds, and real data where it is there."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def seeded():
     set_seed(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs_end():
+    """JAX keeps all it compiled, mapped into memory, till the system has no maps left to give."""
+    yield
+    if keras.backend.backend() == "jax":
+        importlib.import_module("jax").clear_caches()
 
 
 def _folder(variable, name):
