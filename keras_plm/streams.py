@@ -3,42 +3,26 @@
 import hashlib
 import itertools
 import json
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 
 from keras_plm.data import fingerprint
+from keras_plm.stream_files import SHARD_TOKENS, split_sentences, write_stream
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.subwords import paths
 
-
-def split_sentences(paragraph):
-    """The sentences of a paragraph, by the rules of the package `sentencex`.
-
-    Raises:
-        ImportError: If the package is missing, with what to do.
-    """
-    try:
-        from sentencex import segment
-    except ImportError as error:
-        raise ImportError(
-            "Splitting raw text into sentences needs the package sentencex: "
-            "pip install 'keras-plm[text]'. Text with one sentence a line needs no splitting: "
-            "pass sentences='lines'."
-        ) from error
-    return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]
+__all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 
 
 class TokenStream:
     """Raw text as token ids on disk: sentences one after another, grouped in documents.
 
-    Built once from text files of any size, then memory-mapped; a document ends at a blank line
-    and at the end of a file.
+    Built once from text files of any size, then memory-mapped: what is in memory does not grow with
+    the text. A document ends at a blank line and at the end of a file.
 
     Attributes:
-        tokens: (number of tokens,) ids.
+        tokens: (number of tokens,) ids, to be indexed by a slice or an array of places.
         sentences: (number of sentences + 1,) where each begins in `tokens`.
         documents: (number of documents + 1,) where each begins in `sentences`.
     """
@@ -48,13 +32,29 @@ class TokenStream:
         self.folder = folder
         self.description = json.loads((folder / "stream.json").read_text())
         dtype = self.description["dtype"]
-        self.tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r")
-        self.sentences = np.load(folder / "sentences.npy")
-        self.documents = np.load(folder / "documents.npy")
+        shards = [
+            np.memmap(folder / name, dtype=dtype, mode="r") for name in self.description["shards"]
+        ]
+        self.tokens = shards[0] if len(shards) == 1 else Joined(shards)
+        self.sentences = np.memmap(folder / "sentences.bin", dtype=np.int64, mode="r")
+        self.documents = np.memmap(folder / "documents.bin", dtype=np.int64, mode="r")
 
     @classmethod
-    def build(cls, files, tokenizer, folder, sentences="split", progress=None, end_id=None):
+    def build(
+        cls,
+        files,
+        tokenizer,
+        folder,
+        sentences="split",
+        progress=None,
+        end_id=None,
+        workers=1,
+        shard_tokens=SHARD_TOKENS,
+    ):
         """Tokenises files, unless `folder` already holds the stream of these files.
+
+        The stream is the same whatever the number of workers. A call that was stopped is gone on
+        with by the next one with the same arguments.
 
         Args:
             files: One path or a list of paths, plain or .gz: a paragraph a line.
@@ -64,21 +64,27 @@ class TokenStream:
                 is one.
             progress: Called with the number of tokens written so far.
             end_id: A token that is put behind each sentence (with `"lines"` each line), if any.
+            workers: Processes that tokenise; each begins with the seconds that importing takes.
+            shard_tokens: About how many tokens a file of ids holds.
 
         Raises:
-            ValueError: If a file is missing or there is no text at all.
+            ValueError: If a file is missing, there is no text at all, or the folder holds something
+                else.
         """
         if sentences not in ("split", "lines"):
             raise ValueError(f"`sentences` must be 'split' or 'lines'. Received: {sentences!r}")
+        for name, count in (("workers", workers), ("shard_tokens", shard_tokens)):
+            if count < 1:
+                raise ValueError(f"`{name}` must be 1 or more. Received: {count}")
         folder = Path(folder)
         files = [Path(path) for path in paths(files)]
-        key = hashlib.sha256()
+        key = hashlib.sha256(b"2")  # the layout of the folder
         for path in files:
             open_text(path).close()  # says what is missing
             with open(path, "rb") as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())
         made_with = _text_fingerprint(tokenizer)
-        key.update(f"{sentences} {made_with}".encode())
+        key.update(f"{sentences} {made_with} {shard_tokens}".encode())
         if end_id is not None:
             key.update(f" {end_id}".encode())
         description = {"key": key.hexdigest(), "tokenizer": made_with}
@@ -92,52 +98,39 @@ class TokenStream:
                 "A stream needs a folder of its own, a new one or that of an older stream. "
                 f"Received: {str(folder)!r}"
             )
-
-        temporary = folder.with_name(folder.name + ".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        description["dtype"] = "uint16" if len(tokenizer) <= 2**16 else "int32"
-        sizes, documents = [], [0]
-        with open(temporary / "tokens.bin", "wb") as out:
-            for batch in _sentence_batches(files, sentences):
-                texts = [text for text in batch if text is not None]
-                rows = tokenizer.encode(texts) if texts else None
-                # Without [CLS] and [SEP], which the objective puts where it needs them.
-                before, behind = tokenizer.framed
-                keep = np.ones(0 if rows is None else len(rows.token_ids), dtype=bool)
-                if rows is not None:
-                    keep[rows.starts[before * rows.lengths > 0]] = False
-                    keep[(rows.starts + rows.lengths - 1)[behind * rows.lengths > 0]] = False
-                    ids, lengths = rows.token_ids[keep], rows.lengths - before - behind
-                    if end_id is not None:
-                        ids = np.insert(ids, np.cumsum(lengths), end_id)
-                        lengths = lengths + 1
-                    ids.astype(description["dtype"]).tofile(out)
-                counts = iter([] if rows is None else lengths)
-                for text in batch:
-                    if text is not None:
-                        sizes.append(int(next(counts)))
-                    elif len(sizes) > documents[-1]:
-                        documents.append(len(sizes))
-                if progress is not None:
-                    progress(out.tell() // np.dtype(description["dtype"]).itemsize)
-        if not sizes:
-            shutil.rmtree(temporary)
-            raise ValueError(f"There is no text in these files. Received: {files}")
-        if len(sizes) > documents[-1]:
-            documents.append(len(sizes))
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
-        np.save(temporary / "sentences.npy", bounds)
-        np.save(temporary / "documents.npy", np.array(documents))
-        description |= {
-            "tokens": int(bounds[-1]),
-            "sentences": len(sizes),
-            "documents": len(documents) - 1,
-        }
-        (temporary / "stream.json").write_text(json.dumps(description, indent=1))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        write_stream(
+            files, tokenizer, folder, description, sentences, end_id, workers, shard_tokens,
+            progress,
+        )  # fmt: skip
         return cls(folder)
+
+
+class Joined:
+    """Arrays one behind the other, read as one by slices and by arrays of places."""
+
+    def __init__(self, arrays):
+        self.arrays, self.dtype = arrays, arrays[0].dtype
+        self.ends = np.cumsum([len(array) for array in arrays])
+        self.shape = (int(self.ends[-1]),)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, places):
+        if isinstance(places, slice):
+            places = np.arange(*places.indices(len(self)))
+        places = np.asarray(places)
+        places = np.where(places < 0, places + len(self), places)
+        which = np.searchsorted(self.ends, places, side="right")
+        found = np.empty(places.shape, self.dtype)
+        for number in np.unique(which):
+            array = self.arrays[number]  # one too many where a place lies behind the end
+            here = which == number
+            found[here] = array[places[here] - (self.ends[number] - len(array))]
+        return found
+
+    def __array__(self, dtype=None, copy=None):
+        return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
 
 
 def check_stream(stream, tokenizer):
@@ -192,24 +185,3 @@ def _line_batches(files, size=20_000):
         with open_text(path) as file:
             while batch := list(itertools.islice(file, size)):
                 yield batch
-
-
-def _sentence_batches(files, sentences, size=20_000):
-    """Lists of sentences, with `None` at the end of each document."""
-
-    def stream():
-        for path in files:
-            with open_text(path) as file:
-                for line in file:
-                    line = line.strip()
-                    if not line:
-                        yield None
-                    elif sentences == "lines":
-                        yield line
-                    else:
-                        yield from split_sentences(line)
-            yield None
-
-    texts = stream()
-    while batch := list(itertools.islice(texts, size)):
-        yield batch

@@ -16,6 +16,7 @@ GROUPS = [
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots"],
     ["task", "decoding", "fasttext_files", "weight_files"],
     ["data", "vector_files", "readouts", "readers"],
+    ["stream_files"],
     ["streams"],
     ["heads", "features", "resume", "cloning"],
     ["models"],

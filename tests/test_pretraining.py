@@ -1,5 +1,7 @@
 """Masked language modelling: what is masked, which pairs, the loss."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -198,3 +200,39 @@ def test_bad_input_is_explained(stream, tmp_path):
     inputs = keras.Input((None,), name="token_ids")
     with pytest.raises(ValueError, match="`token_embedding` that scores tokens"):
         MaskedLM(keras.Model({"token_ids": inputs}, {"sequence": inputs}))
+
+
+def test_a_long_stream_is_read_in_parts(stream):
+    """A part is an epoch; a pass reads every sentence of every part, in an order of its own."""
+    options = {"max_length": 32, "batch_size": 8, "next_sentence": False, "short_share": 0.0}
+    source = masked_lm_batches(stream, TOKENIZER, part_tokens=900, **options)
+    total = len(stream.tokens)
+    rows = source.collate.__self__
+    parts = rows.parts
+    assert len(parts) == round(total / 900) and parts[0][0] == 0 and parts[-1][1] == 150
+    assert all(before[1] == behind[0] for before, behind in itertools.pairwise(parts))
+    sizes = [int(np.diff(stream.sentences[stream.documents[list(part)]])[0]) for part in parts]
+    assert max(sizes) - min(sizes) < 250  # some two documents
+    ends, orders = stream.sentences[stream.documents][1:], []
+    for epochs in (range(len(parts)), range(len(parts), 2 * len(parts))):
+        begins = [rows.rows(epoch)[:, 0] for epoch in epochs]
+        orders.append([int(np.searchsorted(ends, x.min(), "right")) for x in begins])
+        taken = np.concatenate(begins)
+        whole = masked_lm_batches(stream, TOKENIZER, **options).collate.__self__.rows(0)[:, 0]
+        # As many rows of each document as without parts.
+        counts = [np.bincount(np.searchsorted(ends, x, "right")) for x in (taken, whole)]
+        np.testing.assert_array_equal(*counts)
+    assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
+    # Held-out text is read whole.
+    held_out = masked_lm_batches(stream, TOKENIZER, part_tokens=900, training=False, **options)
+    assert len(held_out.collate.__self__.parts) == 1
+    with pytest.raises(ValueError, match="`part_tokens` must be 1 or more. Received: 0"):
+        masked_lm_batches(stream, TOKENIZER, part_tokens=0)
+
+
+def test_parts_have_other_documents_to_follow(stream):
+    source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=1, batch_size=8)
+    parts = source.collate.__self__.parts
+    assert len(parts) > 30 and all(end - first >= 2 for first, end in parts)
+    random = np.concatenate([source.collate.__self__.rows(epoch)[:, 4] for epoch in range(40)])
+    assert 0.3 < random.mean() < 0.7

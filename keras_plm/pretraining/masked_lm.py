@@ -1,5 +1,8 @@
 """BERT's objective: guess masked tokens, and whether two texts follow each other."""
 
+import itertools
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -162,6 +165,7 @@ def masked_lm_batches(
     random_share=0.1,
     whole_word=False,
     short_share=0.1,
+    part_tokens=2**25,
     training=True,
     batch_size=None,
     tokens_per_batch=None,
@@ -175,6 +179,10 @@ def masked_lm_batches(
 
     Reference: Devlin et al. 2018, appendix A.1-A.2; google-research/bert,
     create_pretraining_data.py.
+
+    Of a long stream, an epoch is a part of about `part_tokens` tokens, so that what is in memory
+    does not grow with the text: parts come in a random order, each once before any comes again, and
+    random next sentences are those of the same part.
 
     Differs from the paper: pairs and masks are drawn in every epoch instead of once for ten
     copies of the data; short rows are drawn by row, not by document; with `whole_word` a row stops
@@ -190,6 +198,7 @@ def masked_lm_batches(
             the rest is left as it is.
         whole_word: If True, all pieces of a word are guessed together.
         short_share: Share of rows with a random smaller length.
+        part_tokens: About how many tokens are an epoch of training.
         training: If True, shuffle.
         batch_size, tokens_per_batch, **options: As in `keras_plm.batching.Batches`.
 
@@ -223,6 +232,7 @@ def masked_lm_batches(
         random_share,
         whole_word,
         short_share,
+        part_tokens if training else math.inf,
         seed=options.get("seed", 0),
         redraw=training,
     )
@@ -235,6 +245,22 @@ def masked_lm_batches(
         longest=max_length,
         **options,
     )
+
+
+def document_parts(stream, part_tokens):
+    """`(first document, document behind the last)` of parts of a stream, of about equal length.
+
+    Each has two documents or more, where the stream has.
+    """
+    if part_tokens < 1:
+        raise ValueError(f"`part_tokens` must be 1 or more. Received: {part_tokens}")
+    starts = stream.sentences[stream.documents]  # in tokens
+    count = max(round(int(starts[-1]) / part_tokens), 1)
+    cuts, last = [0], len(starts) - 1
+    for cut in np.searchsorted(starts, np.arange(1, count) * (starts[-1] / count)).tolist():
+        if cut - cuts[-1] >= 2 and last - cut >= 2:
+            cuts.append(cut)
+    return list(itertools.pairwise([*cuts, last]))
 
 
 class _MaskedRows:
@@ -251,6 +277,7 @@ class _MaskedRows:
         random_share,
         whole_word,
         short_share,
+        part_tokens,
         seed,
         redraw,
     ):
@@ -259,6 +286,7 @@ class _MaskedRows:
         self.mask_rate, self.mask_share, self.random_share = mask_rate, mask_share, random_share
         self.whole_word, self.short_share = whole_word, short_share
         self.seed, self.redraw = seed, redraw
+        self.parts = document_parts(stream, part_tokens)
         self._rows_of = None
         vocabulary = tokenizer.vocabulary
         self.inner = np.array([piece.startswith("##") for piece in vocabulary])
@@ -268,17 +296,22 @@ class _MaskedRows:
         epoch = epoch if self.redraw else 0
         if self._rows_of is None or self._rows_of[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch, 0])
-            self._rows_of = (epoch, self._draw(rng))
+            passes, turn = divmod(epoch, len(self.parts))
+            order = np.random.default_rng([self.seed, passes, 1]).permutation(len(self.parts))
+            self._rows_of = (epoch, self._draw(rng, *self.parts[order[turn]]))
         return self._rows_of[1]
 
     def lengths(self, epoch):
         rows = self.rows(epoch)
         return rows[:, 1] + rows[:, 3] + (3 if self.next_sentence else 2)
 
-    def _draw(self, rng):
+    def _draw(self, rng, first, end):
+        """The rows of the documents from `first` up to `end`."""
         special = 3 if self.next_sentence else 2
         room = self.max_length - special
-        bounds, documents = self.stream.sentences.tolist(), self.stream.documents.tolist()
+        documents = self.stream.documents[first : end + 1]
+        bounds = self.stream.sentences[documents[0] : documents[-1] + 1].tolist()
+        documents = (documents - documents[0]).tolist()
         rows = []
         for d in range(len(documents) - 1):
             i, end = documents[d], documents[d + 1]

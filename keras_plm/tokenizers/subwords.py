@@ -185,11 +185,11 @@ class SubwordTokenizer:
                 f"`max_length` must leave room for text beside {special} special "
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
-        first = FlatPieces(self._encode(texts, return_offsets), return_offsets)
+        first = self._pieces(texts, return_offsets)
         if pairs is None:
-            second = FlatPieces([], return_offsets, rows=len(texts))
+            second = FlatPieces([()] * len(texts))
         else:
-            second = FlatPieces(self._encode(list(pairs), return_offsets), return_offsets)
+            second = self._pieces(list(pairs), return_offsets)
 
         keep_first, keep_second = first.lengths, second.lengths
         if max_length is not None:
@@ -215,12 +215,16 @@ class SubwordTokenizer:
             source = ranges(pieces.starts, keep)
             target = ranges(start, keep)
             token_ids[target] = pieces.token_ids[source]
-            if return_offsets:
+            if pieces.word_ids is not None:
                 word_ids[target] = pieces.word_ids[source]
                 offsets[target] = pieces.offsets[source]
         if pairs is not None:
             segment_ids[ranges(seconds, keep_second + end)] = 1
         return Encoded(lengths, token_ids, segment_ids, cut, word_ids, offsets)
+
+    def _pieces(self, texts, offsets):
+        """`FlatPieces` of texts or lists of words, without special tokens."""
+        return FlatPieces.of(self._encode(texts, offsets), offsets)
 
     def _encode(self, texts, offsets):
         """Encodings of texts or lists of words, without special tokens."""
@@ -286,22 +290,53 @@ def encode_parts(
 
 
 class FlatPieces:
-    """Encodings of the `tokenizers` package as flat arrays."""
+    """Lists of ids, one after another in flat arrays."""
 
-    def __init__(self, encodings, offsets, rows=0):
-        ids = [encoding.ids for encoding in encodings]
+    word_ids = offsets = None
+
+    def __init__(self, ids):
         self.lengths = np.array([len(row) for row in ids], dtype=np.int64)
-        if not encodings:
-            self.lengths = np.zeros(rows, dtype=np.int64)
         self.starts = np.cumsum(self.lengths) - self.lengths
         total = int(self.lengths.sum())
         self.token_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+
+    @classmethod
+    def of(cls, encodings, offsets):
+        """Those of encodings of the `tokenizers` package, on request with offsets and word ids."""
+        pieces = cls([encoding.ids for encoding in encodings])
         if offsets:
+            total = len(pieces.token_ids)
             word_ids = (encoding.word_ids for encoding in encodings)
-            self.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
+            pieces.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
             pairs = (encoding.offsets for encoding in encodings)
             flat = itertools.chain.from_iterable(itertools.chain.from_iterable(pairs))
-            self.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
+            pieces.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
+        return pieces
+
+
+KNOWN = 2**20  # pieces of text that are kept at most
+
+
+class KnownChunks(dict):
+    """The ids of pieces of text between spaces, each found once: text is mostly the same words.
+
+    For tokenizers to which a space is nothing but the end of a word.
+    """
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def __missing__(self, chunk):
+        ids = self.tokenizer.encode(chunk, add_special_tokens=False).ids
+        if len(chunk) <= 50:  # longer ones hardly come again
+            if len(self) >= KNOWN:
+                self.clear()
+            self[chunk] = ids
+        return ids
+
+    def __reduce__(self):
+        return KnownChunks, (self.tokenizer,)
 
 
 class Row(typing.NamedTuple):

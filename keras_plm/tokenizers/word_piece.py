@@ -1,11 +1,14 @@
 """BERT's tokenizer."""
 
+import itertools
 import json
 
 import keras
 import tokenizers
 
 from keras_plm.tokenizers.subwords import (
+    FlatPieces,
+    KnownChunks,
     SubwordTokenizer,
     frequent_characters,
     lines,
@@ -55,6 +58,7 @@ class WordPiece(SubwordTokenizer):
         model = tokenizers.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
         self._set(_bert_tokenizer(model, lowercase))
         self.lowercase = lowercase
+        self._known = KnownChunks(self._tokenizer)
 
     @classmethod
     def train(cls, files, vocabulary_size, lowercase=True):
@@ -121,6 +125,12 @@ class WordPiece(SubwordTokenizer):
             if lowercase is None:
                 lowercase = saved["normalizer"]["lowercase"]
         return cls(vocabulary, lowercase=lowercase)
+
+    def _pieces(self, texts, offsets):
+        if offsets or not all(isinstance(text, str) for text in texts):
+            return super()._pieces(texts, offsets)
+        found, chain = self._known.__getitem__, itertools.chain.from_iterable
+        return FlatPieces([list(chain(map(found, text.split(" ")))) for text in texts])
 
     def get_config(self):
         return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}
