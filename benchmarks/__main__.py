@@ -23,9 +23,9 @@ def main(arguments=None):
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
-        for add in (add_demo, add_pretrain, add_vectors, add_run, add_layers, add_data):
+        for add in (add_demo, add_prepare, add_pretrain, add_vectors, add_run, add_layers):
             add(commands)
-        for add in (add_generate, add_encoders, add_report, add_speed):
+        for add in (add_data, add_generate, add_encoders, add_report, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -76,7 +76,8 @@ def add_pretrain(commands):
 
     text = "learn an encoder from raw text"
     parser = commands.add_parser("pretrain", help=text, description=text)
-    parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE", help="text files")
+    parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="text files; or:")
+    parser.add_argument("--prepared", metavar="DIR", help="a folder that `prepare` made")
     parser.add_argument("--valid", metavar="FILE", help="held-out text, measured at the end")
     parser.add_argument("--out", required=True, metavar="DIR", help="the encoder's folder")
     parser.add_argument("--resume", action="store_true", help="go on where --out stopped")
@@ -93,6 +94,18 @@ def run_pretrain(flags):
     from benchmarks.settings import from_flags
 
     settings = from_flags(Pretraining, flags)
+    if bool(flags.corpus) == bool(flags.prepared):
+        raise ValueError(
+            "Text comes from a --corpus or from --prepared. "
+            f"Received: {'both' if flags.corpus else 'neither'}"
+        )
+    if flags.prepared:
+        for name in ("vocabulary_size", "lowercase", "sentences"):
+            if name in flags:
+                raise ValueError(
+                    f"Prepared text has its tokens already: leave --{name.replace('_', '-')} out. "
+                    f"Received: {getattr(flags, name)!r} beside --prepared {flags.prepared}"
+                )
     if flags.init is not None:
         for name in ("size", "vocabulary_size"):
             if name in flags:
@@ -109,13 +122,67 @@ def run_pretrain(flags):
             advance(pretraining_line(entry, settings.steps), entry["step"])
 
         pretrain(
-            settings, flags.corpus, flags.out, flags.valid, flags.resume, progress, init=flags.init
-        )
+            settings, flags.corpus, flags.out, flags.valid, flags.resume, progress,
+            init=flags.init, prepared=flags.prepared,
+        )  # fmt: skip
     note = read_json(Path(flags.out) / "pretraining.json")
     for when, key in (("before", "valid_before"), ("after", "valid")):
         if key in note:
             console.print(held_out_line(when, note[key]))
     console.print(f"{flags.out}: {note['steps_done']:,} steps, {note['seconds']:,.0f} seconds")
+
+
+def add_prepare(commands):
+    from benchmarks.prepare import MODELS
+
+    text = "raw text of any size to tokens on disk, for `pretrain --prepared`"
+    parser = commands.add_parser("prepare", help=text, description=text)
+    parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE", help="text files")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder, or one to go on")
+    parser.add_argument("--model", default="bert", choices=MODELS, help="whose text it is to be")
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="a file or folder; by default one is learned"
+    )
+    parser.add_argument(
+        "--vocabulary-size", type=int, default=10_000, metavar="N",
+        help="of a tokenizer that is learned (default 10,000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lowercase", action="store_true", help="one that is learned forgets the case"
+    )
+    parser.add_argument(
+        "--sentences", default="split", metavar="HOW",
+        help="of BERT: split paragraphs (default), or lines, if every line is one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that tokenise (default 1)"
+    )
+    parser.set_defaults(run=run_prepare)
+
+
+def run_prepare(flags):
+    import time
+
+    from benchmarks.prepare import prepare
+    from benchmarks.progress import console
+
+    begun = shown = time.monotonic()
+
+    def progress(tokens):
+        nonlocal shown
+        if time.monotonic() - shown > 10:
+            shown = time.monotonic()
+            console.print(f"{tokens:,} tokens")
+
+    stream = prepare(
+        flags.corpus, flags.out, flags.model, flags.tokenizer, flags.vocabulary_size,
+        flags.lowercase, flags.sentences, flags.workers, progress,
+    )  # fmt: skip
+    about = stream.description
+    console.print(
+        f"{flags.out}: {about['tokens']:,} tokens, {about['sentences']:,} sentences, "
+        f"{about['documents']:,} documents, {time.monotonic() - begun:,.0f} seconds"
+    )
 
 
 def add_vectors(commands):

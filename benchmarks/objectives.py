@@ -25,7 +25,7 @@ from keras_plm.models import (
 from keras_plm.optimization import AdaGrad, AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.resume import set_seed
-from keras_plm.streams import TokenStream
+from keras_plm.streams import TokenStream, check_stream
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.transfer import clone
 
@@ -46,8 +46,8 @@ class _Objective:
 
     tied = False
 
-    def __init__(self, settings, corpus, work, init=None):
-        self.settings, self.work = settings, Path(work)
+    def __init__(self, settings, corpus, work, init=None, prepared=None):
+        self.settings, self.work, self.prepared = settings, Path(work), prepared
         self.init = None if init is None else Path(init)
         before = None
         if init is not None:
@@ -96,34 +96,51 @@ class _Objective:
         save_file(weights, temporary)
         os.replace(temporary, Path(out) / OBJECTIVE)
 
-    def _learn_pieces(self, corpus, kind, **options):
-        """The tokenizer: of `--init`, of the call that was stopped, or learned from the corpus."""
-        path = self.work / "tokenizer.json"
-        if self.init is not None:
-            return
-        if path.is_file():
-            self.tokenizer = kind.load(path)
-            return
-        size, lowercase = self.settings.vocabulary_size, self.settings.lowercase
-        self.tokenizer = kind.train(corpus, size, lowercase, **options)
-        self.tokenizer.save(path)
-
     def _own(self):
         of_encoder = {id(w) for w in self.encoder.weights}
         return {w.path: w for w in self.model.weights if id(w) not in of_encoder}
 
 
-class MaskedText(_Objective):
-    """BERT's: masked words, and whether two texts follow each other."""
+class _OfPieces(_Objective):
+    """What those share that read pieces of words.
 
-    kind = BERT
+    Attributes:
+        pieces: The class of the tokenizer.
+    """
 
     def read(self, corpus):
-        self._learn_pieces(corpus, WordPiece)
+        """The tokenizer of `--init`, prepared, of a call that was stopped, or learned."""
+        path = self.work / "tokenizer.json"
+        if self.prepared is not None:
+            tokenizer, self.stream = self.prepared
+            if self.init is None:
+                self.tokenizer = tokenizer
+            check_stream(self.stream, self.tokenizer)
+            return
+        if self.init is None and path.is_file():
+            self.tokenizer = self.pieces.load(path)
+        elif self.init is None:
+            settings = self.settings
+            self.tokenizer = self.learn(corpus, settings.vocabulary_size, settings.lowercase)
+            self.tokenizer.save(path)
         self.stream = self._stream(corpus, "stream")
 
     def _stream(self, files, name):
-        return TokenStream.build(files, self.tokenizer, self.work / name, self.settings.sentences)
+        return self.text_stream(files, self.tokenizer, self.work / name, self.settings.sentences)
+
+
+class MaskedText(_OfPieces):
+    """BERT's: masked words, and whether two texts follow each other."""
+
+    kind, pieces = BERT, WordPiece
+
+    @staticmethod
+    def learn(corpus, vocabulary_size, lowercase):
+        return WordPiece.train(corpus, vocabulary_size, lowercase)
+
+    @staticmethod
+    def text_stream(files, tokenizer, folder, sentences, **options):
+        return TokenStream.build(files, tokenizer, folder, sentences, **options)
 
     def build(self, dtype):
         settings = self.settings
@@ -168,21 +185,21 @@ class MaskedText(_Objective):
         )
 
 
-class NextToken(_Objective):
+class NextToken(_OfPieces):
     """GPT's: the next token."""
 
-    kind = GPT
+    kind, pieces = GPT, BytePair
     tied = True
 
-    def read(self, corpus):
-        self._learn_pieces(corpus, BytePair, scheme="gpt")
-        self.stream = self._stream(corpus, "stream")
+    @staticmethod
+    def learn(corpus, vocabulary_size, lowercase):
+        return BytePair.train(corpus, vocabulary_size, lowercase, scheme="gpt")
 
-    def _stream(self, files, name):
+    @staticmethod
+    def text_stream(files, tokenizer, folder, sentences, **options):
         # Text goes on over the end of a line, which is a word of its own.
-        end_id = getattr(self.tokenizer, "newline_id", None)
-        folder = self.work / name
-        return TokenStream.build(files, self.tokenizer, folder, "lines", end_id=end_id)
+        end_id = getattr(tokenizer, "newline_id", None)
+        return TokenStream.build(files, tokenizer, folder, "lines", end_id=end_id, **options)
 
     def build(self, dtype):
         settings = self.settings

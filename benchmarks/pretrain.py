@@ -13,6 +13,7 @@ import keras
 
 import keras_plm
 from benchmarks.objectives import OBJECTIVE, OBJECTIVES, SIZES
+from benchmarks.prepare import read_prepared
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
@@ -167,7 +168,15 @@ class Pretraining:
 
 
 def pretrain(
-    settings, corpus, out, valid=None, resume=False, progress=None, every_seconds=300, init=None
+    settings,
+    corpus,
+    out,
+    valid=None,
+    resume=False,
+    progress=None,
+    every_seconds=300,
+    init=None,
+    prepared=None,
 ):
     """Learns an encoder from text files, and first its vocabulary.
 
@@ -184,6 +193,7 @@ def pretrain(
         progress: Called with a dict of step, tokens, losses and speed, now and then.
         every_seconds: How often the state is saved.
         init: Folder of an encoder whose training goes on, with text of another kind, say.
+        prepared: A folder of `prepare`, in place of a corpus.
 
     Returns:
         The encoder and its tokenizer.
@@ -199,6 +209,11 @@ def pretrain(
         "corpus": [Path(path).name for path in corpus],
         "corpus_sha256": [checksum(path) for path in corpus],
     }
+    if prepared is not None:
+        note, *prepared = read_prepared(prepared, settings.model)
+        taken = ("corpus", "corpus_sha256", "sentences", "vocabulary_size", "lowercase")
+        described |= {name: note[name] for name in taken}
+        settings = dataclasses.replace(settings, sentences=note["sentences"])
     if init is not None:
         described |= {
             "init": Path(init).resolve().name,
@@ -235,7 +250,7 @@ def pretrain(
         (work / "tokenizer.json").unlink(missing_ok=True)
 
     write_json(known, described)
-    objective = OBJECTIVES[settings.model](settings, corpus, work, init)
+    objective = OBJECTIVES[settings.model](settings, corpus, work, init, prepared)
     model = objective.model
     held_out = None if valid is None else objective.held_out(valid)
     meter = Meter(settings, work / "log.jsonl", progress)

@@ -1,0 +1,116 @@
+"""Text to tokens on disk, apart from pre-training: `python -m benchmarks prepare`."""
+
+from pathlib import Path
+
+from benchmarks.objectives import OBJECTIVES
+from benchmarks.records import read_json, write_json
+from benchmarks.tasks import checksum
+from keras_plm.checkpoints import load_tokenizer
+from keras_plm.streams import TokenStream
+
+NOTE = "prepared.json"
+MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text
+
+
+def prepare(
+    corpus,
+    out,
+    model="bert",
+    tokenizer=None,
+    vocabulary_size=10_000,
+    lowercase=False,
+    sentences="split",
+    workers=1,
+    progress=None,
+):
+    """Makes a folder for `pretrain --prepared`: a tokenizer and text as its tokens.
+
+    A call that was stopped is gone on with by the next one with the same arguments. What is written
+    depends neither on the number of workers nor on stops; masks and pairs are drawn in training.
+
+    Args:
+        corpus: Text files, plain or .gz: a paragraph a line, a blank line between documents.
+        out: The folder.
+        model: Whose text it is to be, one of `MODELS`.
+        tokenizer: A file or folder of a tokenizer; by default one is learned.
+        vocabulary_size, lowercase: Of one that is learned.
+        sentences: `"split"` or `"lines"`, for BERT.
+        workers: Processes that tokenise.
+        progress: Called with the number of tokens written so far.
+
+    Returns:
+        The `TokenStream`.
+
+    Raises:
+        ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
+            or `out` holds other text.
+    """
+    if model not in MODELS:
+        raise ValueError(f"`model` must be one of {', '.join(MODELS)}. Received: {model!r}")
+    if model != "bert" and sentences != "split":
+        raise ValueError(f"`sentences` is of bert alone. Received: {sentences!r} for {model}")
+    out, objective = Path(out), OBJECTIVES[model]
+    described = {
+        "model": model,
+        "corpus": [Path(path).name for path in corpus],
+        "corpus_sha256": [checksum(path) for path in corpus],
+        "sentences": sentences,
+        "tokenizer": None if tokenizer is None else str(tokenizer),
+        "vocabulary_size": vocabulary_size if tokenizer is None else None,
+        "lowercase": lowercase if tokenizer is None else None,
+    }
+    note = out / NOTE
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not note.is_file()):
+        raise ValueError(f"`out` is a new folder, or one to go on with. Received: {str(out)!r}")
+    if note.is_file():
+        before = {name: read_json(note).get(name) for name in described}
+        changed = [name for name in described if before[name] != described[name]]
+        if changed:
+            raise ValueError(
+                f"{out} holds other text, or text for another model: name another folder. "
+                f"Received: {changed[0]}={described[changed[0]]!r} instead of "
+                f"{before[changed[0]]!r}"
+            )
+    learned = out / "tokenizer.json"
+    if learned.is_file():
+        found = objective.pieces.load(learned)
+    elif tokenizer is None:
+        found = objective.learn(corpus, vocabulary_size, lowercase)
+    else:
+        path = Path(tokenizer)
+        found = load_tokenizer(path) if path.is_dir() else objective.pieces.load(path)
+        if type(found) is not objective.pieces:
+            raise ValueError(
+                f"{model} reads the pieces of a {objective.pieces.__name__}. "
+                f"Received: {type(found).__name__} in {str(tokenizer)!r}"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(note, described)
+    found.save(learned)
+    stream = objective.text_stream(
+        corpus, found, out / "stream", sentences, workers=workers, progress=progress
+    )
+    counts = {name: stream.description[name] for name in ("tokens", "sentences", "documents")}
+    write_json(note, described | {"counts": counts})
+    return stream
+
+
+def read_prepared(folder, model):
+    """`(note, tokenizer, stream)` of a folder that `prepare` made.
+
+    Raises:
+        ValueError: If it is none, is not done, or is text for another model.
+    """
+    folder = Path(folder)
+    note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
+    if "counts" not in note:
+        raise ValueError(
+            f"{folder} does not hold prepared text: `python -m benchmarks prepare --out {folder}` "
+            f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
+        )
+    objective = OBJECTIVES[model]
+    if getattr(objective, "pieces", None) is not OBJECTIVES[note["model"]].pieces:
+        raise ValueError(
+            f"{folder} holds text for another model. Received: {note['model']} instead of {model}"
+        )
+    return note, objective.pieces.load(folder / "tokenizer.json"), TokenStream(folder / "stream")
