@@ -3,8 +3,8 @@
 Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
 parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
-four ask LSTMs and ELMo, see `speed_elmo`, beside torch; three ask GPT, see `speed_gpt`, beside
-transformers. The clock is in `speed_clock`.
+four ask LSTMs and ELMo, see `speed_elmo`, beside torch; three ask GPT, see `speed_gpt`, and one the
+making of streams, see `speed_prepare`, beside transformers. The clock is in `speed_clock`.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from benchmarks import (
     speed_bert,
     speed_elmo,
     speed_gpt,
+    speed_prepare,
     speed_translator,
     speed_words,
 )
@@ -33,6 +34,7 @@ WORK = (
     *speed_words.KINDS,
     *speed_elmo.KINDS,
     *speed_gpt.KINDS,
+    *speed_prepare.KINDS,
 )
 
 
@@ -57,7 +59,9 @@ class Speed:
     translators: str = setting("small,medium", "which Transformers, to decode and translate")
     elmos: str = setting("small,original", "which sizes of ELMo, for lstm and bilm")
     written: int = setting(64, "tokens that decoding writes for each source")
-    words: int = setting(1_000_000, "of the text that n-grams and word vectors read in a turn")
+    words: int = setting(
+        1_000_000, "of the text that n-grams, word vectors, prepare read in a turn"
+    )
     rows: int = setting(50_000, "of the file of vectors that is read")
 
     def __post_init__(self):
@@ -93,6 +97,8 @@ def works(settings, sentences, data=None):
             planned |= speed_elmo.works(kind, settings, sentences)
         elif kind in speed_gpt.KINDS:
             planned |= speed_gpt.works(kind, settings)
+        elif kind in speed_prepare.KINDS:
+            planned |= speed_prepare.works(kind, settings, data)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -140,6 +146,7 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
         for name in speed_words.works(kind, settings)
     }
     peaks |= dict.fromkeys(speed_gpt.works("gpt_loss", settings), speed_gpt.peak)
+    peaks |= dict.fromkeys(speed_prepare.works("prepare", settings), speed_prepare.peak)
     for name, make in works(settings, sentences, data).items():
         if name in report["results"]:
             say(f"{name}: in {out} already")

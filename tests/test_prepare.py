@@ -106,8 +106,10 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         (pretraining(tmp_path / "no", tmp_path / "g"), "does not hold prepared text"),
         (pretraining(ready, tmp_path / "g", "--lowercase"), "leave --lowercase out"),
         (pretraining(ready, tmp_path / "g", "--corpus", str(text)), "Received: both"),
-        (["pretrain", "--prepared", str(ready), "--out", str(tmp_path / "g"), "--model", "elmo"],
-         "text for another model"),
+        (
+            ["pretrain", "--prepared", str(ready), "--out", str(tmp_path / "g"), "--model", "elmo"],
+            "text for another model",
+        ),
     ):
         assert main(command) == 2, command
         shown = capsys.readouterr().err

@@ -323,3 +323,14 @@ def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
     with torch.no_grad():
         loss = theirs(input_ids=batch, labels=batch).loss.item()
     assert loss == pytest.approx(mine, abs=1e-4)
+
+
+@pytest.mark.plumbing
+def test_preparing_is_timed_beside_its_peer(tmp_path):
+    pytest.importorskip("transformers")
+    flags = ["--work", "prepare", "--words", "2000"]
+    results, table = timed(tmp_path, [*flags, "--turns", "1"])
+    assert list(results) == ["prepare 0.012 MB", "prepare 0.12 MB"]
+    ours = results["prepare 0.12 MB"]["contestants"]["keras_plm"]
+    assert ours["ratios"]["transformers"] > 0 and ours["peak_mb"] > 50
+    assert "| prepare 0.12 MB: MB | transformers |" in table
