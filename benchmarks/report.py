@@ -238,6 +238,7 @@ def speed_tables(folder):
     files["speed_gpt"] = [
         folder / f"speed_gpt.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
+    files["speed_prepare"] = [folder / "speed_prepare.json"]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
     return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
 

@@ -25,7 +25,7 @@ KINDS = ("prepare",)
 TOKENIZER = WEIGHTS / "bert_mini" / "tokenizer.json"
 CHARACTERS = 6  # of a word of English and the space behind it
 LINES = 1000  # that `datasets` gives at a time
-PEER = "transformers"
+PEER = "transformers tokenizer"
 
 
 def works(kind, settings, data=None):

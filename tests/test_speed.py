@@ -332,5 +332,5 @@ def test_preparing_is_timed_beside_its_peer(tmp_path):
     results, table = timed(tmp_path, [*flags, "--turns", "1"])
     assert list(results) == ["prepare 0.012 MB", "prepare 0.12 MB"]
     ours = results["prepare 0.12 MB"]["contestants"]["keras_plm"]
-    assert ours["ratios"]["transformers"] > 0 and ours["peak_mb"] > 50
-    assert "| prepare 0.12 MB: MB | transformers |" in table
+    assert ours["ratios"]["transformers tokenizer"] > 0 and ours["peak_mb"] > 50
+    assert "| prepare 0.12 MB: MB | transformers tokenizer |" in table and "MB" in table
