@@ -22,7 +22,7 @@ GROUPS = [
     ["models"],
     ["pretraining"],
     ["elmo_files", "gpt_files"],
-    ["checkpoints"],
+    ["checkpoints", "export"],
     ["transfer"],
 ]
 RANK = {name: i for i, group in enumerate(GROUPS) for name in group}
