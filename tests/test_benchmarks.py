@@ -20,6 +20,7 @@ from benchmarks.report import (
 )
 from benchmarks.run import LATER, Bench, Run
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
+from keras_plm.features import fitting
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
@@ -517,7 +518,7 @@ def test_committed_encoders_load_and_are_small(name, layers):
     encoder, tokenizer = keras_plm.load(folder)
     assert encoder.num_layers == layers and encoder.hidden_dim == 256
     assert json.loads((folder / "pretraining.json").read_text())["steps_done"] > 0
-    packed = tokenizer.pack(["She walked to the window and looked out ."])
+    packed = fitting(tokenizer, encoder).pack(["She walked to the window and looked out ."])
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
 
 
