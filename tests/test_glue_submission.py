@@ -1,14 +1,18 @@
 """Predictions to the evaluation server's zip, and the score of nine tasks."""
 
+import dataclasses
 import re
 import zipfile
 
 import numpy as np
 import pytest
 
-from glue_tasks import GLUE, glue_score, write_predictions, write_submission
+from glue_tasks import GLUE, glue_score, read_unlabelled, write_predictions, write_submission
 from glue_tasks.__main__ import main
 from glue_tasks.submission import read_predictions
+from keras_plm.heads import Classifier, Regressor
+from keras_plm.models import BERT
+from keras_plm.tokenizers import WordPiece
 
 FILES = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
 
@@ -72,13 +76,22 @@ def test_a_submission_holds_what_was_predicted(predictions, tmp_path, capsys):
 
 
 def test_a_whole_folder_needs_no_filling(predictions, tmp_path, monkeypatch):
-    import dataclasses
-
     small = {name: dataclasses.replace(task, rows=3) for name, task in GLUE.items()}
     monkeypatch.setattr("glue_tasks.submission.GLUE", small)
     for task in small.values():
         write_predictions(tmp_path, task, [task.labels[0]] * 3)
     assert write_submission(tmp_path, tmp_path / "s.zip") == []
+
+
+@pytest.mark.parametrize(("name", "head"), [("wnli", Classifier), ("stsb", Regressor)])
+def test_from_the_test_file_to_the_folder(name, head, data, tmp_path):
+    task, tokenizer = GLUE[name], WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"])
+    data(task.files["unlabelled"])
+    encoder = BERT(len(tokenizer), num_layers=1, num_heads=1, hidden_dim=2, intermediate_dim=2)
+    model = head(encoder, list(task.labels), tokenizer)
+    predicted = model.predict(read_unlabelled(task, data("glue").parent))
+    write_predictions(tmp_path, task, predicted)
+    assert len(read_predictions(tmp_path, task)) == task.rows
 
 
 def test_scores_are_clipped_and_rounded(tmp_path):

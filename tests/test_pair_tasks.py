@@ -84,11 +84,8 @@ class TestSwag:
         first, second = TASKS["swag"].read(tmp_path, "test")
         assert first.text == "Someone nods, slowly." and first.label == 2
         assert first.choices == ["She waves, then goes.", "She sits.", "She runs.", "She flies."]
-        assert (
-            second.label == 0
-            and second.text == 'He "sings".'
-            and second.where.endswith("val.csv:3")
-        )
+        assert second.label == 0 and second.text == 'He "sings".'
+        assert second.where.endswith("val.csv:3")
         assert read_swag(path, gold_only=True) == [first]
 
     def test_videos_and_sentences_are_not_parted(self, tmp_path):
