@@ -297,6 +297,8 @@ class Bench:
                     f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
                 )
+        if run.reads_features:
+            FeatureBased.check_head(self.task.head)
         started = time.monotonic()
         set_seed(seed)
         train = self.train_examples(run)

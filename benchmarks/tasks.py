@@ -7,6 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
+from benchmarks.pair_tasks import PAIR_TASKS
 from benchmarks.records import write_text
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
@@ -165,6 +166,7 @@ TASKS = {
             "CC BY-SA 4.0",
         ),
     ),
+    **_row(*PAIR_TASKS),
 }
 
 

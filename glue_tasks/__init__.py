@@ -1,5 +1,7 @@
-"""What the GLUE tasks are: files, columns, labels, metrics. No training here."""
+"""What the GLUE tasks are: files, columns, labels, metrics, submissions. No training here."""
 
-from glue_tasks.tasks import GLUE
+from glue_tasks.score import glue_score
+from glue_tasks.submission import write_predictions, write_submission
+from glue_tasks.tasks import GLUE, read_unlabelled
 
-__all__ = ["GLUE"]
+__all__ = ["GLUE", "glue_score", "read_unlabelled", "write_predictions", "write_submission"]

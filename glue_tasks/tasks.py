@@ -4,6 +4,7 @@ Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the offi
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 from keras_plm import metrics
 from keras_plm.heads import Classifier, Regressor
@@ -13,27 +14,83 @@ from keras_plm.task import Task, find_file, read_table, split_groups
 CHOOSING = 0.1
 
 
-def _read(folder_name, columns, group, scores):
-    """A reader of `train.tsv` and `dev.tsv` for the splits train, dev (a slice) and test.
+@dataclasses.dataclass(frozen=True)
+class GlueTask(Task):
+    """A task of GLUE: also what its evaluation server asks for.
 
-    GLUE's test labels are not public: the official dev set is what is scored, the choosing set
-    is cut out of train.
+    `read` gives the choosing set, cut out of train, as "dev" and the official dev set as "test".
+
+    Attributes:
+        read_file: `read_file(folder, part)` gives all examples of one official file: of `"train"`,
+            of `"test"` (the official dev set), or of `"unlabelled"`, the official test set.
+        labels: The names of the classes, in files and submissions alike; of scores the lowest and
+            the highest.
+        rows: How many rows the official test set has.
+        submission: The file of its predictions in a submission.
+        majority: The commonest label of train, the first where they are as good as equal; of
+            scores their mean. What stands in where there is no prediction.
     """
 
-    def read(folder, split):
-        file = "dev.tsv" if split == "test" else "train.tsv"
-        path = find_file(folder, f"glue/{folder_name}/{file}")
-        examples = read_table(path, **columns, separator="\t")
-        if scores:
-            examples = [_scored(example) for example in examples]
-        if split == "test":
-            return examples
-        if group is not None:
-            examples = group(examples)
-        train, dev = split_groups(examples, (1 - CHOOSING, CHOOSING), seed=0)
-        return train if split == "train" else dev
+    read_file: Callable | None = None
+    labels: Sequence = ()
+    rows: int = 0
+    submission: str = ""
+    majority: str = ""
 
-    return read
+
+def read_unlabelled(task, folder):
+    """The examples of a task's official test set, whose labels are not public, to predict on.
+
+    Args:
+        task: A row of `GLUE`.
+        folder: The data folder, in which `glue/` lies.
+
+    Returns:
+        A list of `Example` without labels, in the order in which a submission has them.
+
+    Raises:
+        ValueError: If the file is not there; naming file and line, if a line is malformed or the
+            rows are not numbered from 0.
+    """
+    return task.read_file(folder, "unlabelled")
+
+
+def with_labels(examples, labels):
+    """The examples, once each label has been found among a task's.
+
+    Raises:
+        ValueError: Naming file and line, if one is not.
+    """
+    for example in examples:
+        if example.label not in labels:
+            raise ValueError(
+                f"{example.where}: The labels of this task are {', '.join(labels)}. "
+                f"Received: {example.label!r}"
+            )
+    return examples
+
+
+def with_scores(examples, low, high):
+    """The examples with their labels as numbers.
+
+    Raises:
+        ValueError: Naming file and line, if one is no number from `low` to `high`.
+    """
+    return [dataclasses.replace(e, label=_score(e, low, high)) for e in examples]
+
+
+def _score(example, low, high):
+    try:
+        score = float(example.label)
+    except ValueError as error:
+        raise ValueError(
+            f"{example.where}: A score is a number. Received: {example.label!r}"
+        ) from error
+    if not low <= score <= high:
+        raise ValueError(
+            f"{example.where}: A score lies from {low:g} to {high:g}. Received: {example.label!r}"
+        )
+    return score
 
 
 def group_phrases(examples):
@@ -69,55 +126,168 @@ def group_first_texts(examples):
     return [dataclasses.replace(example, group=example.text) for example in examples]
 
 
-def _scored(example):
-    """The example with its label as a number."""
-    try:
-        return dataclasses.replace(example, label=float(example.label))
-    except ValueError as error:
-        raise ValueError(
-            f"{example.where}: A score is a number. Received: {example.label!r}"
-        ) from error
+def group_shared(examples, texts=lambda example: (example.text, example.pair)):
+    """Examples that share a text, directly or over others, in one group.
+
+    Args:
+        examples: A list of `Example`.
+        texts: `texts(example)` gives what may not be parted, strings.
+    """
+    parent = {}
+
+    def root(text):
+        while parent.setdefault(text, text) != text:
+            parent[text] = parent[parent[text]]
+            text = parent[text]
+        return text
+
+    for example in examples:
+        first, *others = texts(example)
+        for other in others:
+            parent[root(other)] = root(first)
+    return [dataclasses.replace(e, group=root(texts(e)[0])) for e in examples]
+
+
+def _file_reader(files, columns, labels, scores, broken):
+    """`read_file` of a task: see `GlueTask`."""
+
+    def read_file(folder, part):
+        path = find_file(folder, files[part])
+        examples = read_table(path, **columns[part], separator="\t", broken=broken)
+        if part == "unlabelled":
+            return _in_order(examples)
+        return with_scores(examples, *labels) if scores else with_labels(examples, labels)
+
+    return read_file
+
+
+def _in_order(examples):
+    """Examples whose column of numbers, read as their group, counts from 0."""
+    for i, example in enumerate(examples):
+        if example.group != str(i):
+            raise ValueError(
+                f"{example.where}: The rows of a test file are numbered from 0, in order: this one "
+                f"is {i}. Received: {example.group!r}"
+            )
+    return [dataclasses.replace(example, group=None) for example in examples]
+
+
+def _splits(read_file, group):
+    """`read` of a task: GLUE's test labels are not public, so dev is reported and train parted."""
+
+    def read(folder, split):
+        if split == "test":
+            return read_file(folder, "test")
+        examples = read_file(folder, "train")
+        if group is not None:
+            examples = group(examples)
+        train, dev = split_groups(examples, (1 - CHOOSING, CHOOSING), seed=0)
+        return train if split == "train" else dev
+
+    return read
 
 
 def _pair(first, second, label):
     return {"text": first, "pair": second, "label": label}
 
 
-def _task(name, folder, columns, names, group=None, head=Classifier, symmetric=False):
-    files = {
-        "train": f"glue/{folder}/train.tsv",
-        "dev": f"glue/{folder}/train.tsv",
-        "test": f"glue/{folder}/dev.tsv",
+def _task(
+    name,
+    folder,
+    columns,
+    labels,
+    rows,
+    majority,
+    names,
+    group=group_first_texts,
+    head=Classifier,
+    symmetric=False,
+    broken=False,
+    train=None,
+    dev="dev",
+    test="test",
+    submission=None,
+    index="index",
+    reported=None,
+):
+    """A row of the table.
+
+    Args (those that are no attributes of `GlueTask`):
+        folder: Its own, under `glue/`.
+        columns: Of its train file, as `read_table` takes them; the others' are derived from them.
+        names: Of its metrics.
+        group: What gives the examples of train their groups.
+        broken: As in `table_rows`.
+        train, dev, test: Its files, without ending; `train` with the folder, if it is another's.
+        index: The column that numbers the rows of the test file.
+        reported: Columns of the official dev set where they are others.
+    """
+    texts = {part: columns[part] for part in ("text", "pair") if part in columns}
+    train = train or f"{folder}/train"
+    files = {"train": train, "dev": train, "test": f"{folder}/{dev}"}
+    files = {part: f"glue/{file}.tsv" for part, file in files.items()}
+    files["unlabelled"] = f"glue/{folder}/{test}.tsv"
+    columns = {
+        "train": columns,
+        "test": reported or columns,
+        "unlabelled": texts | {"group": index},  # `_in_order` looks at the numbers
     }
-    return Task(
+    read_file = _file_reader(files, columns, labels, head is Regressor, broken)
+    return GlueTask(
         name,
-        _read(folder, columns, group, head is Regressor),
+        _splits(read_file, group),
         head,
         {metric: getattr(metrics, metric) for metric in names},
         files,
         "gluebenchmark.com",
         "see the task's own page there",
         symmetric,
+        read_file,
+        labels,
+        rows,
+        submission or f"{folder}.tsv",
+        majority,
     )
 
 
 _COLA = {"text": "sentence", "label": "label", "header": ["source", "label", "star", "sentence"]}
+_SST2 = {"text": "sentence", "label": "label"}
 _MRPC = _pair("#1 String", "#2 String", "Quality")
-_OF = ("sentence1", "sentence2")
-_STSB = {
-    "group": group_first_texts,
-    "head": Regressor,
-    "symmetric": True,
-}
+_QQP = _pair("question1", "question2", "is_duplicate")
+_STSB = _pair("sentence1", "sentence2", "score")
+_MNLI = _pair("sentence1", "sentence2", "gold_label")
+_QNLI = _pair("question", "sentence", "label")
+_RTE = _WNLI = _pair("sentence1", "sentence2", "label")
+_AX = _pair("Premise", "Hypothesis", "Label")  # diagnostic-full.tsv, which has the labels
+
+_BINARY = ("0", "1")
+_TWO = ("entailment", "not_entailment")
+_THREE = ("entailment", "neutral", "contradiction")
+_CORRELATIONS = ["pearson_correlation", "spearman_correlation"]
+_MATTHEWS = ["matthews_correlation"]
+_ACCURACY = ["accuracy"]
 
 GLUE = {
     task.name: task
     for task in (
-        _task("cola", "CoLA", _COLA, ["matthews_correlation"]),
-        _task("sst2", "SST-2", {"text": "sentence", "label": "label"}, ["accuracy"], group_phrases),
-        _task("mrpc", "MRPC", _MRPC, ["accuracy", "f1"], group_first_texts, symmetric=True),
-        _task("stsb", "STS-B", _pair(*_OF, "score"),
-              ["pearson_correlation", "spearman_correlation"], **_STSB),
-        _task("rte", "RTE", _pair(*_OF, "label"), ["accuracy"], group_first_texts),
+        _task("cola", "CoLA", _COLA, _BINARY, 1063, "1", _MATTHEWS, None),
+        _task("sst2", "SST-2", _SST2, _BINARY, 1821, "1", _ACCURACY, group_phrases),
+        _task("mrpc", "MRPC", _MRPC, _BINARY, 1725, "1", ["accuracy", "f1"], symmetric=True),
+        # Some of QQP's questions hold the end of a line, which breaks their rows in train.tsv.
+        _task("qqp", "QQP", _QQP, _BINARY, 390_965, "0", ["accuracy", "f1"], group_shared,
+              symmetric=True, broken=True, index="id"),
+        _task("stsb", "STS-B", _STSB, (0.0, 5.0), 1379, "2.701", _CORRELATIONS,
+              head=Regressor, symmetric=True),
+        _task("mnli", "MNLI", _MNLI, _THREE, 9796, "entailment", _ACCURACY,
+              dev="dev_matched", test="test_matched", submission="MNLI-m.tsv"),
+        _task("mnli_mm", "MNLI", _MNLI, _THREE, 9847, "entailment", _ACCURACY,
+              dev="dev_mismatched", test="test_mismatched", submission="MNLI-mm.tsv"),
+        _task("qnli", "QNLI", _QNLI, _TWO, 5463, "entailment", _ACCURACY, group_shared),
+        _task("rte", "RTE", _RTE, _TWO, 3000, "entailment", _ACCURACY),
+        _task("wnli", "WNLI", _WNLI, _BINARY, 146, "0", _ACCURACY, group_shared),
+        # What a model of MNLI predicts, so it is trained on MNLI's train set.
+        _task("ax", "diagnostic", _MNLI, _THREE, 1104, "entailment", _MATTHEWS,
+              train="MNLI/train", dev="diagnostic-full", test="diagnostic",
+              submission="AX.tsv", reported=_AX),
     )
 }  # fmt: skip

@@ -59,7 +59,8 @@ class Task:
         metrics: Names and functions `(y_true, y_pred) -> float`, the main one first.
         symmetric: Whether the two texts of a pair have no order, as in paraphrase: encoders that
             read from left to right are then given both.
-        files: The files under the data folder, by split; one file may serve several.
+        files: The files under the data folder, by split; one file may serve several. A test set
+            without public labels is `"unlabelled"`.
         source: Where the data come from.
         licence: Their licence.
     """
@@ -186,17 +187,40 @@ def read_conll(path, word_column=0, tag_column=-1):
     return examples
 
 
-def read_table(
-    path, text, label=None, pair=None, group=None, separator=None, quoted=None, header=None
-):
+def table_rows(path, separator=None, quoted=None, header=None, broken=False):
+    """Rows of a CSV, TSV or JSONL file, one after another.
+
+    Args:
+        path: The file, plain or .gz; its ending tells the format unless `separator` does.
+        separator: `","` or a tab, to override the ending.
+        quoted: Whether fields may be quoted; by default only in CSV (GLUE's TSV files are not).
+        header: The names of the columns of a CSV or TSV whose first line does not give them.
+        broken: Whether a field that is not quoted may hold the end of a line: lines with too few
+            fields are then joined till they make a row.
+
+    Yields:
+        `("file:line", {column: value})`.
+
+    Raises:
+        ValueError: Naming file and line, if a line is malformed.
+    """
+    path = Path(path)
+    ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
+    if separator is None and ending in ("jsonl", "json"):
+        yield from _json_rows(path)
+        return
+    separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
+    quoted = separator == "," if quoted is None else quoted
+    yield from _separated_rows(path, separator, quoted, header, broken)
+
+
+def read_table(path, text, label=None, pair=None, group=None, **options):
     """Examples of a CSV, TSV or JSONL file with named columns.
 
     Args:
         path: The file, plain or .gz; its ending tells the format unless `separator` does.
         text, label, pair, group: Names of columns (of keys, in JSONL).
-        separator: `","` or a tab, to override the ending.
-        quoted: Whether fields may be quoted; by default only in CSV (GLUE's TSV files are not).
-        header: The names of the columns of a CSV or TSV whose first line does not give them.
+        **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
@@ -205,18 +229,10 @@ def read_table(
         ValueError: Naming file and line, if a column is missing, a label is empty, a line is
             malformed or there is no example.
     """
-    path = Path(path)
-    ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
-    if separator is None and ending in ("jsonl", "json"):
-        rows = _json_rows(path)
-    else:
-        separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
-        quoted = separator == "," if quoted is None else quoted
-        rows = _separated_rows(path, separator, quoted, header)
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
     examples = []
-    for where, row in rows:
+    for where, row in table_rows(path, **options):
         missing = [name for name in columns.values() if row.get(name) is None]
         if missing:
             raise ValueError(
@@ -269,7 +285,7 @@ def _json_rows(path):
         yield f"{path}:{number}", row
 
 
-def _separated_rows(path, separator, quoted, header=None):
+def _separated_rows(path, separator, quoted, header, broken):
     read = [0]  # numbers of lines
 
     def lines():
@@ -298,6 +314,9 @@ def _separated_rows(path, separator, quoted, header=None):
             return
         if not row:
             continue
+        while broken and len(row) < len(header) and (more := next(reader, None)) is not None:
+            if more:
+                row = [*row[:-1], f"{row[-1]} {more[0]}", *more[1:]]
         if len(row) != len(header):
             raise ValueError(
                 f"{path}:{first}: Every line needs as many fields as the header, "

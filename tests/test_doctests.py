@@ -6,9 +6,14 @@ import pkgutil
 
 import pytest
 
+import glue_tasks
 import keras_plm
 
-MODULES = sorted(m.name for m in pkgutil.walk_packages(keras_plm.__path__, "keras_plm."))
+MODULES = sorted(
+    module.name
+    for package in (keras_plm, glue_tasks)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -160,7 +160,8 @@ class TestGlue:
             assert all(isinstance(e.label, float) and 0 <= e.label <= 5 for e in parts["test"])
 
     def test_rows(self):
-        assert {name for name, task in TASKS.items() if task.symmetric} == {"mrpc", "stsb"}
+        symmetric = {name for name, task in TASKS.items() if task.symmetric}
+        assert symmetric == {"mrpc", "qqp", "stsb", "sick_r"}
         assert GLUE["stsb"].head is Regressor and GLUE["rte"].head is Classifier
         assert list(GLUE["mrpc"].metrics) == ["accuracy", "f1"]
 

@@ -49,6 +49,19 @@ def test_commands_know_their_flags(line, monkeypatch, capsys):
     assert len(reached) == 1
 
 
+@pytest.mark.parametrize(
+    "line", re.findall(r"^python -m glue_tasks (.+)$", "\n".join(blocks()), re.MULTILINE)
+)
+def test_commands_of_glue_know_their_flags(line, monkeypatch, capsys):
+    import glue_tasks.__main__ as cli
+
+    words, reached = shlex.split(line), []
+    name = "run_submission" if words[0] == "submission" else "run_show"
+    monkeypatch.setattr(cli, name, reached.append)
+    assert cli.main(words) == 0, capsys.readouterr().err
+    assert len(reached) == 1
+
+
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z]+)", "\n".join(blocks()), re.MULTILINE):

@@ -5,7 +5,14 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_plm.task import Example, read_conll, read_parallel, read_table, split_groups
+from keras_plm.task import (
+    Example,
+    read_conll,
+    read_parallel,
+    read_table,
+    split_groups,
+    table_rows,
+)
 
 
 def test_conll_with_documents_and_tabs(tmp_path):
@@ -56,6 +63,21 @@ def test_tables_of_every_format(tmp_path):
         example.group for example in read_table(tmp_path / "b.csv", "text", "label", None, "id")
     ]
     assert groups == [None, "2"]  # no group is no common group
+
+
+def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("id\ttext\tlabel\n1\ta\n\n b\n\tyes\n2\tc\tno\n")
+    rows = list(table_rows(path, broken=True))
+    assert rows == [
+        (f"{path}:2", {"id": "1", "text": "a  b ", "label": "yes"}),
+        (f"{path}:6", {"id": "2", "text": "c", "label": "no"}),
+    ]
+    with pytest.raises(ValueError, match="a.tsv:2: Every line needs as many fields.*2 fields"):
+        list(table_rows(path))
+    path.write_text("id\ttext\n1\ta\n2")
+    with pytest.raises(ValueError, match="a.tsv:3: Every line needs as many fields.*1 fields"):
+        list(table_rows(path, broken=True))
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,14 @@ class FeatureBased(Method):
     def _reads(self):
         return None if self.reader == "linear" else self.reader
 
+    @staticmethod
+    def check_head(head):
+        """Raises for a head that reads no frozen features."""
+        if issubclass(head, MultipleChoice):
+            raise ValueError(
+                "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
+            )
+
     def store_pool(self, head):
         """How features are stored for this reader: pooled, or `None` for one per word."""
         return self.pool if not head.per_word and self.reader == "linear" else None
@@ -122,10 +130,7 @@ class FeatureBased(Method):
         """
         self._placement.check(self._reads, words)
         check_examples(train)
-        if issubclass(head, MultipleChoice):
-            raise ValueError(
-                "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
-            )
+        self.check_head(head)
         labels = labels or head.labels_of(train)
         tokenizer = fitting(tokenizer, encoder)
         pool = self.store_pool(head)

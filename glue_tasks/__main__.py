@@ -1,0 +1,112 @@
+"""GLUE from the command line: `python -m glue_tasks --help`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+VARIABLE = "KERAS_PLM_DATA"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m glue_tasks",
+        description="Says which of GLUE's files are there and how many rows they have; "
+        "`submission` packs predictions for its evaluation server.",
+    )
+    parser.add_argument(
+        "--data",
+        default=os.environ.get(VARIABLE, "data"),
+        metavar="DIR",
+        help=f"the folder in which glue/ lies (default ${VARIABLE}, else data)",
+    )
+    parser.set_defaults(run=run_show)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    add_submission(commands)
+    try:
+        flags = parser.parse_args(arguments)
+        flags.run(flags)
+    except BrokenPipeError:  # as of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, ImportError, OSError) as error:
+        hint = " (KERAS_BACKEND names the backend)" if isinstance(error, ImportError) else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run_show(flags):
+    """A table: a row for each task, how many rows each file has."""
+    from glue_tasks.tasks import GLUE
+
+    if not Path(flags.data).is_dir():
+        raise ValueError(
+            f"No folder {flags.data}. Name the one in which glue/ lies with --data or in "
+            f"{VARIABLE}. Received: data={flags.data!r}"
+        )
+    found = {}  # by file: how many rows; several tasks share MNLI's train file
+    print(f"{'task':9}{'train':>9}{'dev':>9}{'test':>19}  metrics")
+    for task in GLUE.values():
+        cells = []
+        for part in ("train", "test", "unlabelled"):
+            file = task.files[part]
+            if file not in found:
+                found[file] = _count(task, flags.data, part)
+            whole = part != "unlabelled" or found[file] in (None, task.rows)
+            count = "missing" if found[file] is None else f"{found[file]:,}"
+            cells.append(count if whole else f"{count} of {task.rows:,}")
+        train, dev, test = cells
+        print(f"{task.name:9}{train:>9}{dev:>9}{test:>19}  {', '.join(task.metrics)}")
+    for file in (file for file, count in found.items() if count is None):
+        print(f"missing: {Path(flags.data) / file}")
+
+
+def _count(task, data, part):
+    """How many rows an official file has, or `None` where it is missing."""
+    from keras_plm.task import find_file
+
+    try:
+        find_file(data, task.files[part])
+    except ValueError:
+        return None
+    return len(task.read_file(data, part))
+
+
+def add_submission(commands):
+    text = "eleven files of predictions in one zip, as GLUE's evaluation server takes them"
+    parser = commands.add_parser(
+        "submission",
+        help=text,
+        description=f"{text}. The folder of predictions has a file for each task, cola.tsv, "
+        "mnli.tsv, mnli_mm.tsv ..., with the columns index and prediction: a row for each row of "
+        "the official test file, in its order.",
+    )
+    parser.add_argument("--predictions", required=True, metavar="DIR", help="folder of <task>.tsv")
+    parser.add_argument("--out", required=True, metavar="FILE.zip", help="what is sent")
+    parser.add_argument(
+        "--fill",
+        action="store_true",
+        help="give tasks without predictions the commonest label of their train set",
+    )
+    parser.set_defaults(run=run_submission)
+
+
+def run_submission(flags):
+    from glue_tasks.submission import write_submission
+    from glue_tasks.tasks import GLUE
+
+    for name in write_submission(flags.predictions, flags.out, flags.fill):
+        task = GLUE[name]
+        print(
+            f"WARNING: no predictions of {name}: all {task.rows:,} rows of {task.submission} are "
+            f"{task.majority!r}. Its score is no model's, nor is the mean of all tasks.",
+            file=sys.stderr,
+        )
+    print(f"{flags.out}: {', '.join(task.submission for task in GLUE.values())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The GLUE score: nine tasks' results as one number."""
+
+from collections.abc import Mapping
+from numbers import Number
+
+from glue_tasks.tasks import GLUE
+
+# MNLI counts once, and the diagnostic set not at all.
+COUNTED = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
+
+
+def glue_score(scores):
+    """The leaderboard's mean over nine tasks.
+
+    Of a task with two metrics their mean counts, and of MNLI the mean of matched and mismatched.
+    BERT's table 1 has another mean: of eight tasks, without WNLI, with F1 of MRPC and QQP and
+    Spearman's correlation of STS-B alone, and the two of MNLI counted apart.
+
+    Reference: Wang et al. 2018, arXiv 1804.07461, section 3.4 and table 4.
+
+    Args:
+        scores: By task, `cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli`: a number, a pair of
+            numbers, or numbers by metric, as a result file's `metrics` has them; in points or as
+            shares, all alike. `ax` may be there and does not count.
+
+    Raises:
+        ValueError: If a task or one of its metrics is missing, or a name is unknown.
+
+    >>> ones = dict.fromkeys("cola sst2 mnli mnli_mm qnli rte wnli".split(), 1.0)
+    >>> round(glue_score(ones | {"mrpc": (1, 1), "qqp": (1, 1), "stsb": (0.5, 0.6)}), 6)
+    0.95
+    """
+    unknown = [name for name in scores if name not in GLUE]
+    missing = [name for name in (*COUNTED, "mnli_mm") if name not in scores]
+    if unknown or missing:
+        raise ValueError(
+            f"The GLUE score is of {', '.join((*COUNTED, 'mnli_mm'))}; "
+            f"{f'{unknown[0]!r} is none of them' if unknown else f'{missing[0]!r} is missing'}. "
+            f"Received: {', '.join(scores) or 'no score'}"
+        )
+    means = {name: _mean(GLUE[name], scores[name]) for name in (*COUNTED, "mnli_mm")}
+    means["mnli"] = (means["mnli"] + means.pop("mnli_mm")) / 2
+    return sum(means.values()) / len(means)
+
+
+def _mean(task, score):
+    """The mean of a task's metrics."""
+    if isinstance(score, Mapping):
+        found = dict(score)
+    else:
+        values = [score] if isinstance(score, Number) else list(score)
+        same = len(values) == len(task.metrics)
+        found = dict(zip(task.metrics, values, strict=True)) if same else {}
+    if set(found) != set(task.metrics):
+        raise ValueError(
+            f"The score of {task.name} is {' and '.join(task.metrics)}. Received: {score!r}"
+        )
+    return sum(float(value) for value in found.values()) / len(found)

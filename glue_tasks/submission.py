@@ -1,0 +1,184 @@
+"""What GLUE's evaluation server takes: eleven files of predictions in one zip.
+
+A folder of predictions holds a file for each task, named as the task is on the command line
+(`cola.tsv`, `mnli.tsv`, `mnli_mm.tsv`, `ax.tsv` ...), with the columns `index` and `prediction`
+parted by a tab: a row for each row of the official test file, in its order. Labels are written as
+the official files write them, scores as numbers.
+"""
+
+import difflib
+import math
+import os
+import zipfile
+from pathlib import Path
+
+from glue_tasks.tasks import GLUE
+from keras_plm.heads import Regressor
+from keras_plm.task import table_rows
+
+HEADER = "index\tprediction\n"
+
+
+def write_predictions(folder, task, predictions):
+    """Writes a task's file of a folder of predictions, `<task>.tsv`.
+
+    Args:
+        folder: The folder; it is made if it is not there.
+        task: A row of `GLUE`.
+        predictions: One for each row of the official test file, in its order, as `predict` of a
+            head gives them.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: If there are not as many as rows, or one is none of the task's labels, or no
+            number where the task has scores.
+    """
+    path = Path(folder) / f"{task.name}.tsv"
+    predictions = [_written(task, p, f"row {i}") for i, p in enumerate(predictions)]
+    _check_count(task, predictions, task.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, lambda temporary: temporary.write_text(_table(predictions), encoding="utf-8"))
+    return path
+
+
+def read_predictions(folder, task):
+    """A task's predictions as a submission writes them, strings in the order of the test file.
+
+    Scores are rounded to three places and clipped to the task's range.
+
+    Raises:
+        ValueError: If the file is missing; naming file and line, if a line is malformed, out of
+            order, or its prediction is none of the task's; if there are not as many as rows.
+    """
+    path = Path(folder) / f"{task.name}.tsv"
+    predictions = []
+    for i, (where, row) in enumerate(table_rows(path)):
+        if set(row) != {"index", "prediction"}:
+            raise ValueError(
+                f"{path}: The columns of a file of predictions are index and prediction, parted "
+                f"by a tab. Received: {', '.join(row)}"
+            )
+        if row["index"] != str(i):
+            raise ValueError(
+                f"{where}: Predictions stand in the order of the test file, whose rows are "
+                f"numbered from 0: this one is {i}. Received: {row['index']!r}"
+            )
+        predictions.append(_written(task, row["prediction"], where))
+    _check_count(task, predictions, path)
+    return predictions
+
+
+def write_submission(folder, out, fill=False):
+    """Writes the zip that GLUE's evaluation server takes.
+
+    All predictions are read and checked before anything is written, and the file has a temporary
+    name until it is whole.
+
+    Reference: Wang et al. 2018, arXiv 1804.07461, whose server is gluebenchmark.com.
+
+    Args:
+        folder: Of predictions; see `write_predictions` and the top of this file.
+        out: The zip; one that is there is replaced.
+        fill: Whether a task without predictions gets the commonest label of its train set on
+            every row (STS-B: the mean score), so that the server takes the others.
+
+    Returns:
+        The names of the tasks that were filled.
+
+    Raises:
+        ValueError: If a task has no predictions and `fill` is False, if none has, if a file is
+            none of a task's, if predictions are wrong (see `read_predictions`), or if `out` is no
+            zip file in a folder that is there.
+    """
+    folder, out = Path(folder), Path(out)
+    if out.suffix != ".zip" or not out.parent.is_dir() or out.is_dir():
+        raise ValueError(
+            "A submission is a file ending in .zip, in a folder that is there. "
+            f"Received: {str(out)!r}"
+        )
+    filled = [task for task in GLUE.values() if task.name not in _found(folder)]
+    if filled and not fill:
+        raise ValueError(
+            f"A submission has all tasks, and {folder} lacks {filled[0].name}.tsv. Write it with "
+            "`write_predictions`, or fill what is missing with the commonest label: --fill. "
+            f"Received: no predictions of {', '.join(task.name for task in filled)}"
+        )
+    tables = {}
+    for task in GLUE.values():
+        if task in filled:
+            predictions = [_written(task, task.majority, task.name)] * task.rows
+        else:
+            predictions = read_predictions(folder, task)
+        tables[task.submission] = _table(predictions)
+    _replace(out, lambda temporary: _write_zip(temporary, tables))
+    return [task.name for task in filled]
+
+
+def _found(folder):
+    """The names of the tasks whose files are in a folder of predictions."""
+    names = sorted(path.stem for path in folder.glob("*.tsv"))
+    if not names:
+        raise ValueError(
+            f"A folder of predictions holds a file for each task: {', '.join(GLUE)}, each with "
+            f".tsv. Received: {str(folder)!r}, without any"
+        )
+    for name in names:
+        if name not in GLUE:
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), GLUE, n=1)
+            guess = f" Did you mean {near[0]}.tsv?" if near else ""
+            raise ValueError(
+                f"Files of predictions are named by task.{guess} Known: {', '.join(GLUE)}. "
+                f"Received: {folder / name}.tsv"
+            )
+    return names
+
+
+def _written(task, prediction, where):
+    """A prediction as a submission writes it."""
+    if task.head is not Regressor:
+        if str(prediction) not in task.labels:
+            raise ValueError(
+                f"{where}: The labels of {task.name} are {', '.join(task.labels)}. "
+                f"Received: {prediction!r}"
+            )
+        return str(prediction)
+    try:
+        score = float(prediction)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"{where}: {task.name} has numbers as scores. Received: {prediction!r}")
+    low, high = task.labels
+    return f"{min(max(low, score), high):.3f}"
+
+
+def _check_count(task, predictions, where):
+    if len(predictions) != task.rows:
+        raise ValueError(
+            f"{where}: Every row of the official test file has a prediction, {task.rows:,} for "
+            f"{task.name}. Received: {len(predictions):,}"
+        )
+
+
+def _table(predictions):
+    return HEADER + "".join(f"{i}\t{p}\n" for i, p in enumerate(predictions))
+
+
+def _write_zip(path, tables):
+    with zipfile.ZipFile(path, "w") as file:
+        for name, text in tables.items():
+            entry = zipfile.ZipInfo(name)  # dated 1980: equal predictions give equal bytes
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            file.writestr(entry, text)
+
+
+def _replace(path, write):
+    """Writes a file under a temporary name, then renames it; leaves nothing behind on an error."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
