@@ -104,7 +104,9 @@ def best_answers(logits, windows, n=1, max_answer_length=30):
             masks = windows.context_mask(some, length), windows.passage_mask(some, length)
             found = best_spans(starts, ends, *masks, n, max_answer_length)
             shift = (windows.begins[some] - windows.first[some])[:, None]
-            scores[some], first[some], last[some] = found[0], found[1] + shift, found[2] + shift
+            real = found[0] > -np.inf  # what fills up stands at the passage's first token
+            scores[some] = found[0]
+            first[some], last[some] = (np.where(real, at + shift, 0) for at in found[1:])
             at = np.arange(len(some)), windows.null[some]
             null[some] = starts[at] + ends[at]
 

@@ -55,7 +55,7 @@ class Windows:
             )
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
-        _check_tokenizer(tokenizer)
+        check_joint(tokenizer)
         if stride < 1:
             raise ValueError(f"`stride` must be 1 token or more. Received: stride={stride}")
         self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
@@ -226,7 +226,8 @@ def _passage_of(example, i):
     return passage
 
 
-def _check_tokenizer(tokenizer):
+def check_joint(tokenizer):
+    """Raises unless a tokenizer packs two texts in a row with a token for no answer."""
     if not getattr(tokenizer, "joint_pairs", False):
         raise ValueError(
             "Question and passage are read in one row: use an encoder whose tokenizer puts two "

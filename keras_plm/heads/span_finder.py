@@ -9,7 +9,7 @@ from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.spans import Span, best_answers
 from keras_plm.squad import best_threshold
-from keras_plm.windows import MAX_LENGTH, STRIDE, Windows
+from keras_plm.windows import MAX_LENGTH, STRIDE, Windows, check_joint
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -103,6 +103,8 @@ class SpanFinder(Head):
                 "Word vectors stand beside words, and a `SpanFinder` reads tokens: leave `words` "
                 "out. Received: `words`"
             )
+        if tokenizer is not None:
+            check_joint(tokenizer)
         super().__init__(
             encoder,
             labels,
