@@ -14,7 +14,7 @@ from keras_plm.squad import evaluate_squad, write_predictions
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, check_elsewhere, to_numpy
 from tests.test_gpt_transfer import gpt
 from tests.test_squad import question, written
 from tests.test_windows import LETTERS, PAIRS, PIECES, asked
@@ -153,6 +153,7 @@ def test_only_the_passage_and_the_null_position_can_be_chosen():
     wanted = np.swapaxes(hidden @ kernel + bias, 1, 2)
     real = np.broadcast_to(x["answer_mask"][:, None], wanted.shape)
     assert_close(logits[real], wanted[real], atol=1e-4)
+    check_elsewhere(finder, x)
 
 
 def test_the_loss_is_the_mean_of_both_ends():
@@ -181,6 +182,16 @@ def test_fine_tuning(tmp_path):
     assert scores(model, dev, 2) == pytest.approx(100 * model.training_log["dev_score"])
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == model.predict(dev)
+
+
+def test_fine_tuning_in_bfloat16():
+    method = FineTune(**{**FAST, "epochs": 2})
+    model = method.fit(encoder(dtype="mixed_bfloat16"), SpanFinder, PIECES, made_up(32))
+    assert np.isfinite(model.training_log["loss"]).all()
+    assert {str(w.dtype) for w in model.trainable_weights} == {"float32"}
+    assert all(
+        text in e.pair for text, e in zip(model.predict(made_up(5)), made_up(5), strict=True)
+    )
 
 
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
@@ -228,6 +239,7 @@ def test_gpt_reads_the_question_first(tmp_path):
         FeatureBased(**FAST).fit(gpt(), SpanFinder, PAIRS, train)
 
 
+@pytest.mark.plumbing
 def test_the_harness_runs_it(tmp_path, capsys):
     passage = "c a d b e"
     (tmp_path / "squad").mkdir()
