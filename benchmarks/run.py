@@ -426,7 +426,7 @@ class Bench:
 
     def _features(self, run, seed, examples):
         """The features of some examples, read once for all choices of layers."""
-        pool = run.pool if run.reader == "linear" and not self.task.head.per_word else None
+        pool = run.build(run.grid[0], seed).store_pool(self.task.head)
         key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
         if key not in self._stores:
             encoder = self._encoder(run, seed)
@@ -455,9 +455,10 @@ class Bench:
 
 
 def _content(example):
-    """What a result depends on; choices only where there are some, as they came later."""
-    choices = () if example.choices is None else (list(example.choices),)
-    return (example.text, example.pair, example.label, *choices)
+    """What a result depends on; what came later only where there is some."""
+    later = (example.choices, example.starts)
+    lists = [list(values) for values in later if values is not None]
+    return (example.text, example.pair, example.label, *lists)
 
 
 def _curve(log):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.pair_tasks import PAIR_TASKS
 from benchmarks.records import write_text
+from benchmarks.squad import SQUAD
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
 from keras_plm.data import label_names
@@ -167,6 +168,7 @@ TASKS = {
         ),
     ),
     **_row(*PAIR_TASKS),
+    **SQUAD,
 }
 
 
@@ -234,7 +236,8 @@ def checksum(path):
 def write_text_of(task, data, path, split="train"):
     """Writes a task's text without its labels, a sentence a line, for pre-training.
 
-    Words that are given are parted by spaces. Each `group` of examples is a document.
+    Words that are given are parted by spaces. Each `group` of examples is a document; a passage
+    stands once for the questions that follow one another.
 
     Args:
         task: A `Task`.
@@ -245,15 +248,18 @@ def write_text_of(task, data, path, split="train"):
     Returns:
         The number of lines with text.
     """
-    lines, before, count = [], None, 0
+    lines, before, passage, count = [], None, None, 0
     for example in task.read(data, split):
         if example.group != before and lines:
             lines.append("")
         before = example.group
         for text in (example.text, example.pair):
-            if text is not None:
+            # Of SQuAD, the passage of the question before.
+            repeated = text is example.pair and text == passage and example.starts is not None
+            if text is not None and not repeated:
                 text = text if isinstance(text, str) else " ".join(text)
                 lines.append(" ".join(text.split()))
                 count += 1
+        passage = example.pair
     write_text(path, "\n".join(lines) + "\n")
     return count

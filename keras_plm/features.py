@@ -23,6 +23,7 @@ from keras_plm.data import (
     words_of,
 )
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.windows import MAX_LENGTH, Windows
 
 LAYER_CHOICES = {
     # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
@@ -105,6 +106,7 @@ def distinct_choices(encoder):
 # Of what a store holds. 2: a text behind a text of one word has its first word.
 VERSION = 2
 PAIRS = "pairs"  # an empty file that says so
+TOKENS = "tokens"  # no pooling: a vector of each token of questions and their passages
 
 
 def fitting(tokenizer, encoder):
@@ -132,14 +134,17 @@ class FeatureStore:
         counts: (N,) vectors of each example.
         array: (sum of counts, L + 1, D) float16.
         pairs: Whether an example's two vectors are those of two texts that were read apart.
+        windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
+            these, of which a question may have several.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, windows=None):
         folder = Path(folder)
         self.array = np.load(folder / "features.npy", mmap_mode="r")
         self.counts = np.load(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts
         self.pairs = (folder / PAIRS).is_file()
+        self.windows = windows
 
     def __len__(self):
         return len(self.counts)
@@ -154,7 +159,8 @@ class FeatureStore:
             tokenizer: The encoder's.
             examples: A list of `Example`, of texts or of lists of words.
             pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer
-                puts in its row, marks too; `None` for one per word.
+                puts in its row, marks too; `None` for one per word; `"tokens"` for one per token of
+                questions with their passages, in windows of `windows.MAX_LENGTH` tokens at most.
             feature_gb: Largest size, in gigabytes.
 
         Raises:
@@ -163,13 +169,18 @@ class FeatureStore:
                 tokenizer puts in no one row, a feature is beyond float16, or the store would be
                 larger, with its size and what to do.
         """
-        if pool is not None and pool not in POOLINGS:
+        if pool is not None and pool not in (*POOLINGS, TOKENS):
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
+        limit = getattr(encoder, "max_sequence_length", None)
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
-        apart = read_apart(examples, tokenizer)
+        windows, settings = None, ()
+        if pool == TOKENS:
+            windows = Windows(examples, tokenizer, min(limit or MAX_LENGTH, MAX_LENGTH))
+            settings = windows.max_length, windows.stride
+        apart = windows is None and read_apart(examples, tokenizer)
         if apart:
             if pool is None:
                 raise ValueError(
@@ -183,18 +194,20 @@ class FeatureStore:
                     f"Either all examples have a pair or none. Received: example {lone[0]} without"
                 )
         precision = getattr(encoder, "compute_dtype", "float32")
-        key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION)[:24]
+        key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION, *settings)[:24]
         final = Path(folder) / key
         if (final / "features.npy").is_file():
-            return cls(final)
+            return cls(final, windows)
 
-        limit = getattr(encoder, "max_sequence_length", None)
-        rows = [Unlabelled(*text) for text in texts]
-        if apart:  # the two of an example one after the other
-            rows = [Unlabelled(part) for text in texts for part in text]
-        packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
         count = len(encoder.output["layers"])
         counts = np.full(len(examples), 2 if apart else 1, dtype=np.int64)
+        if windows is not None:
+            packed, counts = windows, windows.lengths
+        else:
+            rows = [Unlabelled(*text) for text in texts]
+            if apart:  # the two of an example one after the other
+                rows = [Unlabelled(part) for text in texts for part in text]
+            packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
         if pool is None:
             counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
         shape = (int(counts.sum()), count, encoder.hidden_dim)
@@ -224,7 +237,7 @@ class FeatureStore:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        return cls(final)
+        return cls(final, windows)
 
     @classmethod
     def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0):
@@ -255,6 +268,7 @@ class FeatureStore:
         model = _every_layer(encoder)
         # Windows of one example follow one another.
         sizes = np.ones(len(packed.lengths), dtype=np.int64) if pool else packed.words
+        sizes = packed.lengths if pool == TOKENS else sizes
         begins = np.cumsum(sizes) - sizes
         for i in range(len(source)):
             rows, x = source.rows(i), source[i][0]
@@ -270,6 +284,8 @@ class FeatureStore:
                     continue
                 if pool is None:
                     vectors = layers[b][positions[b, : sizes[row]]]  # (W, L + 1, D)
+                elif pool == TOKENS:
+                    vectors = layers[b, : sizes[row]]  # (T, L + 1, D)
                 else:
                     vectors = _pool(layers[b, x["padding_mask"][b]], pool)[None]
                 highest = np.abs(vectors).max(initial=0)
@@ -316,8 +332,13 @@ class FeatureStore:
             if words is not None:
                 vectors = [words.vectors(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
                 x["words"] = stack_padded(vectors, length)
+            if self.windows is not None:
+                x["answer_mask"] = self.windows.answer_mask(rows, length)
             if targets is None:
                 return x, None, None
+            if self.windows is not None:
+                y = np.stack([targets[row] for row in rows])
+                return x, y, np.ones(y.shape, "float32")
             if np.ndim(targets[0]) == 0:
                 return x, np.array([targets[row] for row in rows]), None
             y = stack_padded([targets[row] for row in rows], length)

@@ -17,13 +17,17 @@ class Example:
 
     Attributes:
         text: A string, or a list of words where labels belong to words.
-        label: A class name, a number, one tag per word, or `None` when unknown.
-        pair: The second text of a pair, or `None`.
+        label: A class name, a number, one tag per word, the answers to a question, or `None` when
+            unknown.
+        pair: The second text of a pair, the passage about which `text` is a question, or `None`.
         choices: Answers or continuations of `text`, of which `label` numbers the right one from 0;
             or `None`.
         group: Examples of one group (phrases of a sentence, sentences of a document) are never
             parted by a split; `None` puts the example in a group of its own.
         where: `file:line` it was read from, for error messages.
+        starts: Where each answer of `label` begins in `pair`, in characters; both are empty where
+            the passage answers nothing. `None` where labels are no answers.
+        id: A name among all examples, as in files of predictions; or `None`.
     """
 
     text: str | Sequence[str]
@@ -32,9 +36,14 @@ class Example:
     group: str | None = None
     where: str = ""
     choices: Sequence[str] | None = None
+    starts: Sequence[int] | None = None
+    id: str | None = None
 
     def __post_init__(self):
         tags, where = self.label, f"{self.where}: " if self.where else ""
+        if self.starts is not None:
+            self._check_answers(where)
+            return
         if tags is None or isinstance(tags, (str, numbers.Number)):  # NumPy's numbers too
             return
         if isinstance(self.text, str):
@@ -46,6 +55,32 @@ class Example:
                 f"{where}Every word needs one tag. "
                 f"Received: {len(self.text)} words and {len(tags)} tags"
             )
+
+    def _check_answers(self, where):
+        if not isinstance(self.pair, str) or not self.pair.strip():
+            raise ValueError(
+                f"{where}A question has a passage, `Example(question, answers, pair=passage)`. "
+                f"Received: pair={self.pair!r}"
+            )
+        if not isinstance(self.label, (list, tuple)) or len(self.label) != len(self.starts):
+            raise ValueError(
+                f"{where}`label` lists the answers, and `starts` where each begins in the passage. "
+                f"Received: label={self.label!r}, starts={self.starts!r}"
+            )
+        for answer, start in zip(self.label, self.starts, strict=True):
+            if not isinstance(answer, str) or not answer.strip():
+                raise ValueError(
+                    f"{where}An answer is a text of one character or more; a question that has "
+                    f"none has label=[] and starts=[]. Received: {answer!r}"
+                )
+            found = None
+            if isinstance(start, numbers.Integral) and start >= 0:
+                found = self.pair[start : start + len(answer)]
+            if found != answer:
+                raise ValueError(
+                    f"{where}An answer stands in its passage at its offset, counted in characters "
+                    f"from 0. Received: {answer!r} at {start}, where the passage has {found!r}"
+                )
 
 
 @dataclass(frozen=True)

@@ -318,7 +318,7 @@ def test_data_says_what_is_there(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 2
     assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
     names = "cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli ax sst5 snli conll2003 wikigold "
-    names += "wnut17 ud_english_ewt scitail sick_e sick_r swag"
+    names += "wnut17 ud_english_ewt scitail sick_e sick_r swag squad squad2"
     assert list(TASKS) == names.split()
 
 

@@ -13,9 +13,9 @@ ROOT = Path(__file__).parent.parent
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
     ["layers"],
-    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots"],
+    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
     ["task", "decoding", "fasttext_files", "weight_files"],
-    ["data", "vector_files", "readouts", "readers"],
+    ["data", "vector_files", "readouts", "readers", "squad", "windows"],
     ["stream_files"],
     ["streams"],
     ["heads", "features", "resume", "cloning"],

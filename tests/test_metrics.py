@@ -172,3 +172,63 @@ def test_bad_translations_are_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match="pip install sacrebleu"):
         metrics.bleu(["a"], ["a"])
+
+
+class TestSquad:
+    """REFERENCE 4.7: computed with the official scripts."""
+
+    @pytest.mark.parametrize(
+        "guess, gold, exact, f1, f1_of_version_2",
+        [
+            ("The Denver Broncos!", "denver broncos", 1, 1, 1),
+            ("Santa Clara", "Santa Clara, California", 0, 0.8, 0.8),
+            ("gold", "Gold themed", 0, 2 / 3, 2 / 3),
+            ("10th and 11th centuries", "the 10th-11th centuries", 0, 1 / 3, 1 / 3),
+            ("U.S.", "US", 1, 1, 1),
+            ("a", "the", 1, 0, 1),
+            ("", "", 1, 0, 1),
+        ],
+    )
+    def test_micro_values(self, guess, gold, exact, f1, f1_of_version_2):
+        for version, wanted in ((1, f1), (2, f1_of_version_2)):
+            assert metrics.squad_exact_match([[gold]], [guess], version) == exact
+            assert metrics.squad_f1([[gold]], [guess], version) == pytest.approx(wanted)
+
+    def test_allennlps_five_questions(self):
+        golds = [
+            "Saint Bernadette Soubirous", "a golden statue of the Virgin Mary", "1882",
+            "Father Julius Nieuwland", "an early wind tunnel",
+        ]  # fmt: skip
+        guesses = ["Saint Bernadette Soubirous", "a", "1882", "Father", "an early wind tunnel"]
+        golds = [[gold] for gold in golds]
+        assert metrics.squad_exact_match(golds, guesses) == pytest.approx(0.6)
+        assert metrics.squad_f1(golds, guesses) == pytest.approx(0.7)
+
+    def test_the_best_gold_answer_counts(self):
+        golds = [["x y z", "x"], ["no", "u v"]]
+        assert metrics.squad_exact_match(golds, ["x", "u w"]) == 0.5
+        assert metrics.squad_f1(golds, ["x", "u w"]) == pytest.approx(0.75)
+
+    def test_golds_of_which_nothing_is_left_do_not_count_in_version_2(self):
+        assert metrics.squad_f1([["the", "cat"]], [""], version=2) == 0.0
+        assert metrics.squad_exact_match([["the", "cat"]], [""], version=1) == 1.0
+        assert metrics.squad_f1([["the"], []], ["", ""], version=2) == 1.0
+        assert metrics.squad_exact_match([[]], ["cat"], version=2) == 0.0
+
+    def test_articles_go_after_punctuation(self):
+        assert metrics.normalize_answer("A.n a-n an, theory") == "theory"
+        assert metrics.normalize_answer("«The» É") == "« » é"  # other than ASCII's stays
+
+    @pytest.mark.parametrize(
+        "golds, guesses, options, match",
+        [
+            ([["a"]], [], {}, "one prediction per truth"),
+            (["a"], ["a"], {}, "list of gold answers and one answer.*'a' and 'a' as question 0"),
+            ([["a"]], [None], {}, "None as question 0"),
+            ([[]], ["a"], {}, "every question has an answer.*version=2"),
+            ([["a"]], ["a"], {"version": "2.0"}, "`version` of SQuAD's rules is 1 or 2"),
+        ],
+    )
+    def test_bad_input(self, golds, guesses, options, match):
+        with pytest.raises(ValueError, match=match):
+            metrics.squad_f1(golds, guesses, **options)

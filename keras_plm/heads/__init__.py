@@ -9,6 +9,15 @@ from keras_plm.heads.classifier import Classifier
 from keras_plm.heads.head import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
+from keras_plm.heads.span_finder import SpanFinder, no_answer_odds
 from keras_plm.heads.tagger import Tagger
 
-__all__ = ["Classifier", "Frozen", "MultipleChoice", "Regressor", "Tagger"]
+__all__ = [
+    "Classifier",
+    "Frozen",
+    "MultipleChoice",
+    "Regressor",
+    "SpanFinder",
+    "Tagger",
+    "no_answer_odds",
+]

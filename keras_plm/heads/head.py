@@ -86,12 +86,14 @@ class Head(FitsBatches, keras.Model):
 
     Attributes:
         per_word: Whether each word has an output, and a label.
+        per_token: Whether each token of a row has an output: of a question with its passage.
         scores: Whether labels are numbers, of which the lowest and highest stand for all.
         encoded: The encoder's inputs and its last layer as symbolic tensors of (B P, T) and
             (B P, T, D), for objectives beside the head's.
     """
 
     per_word = False
+    per_token = False
     scores = False
 
     def __init__(
@@ -152,6 +154,9 @@ class Head(FitsBatches, keras.Model):
                 readout = self.build_pair_readout(
                     features.shape[3:], len(labels), layers, pool, dropout
                 )
+        elif self.per_token:
+            features = ops.stack(chosen, axis=2)  # (B, T, n, D)
+            mask = texts["padding_mask"]
         elif pool is None:
             positions = keras.Input((None,), dtype="int32", name="word_positions")
             inputs["word_positions"] = positions
@@ -166,7 +171,9 @@ class Head(FitsBatches, keras.Model):
             features = ops.stack(vectors, axis=1)  # (B P, n, D)
             features = ops.stack(ops.split(features, rows, axis=0), axis=1)  # (B, P, n, D)
             mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
-        read = {"features": features, "padding_mask": mask}
+        more = self.more_inputs()
+        inputs.update(more)
+        read = {"features": features, "padding_mask": mask, **more}
         if words is not None:
             inputs["vector_ids"] = keras.Input((None,), dtype="int32", name="vector_ids")
             asked = {"token_ids": inputs["vector_ids"], "padding_mask": mask}
@@ -226,7 +233,7 @@ class Head(FitsBatches, keras.Model):
         placement.check(reader, words)
         features = keras.Input((None, *shape), name="features")
         mask = keras.Input((None,), dtype="bool", name="padding_mask")
-        inputs = {"features": features, "padding_mask": mask}
+        inputs = {"features": features, "padding_mask": mask, **cls.more_inputs()}
         vectors = []
         if words is not None:
             inputs["words"] = keras.Input((None, words), name="words")
@@ -252,7 +259,18 @@ class Head(FitsBatches, keras.Model):
         if placement.place != "input":
             x = ops.concatenate([x, combined("output")], axis=-1)
         x = cls.before_output(x, mask, reader, pairs)
-        return Readout(inputs, cls.output_of(x, num_labels, dropout), name="readout")
+        logits = cls.masked(cls.output_of(x, num_labels, dropout), inputs)
+        return Readout(inputs, logits, name="readout")
+
+    @staticmethod
+    def more_inputs():
+        """Inputs of head and readout beside the encoder's and the features."""
+        return {}
+
+    @staticmethod
+    def masked(logits, inputs):
+        """The logits, with those that can never be right out of the way."""
+        return logits
 
     @staticmethod
     def output_of(x, num_labels, dropout):
@@ -275,6 +293,11 @@ class Head(FitsBatches, keras.Model):
     def target(cls, example, labels):
         """What the outputs for an example are to be."""
         return (share_of_range if cls.scores else label_ids)(example, labels)
+
+    @classmethod
+    def targets(cls, examples, labels, windows=None):
+        """What the outputs of all rows are to be, of examples or of their `Windows`."""
+        return [cls.target(example, labels) for example in examples]
 
     @staticmethod
     def default_loss():
@@ -342,7 +365,12 @@ class Head(FitsBatches, keras.Model):
         for rows, outputs in run_on(self, source):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        return self.decode(self.labels, logits, source.source, probabilities)
+        return self.decode(self.labels, logits, source.source, probabilities, **self.choosing)
+
+    @property
+    def choosing(self):
+        """More arguments of `decode`: how this head chooses."""
+        return {}
 
     def _as_examples(self, x, pairs, choices=None):
         if isinstance(x, str):

@@ -1,6 +1,7 @@
 """What the tokenizers on the `tokenizers` package share: packing, padding, files."""
 
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -177,54 +178,71 @@ class SubwordTokenizer:
             raise ValueError(
                 f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
             )
-        begin, end = self._first is not None, self._last is not None
-        between = self._middle is not None and pairs is not None
-        special = begin + between + end
+        special = self.num_special(pairs is not None)
         if max_length is not None and max_length <= special:
             raise ValueError(
                 f"`max_length` must leave room for text beside {special} special "
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
-        first = self._pieces(texts, return_offsets)
-        if pairs is None:
-            second = FlatPieces([()] * len(texts))
-        else:
-            second = self._pieces(list(pairs), return_offsets)
+        first = self.pieces(texts, return_offsets)
+        second = None if pairs is None else self.pieces(list(pairs), return_offsets)
+        if max_length is None:
+            return self.join(first, second)
+        seconds = 0 * first.lengths if second is None else second.lengths
+        kept = cut_longer_first(first.lengths, seconds, max_length - special)
+        parts = [x and x.part(lengths=keep) for x, keep in zip((first, second), kept, strict=True)]
+        encoded = self.join(*parts)
+        encoded.cut = first.lengths + seconds - kept[0] - kept[1]
+        return encoded
 
-        keep_first, keep_second = first.lengths, second.lengths
-        if max_length is not None:
-            room = max_length - special
-            keep_first, keep_second = cut_longer_first(keep_first, keep_second, room)
-        cut = first.lengths + second.lengths - keep_first - keep_second
-        lengths = keep_first + keep_second + special
-        ends = np.cumsum(lengths)
-        starts = ends - lengths
+    def num_special(self, paired=False):
+        """How many special tokens stand in a row of one text, or of two."""
+        between = self._middle is not None and paired
+        return (self._first is not None) + between + (self._last is not None)
+
+    def pieces(self, texts, return_offsets=False):
+        """Texts, or lists of words, as `FlatPieces`, without special tokens, for `join`."""
+        return FlatPieces.of(self._encode(texts, return_offsets), return_offsets)
+
+    def join(self, first, second=None):
+        """Rows of texts, or of pairs of texts, with their special tokens.
+
+        Args:
+            first: `FlatPieces` of N texts.
+            second: Of their N second texts, or `None`.
+
+        Returns:
+            An `Encoded`, with offsets and word ids where `first` has them.
+        """
+        begin, end = self._first is not None, self._last is not None
+        between = self._middle is not None and second is not None
+        seconds = 0 * first.lengths if second is None else second.lengths
+        lengths = first.lengths + seconds + (begin + between + end)
+        starts = np.cumsum(lengths) - lengths
 
         total = int(lengths.sum())
         token_ids = np.full(total, getattr(self, self._last) if end else 0, dtype=np.int32)
         if between:
-            token_ids[starts + begin + keep_first] = getattr(self, self._middle)
+            token_ids[starts + begin + first.lengths] = getattr(self, self._middle)
         segment_ids = np.zeros(total, dtype=np.int32)
+        return_offsets = first.offsets is not None
         word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
         offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
         if begin:
             token_ids[starts] = getattr(self, self._first)
-        starts += begin
-        seconds = starts + keep_first + between
-        for pieces, keep, start in ((first, keep_first, starts), (second, keep_second, seconds)):
-            source = ranges(pieces.starts, keep)
-            target = ranges(start, keep)
+        places = [(first, starts + begin)]
+        if second is not None:
+            places.append((second, starts + begin + first.lengths + between))
+        for pieces, start in places:
+            source = ranges(pieces.starts, pieces.lengths)
+            target = ranges(start, pieces.lengths)
             token_ids[target] = pieces.token_ids[source]
-            if pieces.word_ids is not None:
+            if return_offsets:
                 word_ids[target] = pieces.word_ids[source]
                 offsets[target] = pieces.offsets[source]
-        if pairs is not None:
-            segment_ids[ranges(seconds, keep_second + end)] = 1
-        return Encoded(lengths, token_ids, segment_ids, cut, word_ids, offsets)
-
-    def _pieces(self, texts, offsets):
-        """`FlatPieces` of texts or lists of words, without special tokens."""
-        return FlatPieces.of(self._encode(texts, offsets), offsets)
+        if second is not None:
+            segment_ids[ranges(places[1][1], second.lengths + end)] = 1
+        return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets)
 
     def _encode(self, texts, offsets):
         """Encodings of texts or lists of words, without special tokens."""
@@ -290,7 +308,12 @@ def encode_parts(
 
 
 class FlatPieces:
-    """Lists of ids, one after another in flat arrays."""
+    """Pieces of texts, without special tokens, one text after another in flat arrays.
+
+    Attributes:
+        starts, lengths: (N,) where each text begins, and its number of pieces.
+        token_ids, word_ids, offsets: As in `Encoded`; the last two `None` unless asked for.
+    """
 
     word_ids = offsets = None
 
@@ -337,6 +360,13 @@ class KnownChunks(dict):
 
     def __reduce__(self):
         return KnownChunks, (self.tokenizer,)
+
+    def part(self, rows=slice(None), begin=0, lengths=None):
+        """Some texts, each from its piece `begin` on for `lengths` pieces; copies no piece."""
+        some = copy.copy(self)
+        some.starts = self.starts[rows] + begin
+        some.lengths = self.lengths[rows] - begin if lengths is None else lengths
+        return some
 
 
 class Row(typing.NamedTuple):

@@ -126,9 +126,9 @@ class WordPiece(SubwordTokenizer):
                 lowercase = saved["normalizer"]["lowercase"]
         return cls(vocabulary, lowercase=lowercase)
 
-    def _pieces(self, texts, offsets):
-        if offsets or not all(isinstance(text, str) for text in texts):
-            return super()._pieces(texts, offsets)
+    def pieces(self, texts, return_offsets=False):
+        if return_offsets or not all(isinstance(text, str) for text in texts):
+            return super().pieces(texts, return_offsets)
         found, chain = self._known.__getitem__, itertools.chain.from_iterable
         return FlatPieces([list(chain(map(found, text.split(" ")))) for text in texts])
 

@@ -32,7 +32,7 @@ def compare_layers(
         encoder, tokenizer: The encoder and its tokenizer.
         examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
             a list, parted 70/15/15 by group.
-        head: `Classifier`, `Regressor` or `Tagger`, the class.
+        head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`, the class.
         method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
         choices: Names of choices; by default all that differ, see `distinct_choices`.
         seeds: How many seeds.

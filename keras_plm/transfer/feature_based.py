@@ -8,7 +8,7 @@ import numpy as np
 from keras_plm.batching import run_on
 from keras_plm.cloning import clone
 from keras_plm.data import check_word_vectors
-from keras_plm.features import FeatureStore, fitting, layer_choice, read_apart
+from keras_plm.features import TOKENS, FeatureStore, fitting, layer_choice, read_apart
 from keras_plm.heads import MultipleChoice
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.readers import BiLSTM
@@ -90,7 +90,9 @@ class FeatureBased(Method):
             )
 
     def store_pool(self, head):
-        """How features are stored for this reader: pooled, or `None` for one per word."""
+        """How a `FeatureStore` keeps what this reader reads: `build`'s `pool`."""
+        if head.per_token:
+            return TOKENS
         return self.pool if not head.per_word and self.reader == "linear" else None
 
     def fit(
@@ -126,11 +128,17 @@ class FeatureBased(Method):
             `"mixes"` of layers, where there are any, as `model.mixing_weights()`.
 
         Raises:
-            ValueError: If there is no reader for `words`, or placement "output" has no `words`.
+            ValueError: If there is no reader for `words`, or placement "output" has no `words`;
+                if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `SpanFinder`.
         """
         self._placement.check(self._reads, words)
         check_examples(train)
         self.check_head(head)
+        if head.per_token and words is not None:
+            raise ValueError(
+                "Word vectors stand beside words, and a head of tokens reads none: leave `words` "
+                f"out. Received: `words`, head={head.__name__}"
+            )
         labels = labels or head.labels_of(train)
         tokenizer = fitting(tokenizer, encoder)
         pool = self.store_pool(head)
@@ -147,7 +155,7 @@ class FeatureBased(Method):
             )
             del stores, beside
         options = {} if head.per_word else {"pool": self.pool}
-        if read_apart(train, tokenizer):
+        if not head.per_token and read_apart(train, tokenizer):
             options["pairs"] = "pooled"
         model = head(
             clone(encoder),
@@ -192,7 +200,7 @@ class FeatureBased(Method):
         """Trains the part of a head that reads features, from stores alone.
 
         Args:
-            head: `Classifier`, `Regressor` or `Tagger`, the class.
+            head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`, the class.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
             train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
             words: The stores of word vectors beside them, see `FeatureStore.build_words`.
@@ -224,7 +232,7 @@ class FeatureBased(Method):
             **({"pairs": "pooled"} if stores[0].pairs else {}),
         )
         readout.reader = reader
-        targets = [head.target(example, labels) for example in train]
+        targets = head.targets(train, labels, stores[0].windows)
         source = stores[0].batches(
             choice, targets, words=beside[0], batch_size=self.batch_size, seed=self.seed
         )
@@ -246,7 +254,7 @@ class FeatureBased(Method):
         for rows, outputs in run_on(readout, source):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        return head.decode(labels, logits, _StoredRows(store))
+        return head.decode(labels, logits, store.windows or _StoredRows(store))
 
 
 class _StoredRows:

@@ -138,7 +138,7 @@ class FineTune(Method):
 
         Args:
             encoder: A pre-trained encoder.
-            head: `Classifier`, `Regressor`, `Tagger` or `MultipleChoice`, the class.
+            head: `Classifier`, `Regressor`, `Tagger`, `MultipleChoice` or `SpanFinder`, the class.
             tokenizer: The encoder's.
             train: A list of `Example`.
             dev: Examples on which the best epoch is chosen; without them the last is kept.
@@ -164,7 +164,7 @@ class FineTune(Method):
         options = {} if self.pool is None else {"pool": self.pool}
         if options and head.per_word:
             raise ValueError(
-                "Of words nothing is pooled; leave `pool=None` for a `Tagger`. "
+                "Of words nothing is pooled; leave `pool=None` for this head. "
                 f"Received: pool={self.pool!r}, head={head.__name__}"
             )
         if self.n_transfer is not None:

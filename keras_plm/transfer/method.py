@@ -1,12 +1,14 @@
 """What fine-tuning and features share: a method's settings, how it trains, what it keeps."""
 
 import dataclasses
+import functools
 import numbers
 
 import keras
 import numpy as np
 
 from keras_plm import metrics
+from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay
 
 
@@ -119,8 +121,11 @@ def compile_trained(model, optimizer):
 def default_metric(head, labels):
     """How a head's labels are scored.
 
-    By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans.
+    By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans, answers from
+    a passage by SQuAD's F1.
     """
+    if head.per_token:
+        return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)
     if head.scores:
         return metrics.pearson_correlation
     if not head.per_word:

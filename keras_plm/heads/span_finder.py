@@ -1,0 +1,323 @@
+"""A piece of a passage as the answer to a question."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.heads.head import Head, softmax
+from keras_plm.layers import Dropout
+from keras_plm.metrics import squad_scores
+from keras_plm.spans import Span, best_answers
+from keras_plm.squad import best_threshold
+from keras_plm.windows import MAX_LENGTH, STRIDE, Windows, check_joint
+
+NO_ANSWER = "no answer"  # a label of heads whose questions may have none
+LABELS = ["start", "end"]
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SpanFinder(Head):
+    """Where in a passage the answer to a question begins and ends, if it has one.
+
+    Question and passage are one row, of which every token has two logits. Long passages are read in
+    windows that overlap, see `Windows`. `predict` gives answers as the passage writes them.
+
+    An ordinary Keras model: `compile`, `fit` on `model.batches(examples)`, `evaluate`; examples are
+    `Example(question, answers, pair=passage, starts=starts)`, as `squad.read_squad` reads them.
+
+    Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
+    Differs from the released code: dropout before the output layer; answers are cut from the
+    passage at their tokens' ends, where it goes on to the next space.
+
+    Args:
+        encoder: An encoder that reads two texts in a row, as BERT; fine-tuned in place unless
+            `frozen`. GPT reads the question first.
+        labels: `["start", "end"]`, and behind them `"no answer"` where a passage may have none.
+        tokenizer: The encoder's; needed for `batches` and to predict.
+        layers: A `LayerChoice`; without it the last layer is read.
+        reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row.
+        dropout: Share dropped before the output layer, in training.
+        frozen: If True, only the readout learns; the encoder is made untrainable.
+        readout: A trained one from `build_readout`, to put an encoder under it.
+        words: None; tokens have no word vectors beside them.
+        placement: A `Placement`; its place is `"input"`.
+        max_length: Longest row in tokens; by default 384, or what the encoder reads if that is
+            less.
+        stride: Tokens between the beginnings of windows.
+        max_answer_length: Of answers found, in tokens; those learned may be longer.
+        n_best: How many answers a question has on request.
+        null_threshold: With "no answer": there is none where its score is above that of the best
+            span by more than this. `choose_threshold` finds a good one.
+
+    Call arguments:
+        inputs: The encoder's inputs, and `answer_mask` (B, T), True at the tokens of the passage
+            and at the special token that stands for no answer, BERT's [CLS] or GPT's `_classify_`.
+
+    Returns:
+        (B, 2, T) logits, of start and end; -1e9 where there can be none.
+
+    Raises:
+        ValueError: If `labels` are others, an argument has no meaning, the tokenizer puts no two
+            texts in one row, or there are word vectors.
+    """
+
+    per_word = True
+    per_token = True
+
+    def __init__(
+        self,
+        encoder,
+        labels=tuple(LABELS),
+        tokenizer=None,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        frozen=False,
+        readout=None,
+        words=None,
+        placement=None,
+        max_length=None,
+        stride=STRIDE,
+        max_answer_length=30,  # run_squad.py's, as is the next
+        n_best=20,
+        null_threshold=0.0,
+        name="span_finder",
+    ):
+        limit = getattr(encoder, "max_sequence_length", None)
+        if max_length is None:
+            max_length = min(limit or MAX_LENGTH, MAX_LENGTH)
+        for argument, value in (
+            ("max_length", max_length),
+            ("stride", stride),
+            ("max_answer_length", max_answer_length),
+            ("n_best", n_best),
+        ):
+            if value < 1:
+                raise ValueError(f"`{argument}` must be 1 or more. Received: {argument}={value}")
+        if limit is not None and max_length > limit:
+            raise ValueError(
+                f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
+            )
+        if words is not None:
+            raise ValueError(
+                "Word vectors stand beside words, and a `SpanFinder` reads tokens: leave `words` "
+                "out. Received: `words`"
+            )
+        if tokenizer is not None:
+            check_joint(tokenizer)
+        super().__init__(
+            encoder,
+            labels,
+            tokenizer,
+            layers,
+            None,
+            reader,
+            dropout,
+            frozen,
+            readout,
+            None,
+            placement,
+            name,
+        )
+        self.max_length, self.stride = max_length, stride
+        self.max_answer_length, self.n_best = max_answer_length, n_best
+        self.null_threshold = null_threshold
+
+    @staticmethod
+    def check_labels(labels):
+        if list(labels) not in (LABELS, [*LABELS, NO_ANSWER]):
+            raise ValueError(
+                f"The labels of a `SpanFinder` are {LABELS}, and {NO_ANSWER!r} behind them where "
+                f"questions may have none. Received: labels={labels}"
+            )
+
+    @staticmethod
+    def labels_of(examples):
+        answered = [len(getattr(example, "label", None) or ()) > 0 for example in examples]
+        return LABELS if all(answered) else [*LABELS, NO_ANSWER]
+
+    @classmethod
+    def target(cls, example, labels):
+        """The answers; raises unless they are such as this head finds."""
+        where = f"{example.where}: " if getattr(example, "where", "") else ""
+        if getattr(example, "starts", None) is None:
+            raise ValueError(
+                f"{where}A `SpanFinder` learns answers that stand in a passage: "
+                "`Example(question, answers, pair=passage, starts=starts)`. "
+                f"Received: {example!r:.100}"
+            )
+        if not example.label and NO_ANSWER not in labels:
+            raise ValueError(
+                f"{where}Questions without an answer need a head that knows them: "
+                f"labels={[*LABELS, NO_ANSWER]}. Received: labels={list(labels)}"
+            )
+        return example.label
+
+    @classmethod
+    def targets(cls, examples, labels, windows=None):
+        super().targets(examples, labels)
+        return windows.targets
+
+    @staticmethod
+    def more_inputs():
+        return {"answer_mask": keras.Input((None,), dtype="bool", name="answer_mask")}
+
+    @staticmethod
+    def before_output(x, mask, reader, pairs=False):
+        """A vector (B, T, D) of each token."""
+        return x
+
+    @staticmethod
+    def output_of(x, num_labels, dropout):
+        x = Dropout(dropout, name="dropout")(x)
+        x = keras.layers.Dense(len(LABELS), dtype="float32", name="logits")(x)  # (B, T, 2)
+        return ops.transpose(x, (0, 2, 1))
+
+    @staticmethod
+    def masked(logits, inputs):
+        return ops.where(inputs["answer_mask"][:, None], logits, -1e9)  # (B, 2, T)
+
+    def default_metrics(self):
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def batches(self, examples, **options):
+        """`Batches` of the windows of examples, `batches.source` the `Windows`.
+
+        Args:
+            examples: Questions with their passages.
+            **options: `training`, `batch_size` (32 by default) or `tokens_per_batch`, `max_length`,
+                and other arguments of `Batches`.
+
+        Raises:
+            ValueError: As `Windows`; and if questions have no answer where the head knows of none.
+        """
+        if isinstance(examples, dict):
+            return super().batches(examples, **options)
+        max_length = options.pop("max_length", None) or self.max_length
+        limit = getattr(self.encoder, "max_sequence_length", None)
+        if limit is not None and max_length > limit:
+            raise ValueError(
+                f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
+            )
+        examples = examples if isinstance(examples, str) else list(examples)
+        windows = Windows(examples, self.tokenizer, max_length, self.stride)
+        if windows.targets is not None:
+            self.targets(examples, self.labels, windows)
+        return windows.batches(**options)
+
+    @property
+    def choosing(self):
+        return {
+            "n_best": self.n_best,
+            "max_answer_length": self.max_answer_length,
+            "null_threshold": self.null_threshold,
+        }
+
+    @staticmethod
+    def decode(
+        labels,
+        logits,
+        source,
+        probabilities=False,
+        n_best=20,
+        max_answer_length=30,
+        null_threshold=0.0,
+    ):
+        """Answers of the logits (2, T) of each window.
+
+        Returns:
+            A text of each question, `""` for no answer; with `probabilities` a list of the `n_best`
+            `Span`s of each, best first, and with "no answer" among the labels one more of it.
+        """
+        count = n_best if probabilities else 1
+        scores, first, last, null = best_answers(logits, source, count, max_answer_length)
+        begins, ends = source.offsets(np.arange(len(null))[:, None], first, last).tolist()
+        refuses = NO_ANSWER in labels
+        if not probabilities:
+            none = refuses & (null - scores[:, 0] > null_threshold)
+            return [
+                "" if no else passage[begin[0] : end[0]]
+                for no, passage, begin, end in zip(none, source.passages, begins, ends, strict=True)
+            ]
+        found = []
+        for i, passage in enumerate(source.passages):
+            spans = {}  # by text: the best of equal ones
+            for score, begin, end in zip(scores[i].tolist(), begins[i], ends[i], strict=True):
+                if score > -np.inf:
+                    spans.setdefault(passage[begin:end], (begin, score))
+            if refuses:
+                spans[""] = (-1, float(null[i]))
+            ordered = sorted(spans.items(), key=lambda item: -item[1][1])
+            shares = softmax(np.array([score for _, (_, score) in ordered])).tolist()
+            found.append(
+                [
+                    Span(text, start, score, share)
+                    for (text, (start, score)), share in zip(ordered, shares, strict=True)
+                ]
+            )
+        return found
+
+    def choose_threshold(self, examples):
+        """Sets `null_threshold` to where the answers to these examples have the highest F1.
+
+        Reference: Devlin et al. 2018, section 4.3; the threshold is that of `squad.best_threshold`.
+
+        Args:
+            examples: Questions with and without answers, not those of a test.
+
+        Returns:
+            The F1 with it on these examples, in [0, 1].
+
+        Raises:
+            ValueError: If the head knows no questions without answer.
+        """
+        if NO_ANSWER not in self.labels:
+            raise ValueError(
+                f"A threshold is for a head with {NO_ANSWER!r} among its labels. "
+                f"Received: labels={self.labels}"
+            )
+        for example in examples:
+            self.target(example, self.labels)
+        found = self.predict(list(examples), probabilities=True)
+        answers, odds = no_answer_odds(found)
+        truth = [example.label for example in examples]
+        scores = [f1 for _, f1 in squad_scores(truth, answers, version=2)]
+        answered = [len(label) > 0 for label in truth]
+        best, self.null_threshold = best_threshold(scores, answers, answered, odds)
+        return best
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            **self.choosing,
+            "max_length": self.max_length,
+            "stride": self.stride,
+        }
+        return {k: v for k, v in config.items() if k != "words"}
+
+
+def no_answer_odds(found):
+    """The best spans, and how much higher the score of no answer is, as SQuAD 2.0 is evaluated.
+
+    Args:
+        found: What `SpanFinder.predict(..., probabilities=True)` gives with "no answer".
+
+    Returns:
+        `(texts, odds)`: of each question the best span that is no refusal, and a number that is
+        larger the likelier there is no answer.
+
+    Raises:
+        ValueError: If there is no score of no answer.
+    """
+    texts, odds = [], []
+    for spans in found:
+        null = next((span.score for span in spans if span.text == ""), None)
+        if null is None:
+            raise ValueError(
+                f"These answers are those of a head with {NO_ANSWER!r} among its labels. "
+                f"Received: {spans!r:.80}"
+            )
+        best = next((span for span in spans if span.text != ""), Span("", -1, -np.inf, 0.0))
+        texts.append(best.text)
+        odds.append(null - best.score)
+    return texts, odds

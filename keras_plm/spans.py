@@ -1,0 +1,138 @@
+"""The best answers: spans of tokens by the scores of their two ends.
+
+Shapes: R rows, T tokens, N questions, n spans.
+"""
+
+import typing
+
+import numpy as np
+
+CHUNK = 512  # rows at a time, so that what is computed stays in the cache's reach
+
+
+class Span(typing.NamedTuple):
+    """A piece of a passage as an answer.
+
+    Attributes:
+        text: As the passage has it; `""` says that there is no answer.
+        start: Where it begins, in characters; -1 of no answer.
+        score: The sum of the logits of its two ends.
+        probability: Its share among the spans it was given with.
+    """
+
+    text: str
+    start: int
+    score: float
+    probability: float
+
+
+def best_spans(starts, ends, start_mask, end_mask, n=1, max_answer_length=30):
+    """The n spans (s, e) with the highest starts[s] + ends[e], s <= e < s + max_answer_length.
+
+    All spans are compared, where the original compares those of the 20 best starts and ends. Of
+    equals the one that begins, then the one that ends first.
+
+    Reference: Devlin et al. 2018, section 4.2.
+
+    Args:
+        starts, ends: (R, T) logits.
+        start_mask, end_mask: (R, T) True where a span may begin, and end.
+        n: How many of each row.
+        max_answer_length: In tokens.
+
+    Returns:
+        `(scores, first, last)`, each (R, n), best first; the score is -inf where a row has fewer.
+
+    >>> import numpy as np
+    >>> starts, ends = np.log([[0.4, 0.5, 0.1]]), np.log([[0.3, 0.6, 0.1]])
+    >>> every = np.ones((1, 3), bool)
+    >>> scores, first, last = best_spans(starts, ends, every, every)
+    >>> first.tolist(), last.tolist(), np.exp(scores).round(2).tolist()
+    ([[1]], [[1]], [[0.3]])
+    """
+    rows, length = starts.shape
+    width = min(max_answer_length, length)
+    starts = np.where(start_mask, starts, -np.inf)
+    ends = np.pad(
+        np.where(end_mask, ends, -np.inf), ((0, 0), (0, width - 1)), constant_values=-np.inf
+    )
+    # The best spans are among those that begin at the n starts with the best span each.
+    best = ends[:, :length].copy()
+    for i in range(1, width):
+        np.maximum(best, ends[:, i : i + length], out=best)
+    best += starts
+    chosen = _highest(best, n)  # (R, m) starts
+    scores = np.take_along_axis(starts, chosen, axis=1)[..., None]
+    lasts = chosen[..., None] + np.arange(width)  # (R, m, width)
+    scores = scores + np.take_along_axis(ends, lasts.reshape(rows, -1), axis=1).reshape(lasts.shape)
+    # Starts in the order of the row, so that of equals the first is found first.
+    order = np.argsort(chosen, axis=1)[..., None]
+    chosen = np.take_along_axis(chosen, order[..., 0], axis=1)
+    scores = np.take_along_axis(scores, order, axis=1).reshape(rows, -1)
+    found = _highest(scores, n)  # (R, n)
+    first = np.take_along_axis(chosen, found // width, axis=1)
+    scores = np.take_along_axis(scores, found, axis=1)
+    return _filled(scores, n, -np.inf), _filled(first, n), _filled(first + found % width, n)
+
+
+def best_answers(logits, windows, n=1, max_answer_length=30):
+    """The n best spans of each question, over all its windows, and the score of no answer.
+
+    A span begins in the window where its first token has most context. No answer has the score of
+    the window that is least for it.
+
+    Reference: google-research/bert, run_squad.py, `write_predictions`.
+
+    Args:
+        logits: For each row of `windows` (2, T), of the start and the end.
+        windows: `Windows`.
+        n, max_answer_length: As in `best_spans`.
+
+    Returns:
+        `(scores, first, last, null)`: (N, n) scores, -inf where there are fewer, and tokens of the
+        passage; (N,) scores of no answer.
+    """
+    rows = len(windows)
+    scores = np.empty((rows, n))
+    first, last = np.empty((2, rows, n), dtype=np.int64)
+    null = np.empty(rows)
+    lengths = np.array([row.shape[-1] for row in logits])
+    for length in np.unique(lengths):
+        of_length = np.flatnonzero(lengths == length)
+        for some in np.split(of_length, range(CHUNK, len(of_length), CHUNK)):
+            starts, ends = np.stack([logits[row] for row in some], axis=1)  # (rows, T) each
+            masks = windows.context_mask(some, length), windows.passage_mask(some, length)
+            found = best_spans(starts, ends, *masks, n, max_answer_length)
+            shift = (windows.begins[some] - windows.first[some])[:, None]
+            real = found[0] > -np.inf  # what fills up stands at the passage's first token
+            scores[some] = found[0]
+            first[some], last[some] = (np.where(real, at + shift, 0) for at in found[1:])
+            at = np.arange(len(some)), windows.null[some]
+            null[some] = starts[at] + ends[at]
+
+    # Spans of all windows of a question side by side, best first.
+    count = int(windows.examples_of[-1]) + 1
+    example = np.repeat(windows.examples_of, n)
+    order = np.lexsort((first.ravel(), -scores.ravel(), example))
+    rank = np.arange(len(example)) - np.searchsorted(example, example)  # `example` is ascending
+    kept = rank < n
+    place, order = (example[kept], rank[kept]), order[kept]
+    merged = []
+    for values in (scores, first, last):
+        merged.append(np.empty((count, n), dtype=values.dtype))
+        merged[-1][place] = values.ravel()[order]
+    least = np.full(count, np.inf)
+    np.minimum.at(least, windows.examples_of, null)
+    return (*merged, least)
+
+
+def _highest(values, n):
+    """(R, min(n, T)) where the n highest of each row are, of equals the first ones, best first."""
+    if n == 1:
+        return values.argmax(axis=1)[:, None]
+    return np.argsort(-values, axis=1, kind="stable")[:, :n]
+
+
+def _filled(values, n, value=0):
+    """(R, n): filled up where there are fewer."""
+    return np.pad(values, ((0, 0), (0, n - values.shape[1])), constant_values=value)
