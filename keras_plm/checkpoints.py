@@ -13,7 +13,7 @@ from keras_plm.batching import check_vocabulary
 from keras_plm.bert_files import load_bert, save_bert
 from keras_plm.elmo_files import load_elmo, save_elmo
 from keras_plm.gpt_files import load_gpt, save_gpt
-from keras_plm.hub import load_preset_tokenizer
+from keras_plm.hub import HubEncoder, HubTokenizer, load_hub, load_preset_tokenizer
 from keras_plm.models import (
     BERT,
     GPT,
@@ -45,9 +45,21 @@ __all__ = [
 
 MODELS = {
     kind.__name__: kind
-    for kind in (BERT, ELMo, GPT, NNLM, RecurrentLM, Seq2Seq, Transformer, WordVectors)
+    for kind in (
+        BERT,
+        ELMo,
+        GPT,
+        HubEncoder,
+        NNLM,
+        RecurrentLM,
+        Seq2Seq,
+        Transformer,
+        WordVectors,
+    )
 }
-TOKENIZERS = {kind.__name__: kind for kind in (BytePair, Characters, WordPiece, Words)}
+TOKENIZERS = {
+    kind.__name__: kind for kind in (BytePair, Characters, HubTokenizer, WordPiece, Words)
+}
 
 
 def save(folder, encoder, tokenizer, dtype="float32"):
@@ -105,11 +117,14 @@ def save(folder, encoder, tokenizer, dtype="float32"):
 
 
 def load(folder, dtype=None):
-    """Reads an encoder with its tokenizer: what `save` wrote, or a released BERT or GPT.
+    """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
+
+    A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
 
     Args:
         folder: The folder; or a released model's name, as `"bert_base_uncased"` or
-            `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches.
+            `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches; or a
+            handle that KerasHub finds, as `"kaggle://keras/roberta/keras/roberta_base_en"`.
         dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
 
     Returns:
@@ -119,9 +134,13 @@ def load(folder, dtype=None):
         ImportError: If it takes a package that is not installed.
         ValueError: If a file is missing, unreadable, or does not fit the others.
     """
+    if isinstance(folder, str) and "://" in folder:
+        return load_hub(folder, dtype)
     folder = find_folder(folder)
     reader = _reader(folder)
     if reader is not None:
+        if reader is load_hub:
+            return load_hub(folder, dtype)
         encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
         check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
         return encoder, tokenizer
@@ -134,7 +153,7 @@ def load(folder, dtype=None):
         )
     try:
         config = {k: v for k, v in description["config"].items() if k != "trainable"}
-        encoder = MODELS[kind](**config, dtype=dtype)
+        encoder = MODELS[kind].from_config({**config, "dtype": dtype})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
@@ -154,7 +173,7 @@ def _reader(folder):
         return load_bert if (folder / "bert_config.json").is_file() else None
     config = read_config(folder, "of a model")
     if "registered_name" in config:
-        return load_bert
+        return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
     readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
     return readers.get(config.get("model_type"))
 
@@ -222,6 +241,7 @@ def load_tokenizer(path):
             if name == "vocab.txt":
                 return WordPiece.load(path / name, lowercase)
             kinds = {"BPE": BytePair, "WordLevel": Words, "Characters": Characters}
+            kinds["HubTokenizer"] = HubTokenizer
             return kinds.get(_model_type(path / name), WordPiece).load(path / name)
     raise ValueError(
         "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "

@@ -65,6 +65,7 @@ class SubwordTokenizer:
     _special = {}  # attribute -> special token
     # Attributes of what stands before a text, between two and behind, if anything does.
     _first, _middle, _last = None, None, None
+    _between = 1  # how often the one between two texts stands there
     has_segments = True
     joint_pairs = True  # whether `pack` puts two texts in one row
 
@@ -77,6 +78,11 @@ class SubwordTokenizer:
     def has_cls(self):
         """Whether a [CLS], which stands for the whole text, is before it."""
         return self._first == "cls_id"
+
+    @property
+    def _of_words(self):
+        """What encodes lists of words."""
+        return self._tokenizer
 
     def _set(self, tokenizer):
         self._tokenizer = tokenizer
@@ -178,7 +184,7 @@ class SubwordTokenizer:
                 f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
             )
         begin, end = self._first is not None, self._last is not None
-        between = self._middle is not None and pairs is not None
+        between = self._between if self._middle is not None and pairs is not None else 0
         special = begin + between + end
         if max_length is not None and max_length <= special:
             raise ValueError(
@@ -203,7 +209,8 @@ class SubwordTokenizer:
         total = int(lengths.sum())
         token_ids = np.full(total, getattr(self, self._last) if end else 0, dtype=np.int32)
         if between:
-            token_ids[starts + begin + keep_first] = getattr(self, self._middle)
+            middle = ranges(starts + begin + keep_first, np.full(len(texts), between))
+            token_ids[middle] = getattr(self, self._middle)
         segment_ids = np.zeros(total, dtype=np.int32)
         word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
         offsets = np.zeros((total, 2), dtype=np.int32) if return_offsets else None
@@ -237,7 +244,7 @@ class SubwordTokenizer:
                 encode_batch = self._tokenizer.encode_batch
             return encode_batch(texts, add_special_tokens=False)
         texts = [list(words) for words in texts]
-        rows = self._tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        rows = self._of_words.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
         for i, row in enumerate(rows):
             if len(set(row.word_ids)) < len(texts[i]):
                 rows[i] = with_empty_words(row, len(texts[i]), self.unk_id)
