@@ -327,7 +327,7 @@ def save_bert(folder, model, tokenizer=None):
 def _kind(model):
     """The row of `HEADS` that a model is, `None` of an encoder."""
     encoder = getattr(model, "encoder", model)
-    if not isinstance(encoder, BERT) or not isinstance(model, (BERT, MaskedLM, Classifier, Tagger)):
+    if type(encoder) is not BERT or type(model) not in (BERT, MaskedLM, Classifier, Tagger):
         over = "" if encoder is model else f" over {type(encoder).__name__}"
         raise ValueError(
             "`save_bert` writes a BERT, or a MaskedLM, Classifier or Tagger over one. "

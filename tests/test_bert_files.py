@@ -9,7 +9,7 @@ import pytest
 
 from keras_plm.checkpoints import load_bert, load_tokenizer, save_bert
 from keras_plm.features import LAYER_CHOICES
-from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads import Classifier, Regressor, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece, Words
@@ -468,6 +468,7 @@ class TestSaves:
         for model, match in (
             (GPT(13, **SIZE), "Received: GPT"),
             (Classifier(GPT(13, **SIZE), LABELS), "Received: Classifier over GPT"),
+            (Regressor(encoder, (0, 5)), "Received: Regressor over BERT"),
             (BERT(13, **SIZE, pre_norm=True), "pre_norm=True"),
             (Classifier(encoder, LABELS, pool="mean"), "pool='mean'"),
             (Tagger(frozen, LABELS, layers=LAYER_CHOICES["last"], frozen=True), "layer_choice="),

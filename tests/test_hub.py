@@ -144,7 +144,7 @@ def test_says_that_keras_hub_is_needed(monkeypatch):
         lambda: load_hub("roberta_base_en"),
         lambda: HubTokenizer.of(None),
     ):
-        with pytest.raises(ImportError, match="pip install keras-hub"):
+        with pytest.raises(ImportError, match="pip install 'keras-plm.hub.'"):
             call()
 
 

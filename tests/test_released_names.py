@@ -99,7 +99,7 @@ def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
     with pytest.raises(ValueError, match="No such folder.*Did you mean 'bert_base_uncased'"):
         keras_plm.load("bert_bse_uncased")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match="'a/b', and finding.*pip install huggingface_hub"):
+    with pytest.raises(ImportError, match="'a/b', and finding.*huggingface_hub: pip install"):
         load_bert("a/b")
 
 
