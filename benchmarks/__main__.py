@@ -526,14 +526,14 @@ def add_generate(commands):
 
 
 def run_generate(flags):
-    from keras_plm.checkpoints import read_encoder
+    import keras_plm
     from keras_plm.decoding import generate, greedy, sample
 
     options = {"strategy": greedy}
     if not flags.greedy:
         names = ("temperature", "top_k", "top_p", "seed")
         options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
-    encoder, tokenizer = read_encoder(flags.encoder)
+    encoder, tokenizer = keras_plm.load(flags.encoder)
     texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.tokens, **options)
     print("\n\n".join(texts))
 

@@ -6,6 +6,8 @@ import re
 import keras
 import numpy as np
 
+from keras_plm.optimization import AT_TOP
+
 
 def clone(encoder, **changes):
     """A trainable copy of an encoder with the same weights.
@@ -52,7 +54,7 @@ def transferred(encoder, count):
     copy.trainable = True
     for new, old in zip(copy.weights, encoder.weights, strict=True):
         layer = re.search(r"(?:block|layer)_(\d+)/", old.path)
-        on_top = re.search(r"(?:pooler|final_norm)/", old.path)
+        on_top = AT_TOP.search(old.path)
         depth = layers if on_top else int(layer[1]) + 1 if layer else 0
         if depth <= count:
             new.assign(old)

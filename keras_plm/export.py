@@ -9,7 +9,6 @@ import keras
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.tokenizers import WordPiece
 
-
 # Punctuation and ideographs, each a word: google-research/bert, tokenization.py.
 ALONE = (
     r"[!-/:-@\[-`{-~\p{P}"

@@ -10,6 +10,7 @@ import numpy as np
 from keras_plm.batching import check_vocabulary
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
+from keras_plm.released_names import find_folder
 from keras_plm.weight_files import assign, read_config, read_weights
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu"}
@@ -25,15 +26,17 @@ PARTS = {  # ours: theirs
 }
 
 
-def load_gpt(path, head=None, num_heads=12):
+def load_gpt(path, head=None, num_heads=12, dtype=None):
     """A GPT or GPT-2 that Hugging Face's `transformers` saved, or OpenAI's released GPT.
 
     Args:
-        path: A folder with `config.json` and `model.safetensors`, of model type `openai-gpt` or
-            `gpt2`; or with `params_shapes.json` and `params_0.npy` ... as
-            openai/finetune-transformer-lm keeps them.
+        path: A folder, or a released model's name as in `keras_plm.load`, with `config.json` and
+            `model.safetensors`, of model type `openai-gpt` or `gpt2`; or with
+            `params_shapes.json` and `params_0.npy` ... as openai/finetune-transformer-lm keeps
+            them.
         head: `None` for the encoder, `"pretraining"` for a `CausalLM` around it.
         num_heads: Of OpenAI's files alone, which do not tell.
+        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
 
     Returns:
         A `GPT`, or a `CausalLM`. Its one dropout is the folder's `resid_pdrop`.
@@ -42,17 +45,17 @@ def load_gpt(path, head=None, num_heads=12):
         ValueError: If a file is missing, a setting is one that `GPT` has not, or the weights do not
             fit it.
     """
-    path = Path(path)
     if head not in (None, "pretraining"):
         raise ValueError(f"`head` must be None or 'pretraining'. Received: {head!r}")
+    path = find_folder(path)
     if (path / "params_shapes.json").is_file():
-        encoder = _load_slices(path, num_heads)
+        encoder = _load_slices(path, num_heads, dtype)
     else:
-        encoder = _load_folder(path)
+        encoder = _load_folder(path, dtype)
     return encoder if head is None else CausalLM(encoder)
 
 
-def _load_folder(path):
+def _load_folder(path, dtype):
     config = read_config(path, "of a Hugging Face GPT")
     kind = config.get("model_type")
     if kind not in ("openai-gpt", "gpt2"):
@@ -91,6 +94,7 @@ def _load_folder(path):
         pre_norm=second,
         initializer_range=config.get("initializer_range", 0.02),
         norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+        dtype=dtype,
     )
     file = path / "model.safetensors"
     released = {n.removeprefix("transformer."): a for n, a in read_weights(file).items()}
@@ -124,7 +128,7 @@ def _names(encoder):
     return names
 
 
-def _load_slices(path, num_heads):
+def _load_slices(path, num_heads, dtype):
     """openai/finetune-transformer-lm: one flat array, cut in ten, its shapes beside it."""
     file = path / "params_shapes.json"
     shapes = [tuple(shape) for shape in json.loads(file.read_text())]
@@ -155,6 +159,7 @@ def _load_slices(path, num_heads):
         hidden_dim=tokens.shape[1],
         intermediate_dim=blocks_of[6].shape[-1],
         max_sequence_length=positions.shape[0],
+        dtype=dtype,
     )
     names = [name for name in _names(encoder) if "embedding" not in name]
     weights = {"token_embedding/embeddings": tokens, "position_embedding/embeddings": positions}

@@ -386,6 +386,10 @@ class AdamW(keras.optimizers.Optimizer):
         }
 
 
+# Weights above the last layer: ours, and KerasHub's.
+AT_TOP = re.compile(r"(?:pooler|final_norm|pooled_dense)/|^layer_norm/")
+
+
 def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
     """`AdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
 
@@ -418,7 +422,7 @@ def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
     depths = {}
     for weight in getattr(model, "encoder", model).trainable_weights:
         layer = re.search(r"(?:block|layer)_(\d+)/", weight.path)
-        at_top = re.search(r"(?:pooler|final_norm)/", weight.path)
+        at_top = AT_TOP.search(weight.path)
         depths[weight.path] = None if at_top else int(layer[1]) + 1 if layer else 0
     top = max((depth for depth in depths.values() if depth is not None), default=0)
     groups = {

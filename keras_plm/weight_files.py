@@ -1,6 +1,10 @@
-"""Folders of a configuration and safetensors weights, read with care."""
+"""Folders of a configuration and weights, safetensors or torch's, read with care."""
 
 import json
+from pathlib import Path
+
+# What Hugging Face calls the weights of a folder, the better format first.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_config(folder, kind):
@@ -9,6 +13,11 @@ def read_config(folder, kind):
         raise ValueError(f"No such folder. Received: {str(folder)!r}")
     if not path.is_file():
         raise ValueError(f"No config.json {kind} in this folder. Received: {str(folder)!r}")
+    return read_object(path)
+
+
+def read_object(path):
+    """A JSON object of a file."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -20,6 +29,7 @@ def read_config(folder, kind):
 
 def read_weights(path):
     """The arrays of a safetensors file, float32."""
+    import ml_dtypes  # noqa: F401 - with it NumPy knows bfloat16
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -31,6 +41,70 @@ def read_weights(path):
         raise ValueError(
             f"{path} is not a whole safetensors file; was its copy interrupted? Received: {error}"
         ) from error
+
+
+def read_torch_weights(path):
+    """The arrays of a file that `torch.save` wrote, float32; code in it is refused, not run.
+
+    Raises:
+        ImportError: If torch is not installed.
+        ValueError: If the file is missing, damaged, or holds anything but tensors by name.
+    """
+    if not path.is_file():
+        raise ValueError(f"No file {path}. Received: {str(path)!r}")
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"{path} is one of torch's, which reads it under every backend: pip install torch. Or "
+            "let `transformers` write model.safetensors in its place."
+        ) from error
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
+    except Exception as error:  # torch's and pickle's own are many
+        reason = str(error).split("\n")[0]
+        raise ValueError(
+            f"{path} must hold tensors by name and nothing else: code in such a file is never run. "
+            f"Received: {type(error).__name__}, {reason}"
+        ) from error
+
+
+def read_hugging_face_weights(folder):
+    """The arrays of a folder as Hugging Face keeps them, whole or in shards; and the file's path.
+
+    Read are `model.safetensors`, else `pytorch_model.bin`, else the index of either's shards.
+
+    Raises:
+        ImportError: If torch is needed and not installed.
+        ValueError: If there are none, or a file is missing or damaged.
+    """
+    readers = dict(zip(WEIGHTS, (read_weights, read_torch_weights), strict=True))
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            return read(folder / name), folder / name
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            arrays = {}
+            for shard in _shards(index):
+                arrays |= read(folder / shard)
+            return arrays, index
+    raise ValueError(
+        f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor the index of either's shards. "
+        f"Received: {str(folder)!r}"
+    )
+
+
+def _shards(index):
+    """The files that an index names, each once."""
+    named = read_object(index).get("weight_map")
+    shards = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
+    # An index leads to no file outside its folder.
+    if not shards or any(Path(shard).name != shard for shard in shards):
+        raise ValueError(
+            f"{index} must name files beside it in its `weight_map`. Received: {shards[:3]}"
+        )
+    return shards
 
 
 def assign(variables, weights, path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.checkpoints import average_weights, load_bert, load_tokenizer
+from keras_plm.checkpoints import average_weights, load_tokenizer, save_bert
 from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair, WordPiece
 from tests.checks import assert_close, to_numpy
@@ -92,7 +92,7 @@ class TestOurs:
         with pytest.raises(ValueError, match="is not JSON"):
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
-            keras_plm.load(damage("config.json", b'{"model_type": "bert"}'))
+            keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))
         with pytest.raises(ValueError, match="was its copy interrupted"):
             keras_plm.load(damage("model.safetensors", b"\x10\x00"))
         with pytest.raises(ValueError, match="WordPiece model"):
@@ -147,127 +147,7 @@ def test_every_backend_reads_the_folder_alike(backend, tmp_path):
             np.testing.assert_allclose(found[name], to_numpy(array), atol=1e-5)
 
 
-@pytest.fixture(params=[{}, {"layer_norm_eps": 1e-2, "hidden_act": "relu"}], ids=str)
-def peer(request, tmp_path):
-    """A random BERT of `transformers`, saved as it saves one."""
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=13,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=9,
-        initializer_range=0.5,  # so that every weight matters
-        **request.param,
-    )
-    model = transformers.BertForPreTraining(config).eval()
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, 0.5, 0.5)
-    model.save_pretrained(tmp_path / "hf")
-    return model, tmp_path / "hf"
-
-
-def peer_inputs():
-    import torch
-
-    arrays = inputs()
-    return {
-        "input_ids": torch.tensor(arrays["token_ids"]).long(),
-        "token_type_ids": torch.tensor(arrays["segment_ids"]).long(),
-        "attention_mask": torch.tensor(arrays["padding_mask"]).long(),
-    }
-
-
-class TestHuggingFace:
-    def test_encoder_agrees_with_transformers(self, peer):
-        import torch
-
-        model, folder = peer
-        with torch.no_grad():
-            theirs = model.bert(**peer_inputs(), output_hidden_states=True)
-        ours = load_bert(folder)(inputs())
-        real = inputs()["padding_mask"]
-        for a, b in zip(ours["layers"], theirs.hidden_states, strict=True):
-            np.testing.assert_allclose(to_numpy(a)[real], b.numpy()[real], atol=1e-5, rtol=1e-5)
-        np.testing.assert_allclose(
-            to_numpy(ours["pooled"]), theirs.pooler_output.numpy(), atol=1e-5
-        )
-
-    def test_pretraining_heads_agree_with_transformers(self, peer):
-        import torch
-
-        model, folder = peer
-        with torch.no_grad():
-            theirs = model(**peer_inputs())
-        positions = np.array([[1, 4], [0, 2], [3, 3]], "int32")
-        ours = load_bert(folder, head="pretraining")({**inputs(), "masked_positions": positions})
-        wanted = np.take_along_axis(theirs.prediction_logits.numpy(), positions[..., None], 1)
-        np.testing.assert_allclose(to_numpy(ours["masked_lm"]), wanted, atol=2e-5, rtol=1e-5)
-        np.testing.assert_allclose(
-            to_numpy(ours["next_sentence"]), theirs.seq_relationship_logits.numpy(), atol=2e-5
-        )
-
-    def test_a_bare_encoder_without_pooler_loads_too(self, peer, tmp_path):
-        import transformers
-
-        model, whole = peer
-        bare = transformers.BertModel(model.config, add_pooling_layer=False)
-        bare.load_state_dict(model.bert.state_dict(), strict=False)
-        bare.save_pretrained(tmp_path / "bare")
-        ours, wanted = load_bert(tmp_path / "bare"), load_bert(whole)
-        named = {w.path: w for w in wanted.weights if "pooler" not in w.path}
-        for w in ours.weights:
-            if w.path in named:
-                assert_close(w, named[w.path], atol=0)
-        assert len(named) == len(ours.weights) - 2
-
-    def test_gamma_and_beta_are_read_as_weight_and_bias(self, peer):
-        from safetensors.numpy import load_file, save_file
-
-        _, folder = peer
-        wanted = to_numpy(load_bert(folder)(inputs())["sequence"])
-        arrays = load_file(folder / "model.safetensors")
-        renamed = {
-            n.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-                "LayerNorm.bias", "LayerNorm.beta"
-            ): a
-            for n, a in arrays.items()
-        }
-        save_file(renamed, folder / "model.safetensors")
-        assert_close(load_bert(folder)(inputs())["sequence"], wanted, atol=0)
-
-    def test_bad_folders_are_explained(self, peer, tmp_path):
-        _, folder = peer
-        config = json.loads((folder / "config.json").read_text())
-
-        def changed(**fields):
-            (folder / "config.json").write_text(json.dumps(config | fields))
-            return folder
-
-        with pytest.raises(ValueError, match="`head` must be"):
-            load_bert(folder, head="other")
-        with pytest.raises(ValueError, match="`hidden_act` must be one of.*'swish'"):
-            load_bert(changed(hidden_act="swish"))
-        with pytest.raises(ValueError, match="looks both ways.*is_decoder=True"):
-            load_bert(changed(is_decoder=True))
-        with pytest.raises(ValueError, match="not that of a BERT.*'roberta'"):
-            load_bert(changed(model_type="roberta"))
-        with pytest.raises(ValueError, match="config.json is not whole.*'vocab_size'"):
-            (folder / "config.json").write_text('{"model_type": "bert", "hidden_act": "gelu"}')
-            load_bert(folder)
-        with pytest.raises(ValueError, match="no 'encoder.layer.2"):
-            load_bert(changed(num_hidden_layers=3))
-        with pytest.raises(ValueError, match="No config.json of a Hugging Face BERT"):
-            load_bert(tmp_path)
-        changed()
-        (folder / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match="No file .*model.safetensors"):
-            load_bert(folder)
-
+class TestOthers:
     def test_tokenizers_of_a_folder(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "Paris", "paris"]))
         (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -275,6 +155,18 @@ class TestHuggingFace:
         (tmp_path / "vocab.txt").unlink()
         with pytest.raises(ValueError, match="No tokenizer.json, vocab.txt"):
             load_tokenizer(tmp_path)
+
+    def test_released_models_come_with_their_tokenizers(self, tmp_path):
+        encoder = BERT(13, **SIZE)
+        save_bert(tmp_path / "bert", encoder, TOKENIZER)
+        again, tokenizer = keras_plm.load(tmp_path / "bert", dtype="mixed_bfloat16")
+        assert again.compute_dtype == "bfloat16"
+        assert_close(again.get_weights(), encoder.get_weights(), atol=0)
+        assert tokenizer.get_config() == TOKENIZER.get_config()
+        WordPiece([*TOKENIZER.vocabulary, "more"]).save(tmp_path / "bert" / "tokenizer.json")
+        (tmp_path / "bert" / "vocab.txt").unlink()
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.load(tmp_path / "bert")
 
 
 class TestTranslators:

@@ -14,14 +14,15 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
-    ["task", "decoding", "fasttext_files", "weight_files"],
+    ["task", "decoding", "fasttext_files", "weight_files", "released_names"],
     ["data", "vector_files", "readouts", "readers", "squad", "windows"],
     ["stream_files"],
     ["streams"],
     ["heads", "features", "resume", "cloning"],
     ["models"],
     ["pretraining"],
-    ["elmo_files", "gpt_files"],
+    ["bert_formats"],
+    ["elmo_files", "gpt_files", "bert_files", "hub"],
     ["checkpoints", "export"],
     ["transfer"],
 ]

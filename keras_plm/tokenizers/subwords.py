@@ -66,6 +66,7 @@ class SubwordTokenizer:
     _special = {}  # attribute -> special token
     # Attributes of what stands before a text, between two and behind, if anything does.
     _first, _middle, _last = None, None, None
+    _between = 1  # how often the one between two texts stands there
     has_segments = True
     joint_pairs = True  # whether `pack` puts two texts in one row
 
@@ -78,6 +79,11 @@ class SubwordTokenizer:
     def has_cls(self):
         """Whether a [CLS], which stands for the whole text, is before it."""
         return self._first == "cls_id"
+
+    @property
+    def _of_words(self):
+        """What encodes lists of words."""
+        return self._tokenizer
 
     def _set(self, tokenizer):
         self._tokenizer = tokenizer
@@ -197,7 +203,7 @@ class SubwordTokenizer:
 
     def num_special(self, paired=False):
         """How many special tokens stand in a row of one text, or of two."""
-        between = self._middle is not None and paired
+        between = self._between if self._middle is not None and paired else 0
         return (self._first is not None) + between + (self._last is not None)
 
     def pieces(self, texts, return_offsets=False):
@@ -215,7 +221,7 @@ class SubwordTokenizer:
             An `Encoded`, with offsets and word ids where `first` has them.
         """
         begin, end = self._first is not None, self._last is not None
-        between = self._middle is not None and second is not None
+        between = self._between if self._middle is not None and second is not None else 0
         seconds = 0 * first.lengths if second is None else second.lengths
         lengths = first.lengths + seconds + (begin + between + end)
         starts = np.cumsum(lengths) - lengths
@@ -223,7 +229,8 @@ class SubwordTokenizer:
         total = int(lengths.sum())
         token_ids = np.full(total, getattr(self, self._last) if end else 0, dtype=np.int32)
         if between:
-            token_ids[starts + begin + first.lengths] = getattr(self, self._middle)
+            middle = ranges(starts + begin + first.lengths, np.full(len(starts), between))
+            token_ids[middle] = getattr(self, self._middle)
         segment_ids = np.zeros(total, dtype=np.int32)
         return_offsets = first.offsets is not None
         word_ids = np.full(total, -1, dtype=np.int32) if return_offsets else None
@@ -259,7 +266,7 @@ class SubwordTokenizer:
                 encode_batch = self._tokenizer.encode_batch
             return encode_batch(texts, add_special_tokens=False)
         texts = [list(words) for words in texts]
-        rows = self._tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        rows = self._of_words.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
         for i, row in enumerate(rows):
             if len(set(row.word_ids)) < len(texts[i]):
                 rows[i] = with_empty_words(row, len(texts[i]), self.unk_id)

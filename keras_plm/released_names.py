@@ -1,0 +1,93 @@
+"""Names of released models to folders on this machine."""
+
+import difflib
+import re
+from pathlib import Path
+
+# Our names, and those that `huggingface_hub` knows. The four small ones are of Turc et al. 2019.
+NAMES = {
+    "bert_tiny_uncased": "google/bert_uncased_L-2_H-128_A-2",
+    "bert_mini_uncased": "google/bert_uncased_L-4_H-256_A-4",
+    "bert_small_uncased": "google/bert_uncased_L-4_H-512_A-8",
+    "bert_medium_uncased": "google/bert_uncased_L-8_H-512_A-8",
+    "bert_base_uncased": "google-bert/bert-base-uncased",
+    "bert_base_cased": "google-bert/bert-base-cased",
+    "bert_base_multilingual_cased": "google-bert/bert-base-multilingual-cased",
+    "bert_large_uncased": "google-bert/bert-large-uncased",
+    "bert_large_cased": "google-bert/bert-large-cased",
+    "gpt": "openai-community/openai-gpt",
+    "gpt2": "openai-community/gpt2",
+}
+FILES = [
+    "config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "model.weights.h5",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "assets/tokenizer/*",
+]
+OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # where no others are
+
+
+def find_folder(path):
+    """The folder of a path, or of a released model's name.
+
+    A name is looked for in the cache of `huggingface_hub` first, and fetched if it is not there.
+
+    Args:
+        path: A folder; or a string, one of `NAMES` or `"organisation/model"`.
+
+    Raises:
+        ImportError: If it is a name and huggingface_hub is not installed.
+        ValueError: If it is neither, or the model cannot be had.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    # A path that begins with a folder of this machine was meant as one.
+    is_name = isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path)
+    if path not in NAMES and (not is_name or folder.parent.exists()):
+        close = difflib.get_close_matches(str(path), NAMES, n=1)
+        raise ValueError(
+            f"No such folder, and no released model of this name. "
+            f"{f'Did you mean {close[0]!r}? ' if close else ''}Known: {', '.join(NAMES)}, and "
+            f"'organisation/model'. Received: {str(path)!r}"
+        )
+    return _fetch(NAMES.get(path, path))
+
+
+def _fetch(name):
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ImportError(
+            f"There is no folder {name!r}, and finding a released model by its name needs the "
+            "package huggingface_hub: pip install 'keras-plm[hub]'."
+        ) from error
+    reason = None
+    for here in (True, False):
+        for files in (FILES, OLD_FILES):
+            try:
+                found = snapshot_download(name, allow_patterns=files, local_files_only=here)
+            except Exception as error:  # of the network, of the cache, of the name: many kinds
+                reason = error
+                break
+            if _is_whole(Path(found)):
+                return Path(found)
+            reason = f"neither model.safetensors nor pytorch_model.bin among its files, {found}"
+    raise ValueError(
+        f"{name!r} is not in huggingface_hub's cache and could not be fetched: is the name right "
+        "and the network there? With its files in a folder, give that folder's path. "
+        f"Received: {reason}"
+    )
+
+
+def _is_whole(folder):
+    patterns = ("model*.safetensors", "pytorch_model*.bin", "model.weights.h5")
+    return (folder / "config.json").is_file() and any(
+        any(folder.glob(pattern)) for pattern in patterns
+    )
