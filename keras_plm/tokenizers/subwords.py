@@ -343,6 +343,13 @@ class FlatPieces:
             pieces.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
         return pieces
 
+    def part(self, rows=slice(None), begin=0, lengths=None):
+        """Some texts, each from its piece `begin` on for `lengths` pieces; copies no piece."""
+        some = copy.copy(self)
+        some.starts = self.starts[rows] + begin
+        some.lengths = self.lengths[rows] - begin if lengths is None else lengths
+        return some
+
 
 KNOWN = 2**20  # pieces of text that are kept at most
 
@@ -367,13 +374,6 @@ class KnownChunks(dict):
 
     def __reduce__(self):
         return KnownChunks, (self.tokenizer,)
-
-    def part(self, rows=slice(None), begin=0, lengths=None):
-        """Some texts, each from its piece `begin` on for `lengths` pieces; copies no piece."""
-        some = copy.copy(self)
-        some.starts = self.starts[rows] + begin
-        some.lengths = self.lengths[rows] - begin if lengths is None else lengths
-        return some
 
 
 class Row(typing.NamedTuple):
