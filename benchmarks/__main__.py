@@ -25,7 +25,9 @@ def main(arguments=None):
     try:
         for add in (add_demo, add_prepare, add_pretrain, add_vectors, add_run, add_layers):
             add(commands)
-        for add in (add_data, add_generate, add_encoders, add_report, add_speed):
+        for add in (add_data, add_predict, add_export, add_generate, add_encoders):
+            add(commands)
+        for add in (add_report, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -300,6 +302,7 @@ def open_bench(flags, progress=None):
         flags.features,
         flags.feature_gb,
         progress,
+        getattr(flags, "keep", None),
     )
 
 
@@ -330,6 +333,9 @@ def add_run(commands):
     add_bench_flags(parser, required=False)
     scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
     parser.add_argument("--scale", metavar="NAME", help=f"of a whole suite ({scales})")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="keep the first seed's fine-tuned model, for `predict`"
+    )
     add_flags(parser, Run)
     parser.set_defaults(run=run_run)
 
@@ -361,7 +367,7 @@ def run_suite(flags):
     from benchmarks.suites import SUITES, folder
 
     suite = SUITES[flags.suite]
-    own = ["task", "task_file", "text", "label", "pair", "group", "encoder"]
+    own = ["task", "task_file", "text", "label", "pair", "group", "encoder", "keep"]
     own += [field.name for field in dataclasses.fields(Run)]
     given = [n for n in own if getattr(flags, n, None) is not None and n not in suite.flags]
     if given:
@@ -536,6 +542,50 @@ def run_generate(flags):
     encoder, tokenizer = keras_plm.load(flags.encoder)
     texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.tokens, **options)
     print("\n\n".join(texts))
+
+
+def add_predict(commands):
+    text = "labels, tags, scores or answers for a file of texts"
+    parser = commands.add_parser("predict", help=text, description=text)
+    parser.add_argument(
+        "file", metavar="FILE",
+        help="a text a line (pairs parted by a tab); CSV, TSV, JSONL; CoNLL; SQuAD's JSON",
+    )  # fmt: skip
+    parser.add_argument("--model", required=True, metavar="FILE", help="of `run --keep`")
+    parser.add_argument("--text", default="text", metavar="COLUMN", help="(default text)")
+    parser.add_argument("--pair", metavar="COLUMN", help="of second texts, if there are some")
+    parser.add_argument("--out", metavar="FILE", help="where to (default: shown)")
+    parser.add_argument("--probabilities", action="store_true", help="of each label too")
+    parser.set_defaults(run=run_predict)
+
+
+def run_predict(flags):
+    from benchmarks.predict import open_model, predict, read_inputs
+
+    model = open_model(flags.model)
+    examples = read_inputs(flags.file, model, flags.text, flags.pair)
+    lines = predict(model, examples, flags.out, flags.probabilities)
+    print(f"{flags.out}: {len(examples):,} predictions" if flags.out else lines.rstrip("\n"))
+
+
+def add_export(commands):
+    text = (
+        "a fine-tuned model, its tokenizer with it, as a TensorFlow SavedModel that reads strings"
+    )
+    parser = commands.add_parser("export", help=text, description=text)
+    parser.add_argument("--model", required=True, metavar="FILE", help="of `run --keep`")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the SavedModel")
+    parser.add_argument("--pairs", action="store_true", help="it reads two texts")
+    parser.set_defaults(run=run_export)
+
+
+def run_export(flags):
+    from benchmarks.predict import open_model
+    from benchmarks.progress import console
+    from keras_plm.export import export
+
+    export(open_model(flags.model), flags.out, flags.pairs)
+    console.print(f"{flags.out}: `serve` reads strings, see keras_plm.export")
 
 
 def add_encoders(commands):

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -234,6 +235,7 @@ class Bench:
         store: Folder for features.
         feature_gb: Largest feature store, in gigabytes.
         progress: Called with a line of text when something is done.
+        models: Folder for the fine-tuned models of the first seed, if they are kept.
     """
 
     task: object
@@ -243,6 +245,7 @@ class Bench:
     store: str
     feature_gb: float = 8.0
     progress: object = None
+    models: str | None = None
 
     def __post_init__(self):
         self.name = Path(self.encoder).resolve().name
@@ -288,8 +291,8 @@ class Bench:
 
     def run(self, run, seed):
         """Runs what is not done yet; returns the result, as its file holds it."""
-        done = self.result(run, seed)
-        if done is not None:
+        done, model_file = self.result(run, seed), self._model_file(run, seed)
+        if done is not None and (model_file is None or model_file.is_file()):
             return done
         for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
             if pool and self.task.head.per_word:
@@ -346,9 +349,27 @@ class Bench:
             "inputs": self._inputs(run),
         }
         kept = self._keep_older(run)
+        if model_file is not None:
+            model_file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = model_file.with_suffix(".tmp.keras")
+            best.save(temporary)
+            os.replace(temporary, model_file)
+            kept += f"; the model is {model_file}"
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
         return result
+
+    def _model_file(self, run, seed):
+        """Where the fine-tuned model is kept, if it is: of the first seed alone."""
+        if self.models is None or seed:
+            return None
+        if run.reads_features:
+            raise ValueError(
+                "Kept are models that are fine-tuned whole; `FeatureBased.fit` in Python makes one "
+                f"that reads features. Received: method={run.method!r} with --keep"
+            )
+        name = f"{self.task.name}.{self.name}.{run.name}.keras"
+        return Path(self.models) / name
 
     def _search(self, run, train, labels):
         """`(trials, model, log)`: what each rate gives with seed 0, and the best one's."""

@@ -14,7 +14,9 @@ import numpy as np
 import keras_plm
 from keras_plm.batching import check_vocabulary
 from keras_plm.bert_formats import ACTIVATIONS, SIZES, read_released
-from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads import Classifier, SpanFinder, Tagger
+from keras_plm.heads.span_finder import LABELS as ENDS
+from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.released_names import find_folder
@@ -52,6 +54,7 @@ MASKED_LM = {
 }
 NEXT_SENTENCE = {"kernel": "cls.seq_relationship.weight", "bias": "cls.seq_relationship.bias"}
 LABELS = {"logits/kernel": "classifier.weight", "logits/bias": "classifier.bias"}
+SPAN = {"logits/kernel": "qa_outputs.weight", "logits/bias": "qa_outputs.bias"}
 
 
 def _classifier(encoder, **options):
@@ -82,6 +85,12 @@ HEADS = {
     "tagger": HeadFiles(
         "BertForTokenClassification", LABELS, Tagger, pooled=False, per_label="classifier.weight"
     ),
+    "span": HeadFiles(
+        "BertForQuestionAnswering", SPAN, SpanFinder, pooled=False, labels=tuple(ENDS)
+    ),
+    "span_or_none": HeadFiles(
+        "BertForQuestionAnswering", SPAN, SpanFinder, pooled=False, labels=(*ENDS, NO_ANSWER)
+    ),
 }
 # Nothing of their own: numbers from 0 on, and what is tied to other weights.
 IGNORED = (
@@ -89,8 +98,6 @@ IGNORED = (
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
 )
-# Of heads that this file does not read, so that a span finder's encoder is read without a word.
-OTHERS = ("qa_outputs.weight", "qa_outputs.bias")
 
 
 def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
@@ -114,8 +121,9 @@ def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
         head: `None` for the encoder; `"pretraining"` for a `MaskedLM` with both heads,
             `"masked_lm"` for one without next sentences; `"next_sentence"` for a `Classifier` of
             "next" and "random"; `"classifier"` or `"tagger"` for a `Classifier` or `Tagger` with
-            the labels of the configuration's `id2label`.
-        tokenizer: Of the last three, as the heads take it.
+            the labels of the configuration's `id2label`; `"span"` for a `SpanFinder`, as of SQuAD
+            1.1, `"span_or_none"` for one that may find no answer, as of 2.0.
+        tokenizer: Of a task's head, as it takes it.
         activation: By default what the configuration says, Google's "gelu" being the exact
             `"gelu_erf"`, as `transformers` reads it. Google's code since February 2019, and what
             was trained by it, means `"gelu_tanh"`.
@@ -209,7 +217,7 @@ def _check_unknown(released, encoder):
     """Raises on weights of another kind of encoder; warns of unknown ones beside it."""
     known = [name for theirs in _names(encoder).values() for name in theirs]
     known += [name for kind in HEADS.values() for name in kind.names.values()]
-    known = {*map(released.name, known), *map(released.name, OTHERS), *IGNORED}
+    known = {*map(released.name, known), *IGNORED}
     unknown = sorted(set(released.arrays) - known)
     inside = [n for n in unknown if n.startswith(("embeddings.", "encoder.", "pooler.", "bert/"))]
     inside += [n for n in unknown if n.startswith("layers/")]
@@ -283,8 +291,8 @@ def save_bert(folder, model, tokenizer=None):
     Args:
         folder: Where to; an earlier save there is replaced, and keeps its tokenizer if none is
             given.
-        model: A `BERT`; or, over one, a `MaskedLM`, a `Classifier` of the pooled output, or a
-            `Tagger`, without reader, chosen layers or word vectors. Labels go with it.
+        model: A `BERT`; or, over one, a `MaskedLM`, a `Classifier` of the pooled output, a `Tagger`
+            or a `SpanFinder`, without reader, chosen layers or word vectors. Labels go with it.
         tokenizer: Its `WordPiece`, written as `vocab.txt`; by default a head's own.
 
     Raises:
@@ -327,10 +335,11 @@ def save_bert(folder, model, tokenizer=None):
 def _kind(model):
     """The row of `HEADS` that a model is, `None` of an encoder."""
     encoder = getattr(model, "encoder", model)
-    if type(encoder) is not BERT or type(model) not in (BERT, MaskedLM, Classifier, Tagger):
+    heads = {Classifier: "classifier", Tagger: "tagger", SpanFinder: "span"}
+    if type(encoder) is not BERT or type(model) not in (BERT, MaskedLM, *heads):
         over = "" if encoder is model else f" over {type(encoder).__name__}"
         raise ValueError(
-            "`save_bert` writes a BERT, or a MaskedLM, Classifier or Tagger over one. "
+            "`save_bert` writes a BERT, or a MaskedLM, Classifier, Tagger or SpanFinder over one. "
             f"Received: {type(model).__name__}{over}"
         )
     if encoder.pre_norm:
@@ -349,7 +358,7 @@ def _kind(model):
             "keep another with `model.save`. "
             f"Received: {foreign[0]}={getattr(model, foreign[0])!r}"
         )
-    return HEADS["classifier" if isinstance(model, Classifier) else "tagger"]
+    return HEADS[heads[type(model)]]
 
 
 MARK = "written_by"  # tells our folders from others'

@@ -9,7 +9,7 @@ import pytest
 
 from keras_plm.checkpoints import load_bert, load_tokenizer, save_bert
 from keras_plm.features import LAYER_CHOICES
-from keras_plm.heads import Classifier, Regressor, Tagger
+from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece, Words
@@ -143,6 +143,15 @@ class TestReadsTransformers:
         real = inputs()["padding_mask"]
         agree(to_numpy(ours(words()))[real], theirs(model).logits[real])
         assert ours.labels == LABELS and ours.dropout == 0.1
+        model, folder = saved("BertForQuestionAnswering")
+        wanted = theirs(model)
+        for head, labels in (("span", ["start", "end"]),
+                             ("span_or_none", ["start", "end", "no answer"])):  # fmt: skip
+            ours = load_bert(folder, head=head, tokenizer=TOKENIZER)
+            assert ours.labels == labels
+            logits = to_numpy(ours({**inputs(), "answer_mask": real}))
+            for i, ends in enumerate((wanted.start_logits, wanted.end_logits)):
+                agree(logits[:, i][real], ends[real])
 
     def test_labels_without_names_are_numbered(self, saved):
         _, folder = saved("BertForSequenceClassification")
@@ -415,6 +424,14 @@ class TestSaves:
         again = self.agrees(tagger, "BertForTokenClassification", tmp_path, load)
         real = inputs()["padding_mask"]
         agree(to_numpy(tagger(words()))[real], theirs(again).logits[real])
+        finder = SpanFinder(BERT(13, **SIZE, max_sequence_length=9), tokenizer=TOKENIZER)
+
+        def load(path):
+            return load_bert(path, head="span", tokenizer=TOKENIZER)
+
+        wanted = theirs(self.agrees(finder, "BertForQuestionAnswering", tmp_path, load))
+        ours = to_numpy(finder({**inputs(), "answer_mask": real}))
+        agree(ours[:, 0][real], wanted.start_logits[real])
 
     def test_the_tokenizer_goes_with_it(self, tmp_path):
         head = Classifier(BERT(13, **SIZE, max_sequence_length=9), LABELS, tokenizer=TOKENIZER)

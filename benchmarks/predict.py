@@ -1,0 +1,134 @@
+"""Labels, tags, scores, choices or answers for a file of texts: `python -m benchmarks predict`."""
+
+import json
+import re
+from pathlib import Path
+
+import keras
+
+import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
+from benchmarks.records import write_text
+from keras_plm.data import Unlabelled
+from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
+from keras_plm.heads.head import Head
+from keras_plm.squad import read_squad, write_predictions
+from keras_plm.task import read_conll, table_rows
+from keras_plm.tokenizers import open_text
+
+
+def open_model(path):
+    """A fine-tuned model that `run --keep` or `model.save` wrote.
+
+    Raises:
+        ValueError: If the file is missing or holds something else.
+    """
+    path = Path(path)
+    if not path.is_file() or path.suffix != ".keras":
+        raise ValueError(
+            "A fine-tuned model is a .keras file, which `run --keep` or `model.save` writes. "
+            f"Received: {str(path)!r}"
+        )
+    try:
+        model = keras.saving.load_model(path)
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        raise ValueError(f"{path} is not such a file, or damaged. Received: {error}") from error
+    if not isinstance(model, Head) or model.tokenizer is None:
+        raise ValueError(
+            "Predicted is with a head that has its tokenizer, as `FineTune` makes it. "
+            f"Received: {type(model).__name__} in {str(path)!r}"
+        )
+    return model
+
+
+def read_inputs(path, model, text="text", pair=None):
+    """What a model is to read, of a file of its kind.
+
+    - JSON in SQuAD's layout, for a `SpanFinder`.
+    - CoNLL (ending in .conll, .iob or .bio), for a `Tagger`: words in the first column.
+    - CSV, TSV and JSONL, by columns; a JSONL text may be a list of words, and a `MultipleChoice`
+      reads the list at "choices".
+    - Else a text a line; of a pair the two parted by a tab; a `Tagger`'s words by spaces.
+
+    Raises:
+        ValueError: Naming file and line, if one cannot be read so; or if there is none.
+    """
+    path = Path(path)
+    name = path.name.removesuffix(".gz")
+    if isinstance(model, SpanFinder) and name.endswith(".json"):
+        return read_squad(path, labelled=False)
+    if re.search(r"\.(conll|iob2?|bio)$", name):
+        return [Unlabelled(example.text) for example in read_conll(path)]
+    examples = []
+    if re.search(r"\.(csv|tsv|jsonl)$", name):
+        for where, row in table_rows(path):
+            names = [text, *([pair] if pair else [])]
+            names += ["choices"] if isinstance(model, MultipleChoice) else []
+            missing = [column for column in names if row.get(column) is None]
+            if missing:
+                raise ValueError(
+                    f"{where}: No column {missing[0]!r}; name the text's with --text and that of "
+                    f"second texts with --pair. Received: {', '.join(map(str, row))}"
+                )
+            found = row[text].split() if _is_line(row[text], model) else row[text]
+            examples.append(Unlabelled(found, row.get(pair), choices=row.get("choices")))
+    else:
+        with open_text(path) as file:
+            for number, line in enumerate(file, 1):
+                first, *others = line.rstrip("\n").split("\t")
+                if not first.strip() or others[1:]:
+                    raise ValueError(
+                        f"{path}:{number}: A line is a text, or two parted by a tab. "
+                        f"Received: {line.rstrip()!r:.60}"
+                    )
+                words = first.split() if isinstance(model, Tagger) else first
+                examples.append(Unlabelled(words, *others))
+    if not examples:
+        raise ValueError(f"There is nothing to read in {path}. Received: an empty file")
+    return examples
+
+
+def _is_line(text, model):
+    return isinstance(model, Tagger) and isinstance(text, str)
+
+
+def predict(model, examples, out=None, probabilities=False):
+    """Predictions as lines of JSON, one an example; of a `SpanFinder` the official object.
+
+    Args:
+        model: From `open_model`.
+        examples: From `read_inputs`.
+        out: A file, written under a temporary name first; by default nothing is written.
+        probabilities: If True, lines are objects with the probability of each label; of answers
+            the best ones.
+
+    Returns:
+        The text that the file holds.
+    """
+    if isinstance(model, SpanFinder) and not probabilities and hasattr(examples[0], "id"):
+        answers = model.predict(examples)
+        if out is not None:
+            write_predictions(out, examples, answers)
+        named = {example.id: answer for example, answer in zip(examples, answers, strict=True)}
+        return json.dumps(named, indent=1, ensure_ascii=False) + "\n"
+    found = model.predict(examples)
+    rows = [{"prediction": value} for value in found]
+    if probabilities:
+        for row, of_row in zip(rows, model.predict(examples, probabilities=True), strict=True):
+            row["probabilities"] = _shares(model, of_row)
+    lines = "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
+    if out is not None:
+        write_text(out, lines)
+    return lines
+
+
+def _shares(model, row):
+    """Label -> probability, of each word where words are labelled; answers as they are."""
+    if isinstance(model, SpanFinder):
+        return [span._asdict() for span in row]
+    if model.per_word:
+        return [dict(zip(model.labels, word, strict=True)) for word in row.tolist()]
+    return dict(zip(map(str, model.labels), row.tolist(), strict=True))
+
+
+def _plain(value):
+    return value.item()  # a number of NumPy
