@@ -60,7 +60,7 @@ def test_scores_are_pythons(tmp_path, tf):
     export(head, tmp_path / "model")
     loaded = tf.saved_model.load(tmp_path / "model")
     found = loaded.serve(tf.constant(TEXTS))["scores"]
-    assert_close(found, head.predict(TEXTS), atol=1e-5)
+    assert_close(found, np.array(head.predict(TEXTS)), atol=1e-5)
 
 
 @needs_tensorflow
