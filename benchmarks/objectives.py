@@ -149,13 +149,17 @@ class MaskedText(_OfPieces):
             **BERT_SIZES[settings.size],
             dropout=settings.dropout,
             pre_norm=settings.pre_norm,
+            causal=settings.left_to_right,
             initializer_range=settings.initializer_range,
             dtype=dtype,
         )
 
     def make(self):
         settings = self.settings
-        self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
+        if settings.left_to_right:
+            self.model = CausalLM(self.encoder)
+        else:
+            self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
         self.model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
@@ -178,6 +182,9 @@ class MaskedText(_OfPieces):
             max_length=length,
             next_sentence=settings.next_sentence,
             whole_word=settings.whole_word,
+            mask_share=settings.mask_share,
+            random_share=settings.random_share,
+            left_to_right=settings.left_to_right,
             tokens_per_batch=settings.tokens_per_batch,
             buckets=settings.buckets,
             seed=settings.seed,

@@ -93,6 +93,11 @@ class Pretraining:
     )
     whole_word: bool = setting(False, "bert: mask all pieces of a word together")
     next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
+    left_to_right: bool = setting(
+        False, "bert: sees what stands before alone and guesses the next token, masks nothing"
+    )
+    mask_share: float = setting(0.8, "bert: of the tokens that are guessed, shown as [MASK]")
+    random_share: float = setting(0.1, "bert: of these, shown as a random token; the rest stays")
     split: str = setting(
         "punctuation", "elmo: words end at white space and 'punctuation', or at 'spaces' alone"
     )
@@ -131,6 +136,11 @@ class Pretraining:
              f"0, or 8 to the model's {longest}"),
             ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
+            ("left_to_right", not (self.left_to_right and self.next_sentence),
+             "without the next sentence: --no-next-sentence"),
+            ("mask_share", 0 <= self.mask_share <= 1, "a share from 0 to 1"),
+            ("random_share", 0 <= self.random_share <= 1 - self.mask_share,
+             "a share from 0 to what `mask_share` leaves"),
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
             ("unroll", self.unroll >= 1, "1 or more"),
             ("samples", self.samples >= 0, "0 or more"),

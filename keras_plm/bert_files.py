@@ -342,8 +342,9 @@ def _kind(model):
             "`save_bert` writes a BERT, or a MaskedLM, Classifier, Tagger or SpanFinder over one. "
             f"Received: {type(model).__name__}{over}"
         )
-    if encoder.pre_norm:
-        raise ValueError("`transformers` has no such BERT. Received: pre_norm=True")
+    for name in ("pre_norm", "causal"):
+        if getattr(encoder, name):
+            raise ValueError(f"`transformers` has no such BERT. Received: {name}=True")
     if isinstance(model, BERT):
         return None
     if isinstance(model, MaskedLM):

@@ -116,3 +116,19 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         assert match in shown, (match, shown)
     with pytest.raises(ValueError, match="`model` must be one of bert, gpt, lstm"):
         prepare([text], tmp_path / "x", model="elmo")
+
+
+@pytest.mark.plumbing
+def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
+    assert main(preparing(text, tmp_path / "ready", "--sentences", "lines")) == 0
+    command = pretraining(tmp_path / "ready", tmp_path / "ltr", "--left-to-right")
+    command += ["--valid", str(text)]
+    assert main(command) == 2
+    assert "without the next sentence: --no-next-sentence" in capsys.readouterr().err
+    assert main([*command, "--no-next-sentence"]) == 0
+    assert "perplexity" in capsys.readouterr().out
+    encoder, _ = keras_plm.load(tmp_path / "ltr")
+    assert encoder.causal and "pooled" not in encoder.output
+    mixed = ["--mask-share", "0.9", "--random-share", "0.2"]
+    assert main(pretraining(tmp_path / "ready", tmp_path / "mix", *mixed)) == 2
+    assert "a share from 0 to what `mask_share` leaves" in capsys.readouterr().err

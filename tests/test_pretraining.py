@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.heads import Classifier
 from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
-from keras_plm.pretraining import MaskedLM, masked_lm_batches
+from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
 from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close, to_numpy
@@ -236,3 +237,38 @@ def test_parts_have_other_documents_to_follow(stream):
     assert len(parts) > 30 and all(end - first >= 2 for first, end in parts)
     random = np.concatenate([source.collate.__self__.rows(epoch)[:, 4] for epoch in range(40)])
     assert 0.3 < random.mean() < 0.7
+
+
+def test_left_to_right_rows_are_those_of_one_text(stream):
+    """Every token behind another is guessed once; [CLS] and [SEP] frame the row."""
+    options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
+    source = masked_lm_batches(stream, TOKENIZER, left_to_right=True, **options)
+    plain = masked_lm_batches(stream, TOKENIZER, mask_share=0.0, random_share=0.0, **options)
+    for (x, y, weights), (masked, *_) in zip(every(source), every(plain), strict=True):
+        np.testing.assert_array_equal(x["token_ids"], masked["token_ids"])
+        np.testing.assert_array_equal(x["target_ids"], y)
+        for ids, targets, of_row in zip(x["token_ids"], y, weights, strict=True):
+            if of_row.any():
+                used = int((of_row > 0).sum()) + 1
+                assert targets[: used - 1].tolist() == ids[1:used].tolist()
+                assert ids[0] == TOKENIZER.cls_id and ids[used - 1] == TOKENIZER.sep_id
+    with pytest.raises(ValueError, match="guesses no next sentence"):
+        masked_lm_batches(stream, TOKENIZER, left_to_right=True)
+
+
+def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
+    bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)
+    model = CausalLM(bert)
+    model.compile(AdamW(1e-2))
+    source = masked_lm_batches(
+        stream, TOKENIZER, 32, left_to_right=True, next_sentence=False, batch_size=16
+    )
+    losses = model.fit(source, epochs=2, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
+    head = Classifier(bert, ["no", "yes"], tokenizer=TOKENIZER)
+    assert head.pool == "last" and len(head.predict(["a b", "c"])) == 2
+    head.save(tmp_path / "head.keras")
+    again = keras.saving.load_model(tmp_path / "head.keras")
+    assert again.encoder.causal and "pooled" not in again.encoder.output
+    with pytest.raises(ValueError, match="reads from left to right"):
+        CausalLM(BERT(len(TOKENIZER), **SIZE))

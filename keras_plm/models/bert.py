@@ -43,7 +43,7 @@ class BERT(keras.Model):
 
     Differs from the paper: nothing by default. `activation="gelu_tanh"` is Google's code since
     February 2019; `pre_norm=True` normalises before each part and once at the end, which
-    trains sooner at small scale.
+    trains sooner at small scale. `causal=True` is the paper's own ablation (section 5.1, "LTR").
 
     Args:
         vocabulary_size: Number of tokens V.
@@ -56,6 +56,8 @@ class BERT(keras.Model):
         dropout: Share dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block.
+        causal: If True, a token sees itself and what stands before it alone: for
+            `pretraining.CausalLM`. [CLS] then sees no text, and there is no `"pooled"`.
         initializer_range: Standard deviation of the truncated normal of all kernels and tables.
         norm_epsilon: Added to the variance in the layer norms.
         trainable: If False, the encoder is frozen.
@@ -96,6 +98,7 @@ class BERT(keras.Model):
         dropout=0.1,
         activation="gelu_erf",
         pre_norm=False,
+        causal=False,
         initializer_range=0.02,
         norm_epsilon=1e-12,
         trainable=True,
@@ -148,12 +151,10 @@ class BERT(keras.Model):
         x = tokens + positions + segment_embedding(inputs["segment_ids"])
         x = embedding_norm(x)
         x = Dropout(dropout, dtype=dtype, name="embedding_dropout")(x)
-        layers = stack(x, padding_mask=inputs["padding_mask"])
-        outputs = {
-            "sequence": layers[-1],
-            "layers": layers,
-            "pooled": pooler(layers[-1][:, 0]),
-        }
+        layers = stack(x, padding_mask=inputs["padding_mask"], causal=causal)
+        outputs = {"sequence": layers[-1], "layers": layers}
+        if not causal:
+            outputs["pooled"] = pooler(layers[-1][:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies ask for it
 
@@ -168,6 +169,7 @@ class BERT(keras.Model):
         self.dropout = dropout
         self.activation = activation
         self.pre_norm = pre_norm
+        self.causal = causal
         self.initializer_range = initializer_range
         self.norm_epsilon = norm_epsilon
         # Not by `super().__init__`: on TensorFlow that leaves the weights trainable.
@@ -190,4 +192,5 @@ class BERT(keras.Model):
             "name": self.name,
             "trainable": self.trainable,
             "dtype": self.dtype_policy.name,
+            **({"causal": True} if self.causal else {}),  # which came later
         }

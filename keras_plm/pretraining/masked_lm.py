@@ -166,6 +166,7 @@ def masked_lm_batches(
     whole_word=False,
     short_share=0.1,
     part_tokens=2**25,
+    left_to_right=False,
     training=True,
     batch_size=None,
     tokens_per_batch=None,
@@ -199,12 +200,17 @@ def masked_lm_batches(
         whole_word: If True, all pieces of a word are guessed together.
         short_share: Share of rows with a random smaller length.
         part_tokens: About how many tokens are an epoch of training.
+        left_to_right: If True, nothing is masked and every next token is guessed: rows for
+            `CausalLM` over a causal `BERT`, section 5.1's "LTR".
+        left_to_right: If True, nothing is masked and every next token is guessed: rows for
+            `CausalLM` over a causal `BERT`, section 5.1's "LTR".
         training: If True, shuffle.
         batch_size, tokens_per_batch, **options: As in `keras_plm.batching.Batches`.
 
     Returns:
         `Batches` of x: `token_ids`, `segment_ids`, `padding_mask` (B, T), `masked_positions`
-        (B, P); y and weights: `masked_lm` (B, P) and `next_sentence` (B,).
+        (B, P); y and weights: `masked_lm` (B, P) and `next_sentence` (B,). With `left_to_right`
+        `target_ids` (B, T) in the place of `masked_positions`, and y and weights (B, T).
 
     Raises:
         ValueError: If the shares are no shares, the rows are too short, or pairs are asked for of a
@@ -213,6 +219,11 @@ def masked_lm_batches(
     shares = {"mask_share": mask_share, "random_share": random_share, "mask_rate": mask_rate}
     if min(shares.values()) < 0 or mask_share + random_share > 1 or mask_rate >= 1:
         raise ValueError(f"Shares lie between 0 and 1, sums too. Received: {shares}")
+    if left_to_right and next_sentence:
+        raise ValueError(
+            "What reads from left to right guesses no next sentence: next_sentence=False. "
+            "Received: left_to_right=True, next_sentence=True"
+        )
     if max_length < 8:
         raise ValueError(f"Rows need at least 8 tokens. Received: max_length={max_length}")
     if next_sentence and len(stream.documents) < 3:
@@ -238,7 +249,7 @@ def masked_lm_batches(
     )
     return Batches(
         source.lengths,
-        source.collate,
+        source.collate_next if left_to_right else source.collate,
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
@@ -363,7 +374,8 @@ class _MaskedRows:
         rows[:, 3] -= from_second
         return rows
 
-    def collate(self, rows, length, rng, epoch):
+    def texts(self, rows, length, epoch):
+        """Rows before anything is hidden: `(inputs, where there is text, tokens used)`."""
         rows = self.rows(epoch)[rows]
         tokenizer = self.tokenizer
         steps = np.arange(length)
@@ -379,21 +391,30 @@ class _MaskedRows:
         if self.next_sentence:
             token_ids[steps == first + 2 + second] = tokenizer.sep_id
             used = first + second + 3
-        inputs, positions, targets, weights = self._mask(
-            token_ids, in_first | in_second, used[:, 0], length, rng
-        )
-        x = {
-            "token_ids": inputs,
+        inputs = {
+            "token_ids": token_ids,
             "segment_ids": ((steps >= first + 2) & (steps < used)).astype(np.int32),
             "padding_mask": steps < used,
-            "masked_positions": positions,
         }
+        return inputs, in_first | in_second, used[:, 0]
+
+    def collate(self, rows, length, rng, epoch):
+        x, text, used = self.texts(rows, length, epoch)
+        inputs, positions, targets, weights = self._mask(x["token_ids"], text, used, length, rng)
+        x |= {"token_ids": inputs, "masked_positions": positions}
         y = {"masked_lm": targets}
         weights = {"masked_lm": weights}
         if self.next_sentence:
-            y["next_sentence"] = rows[:, 4].astype(np.int32)
+            y["next_sentence"] = self.rows(epoch)[rows, 4].astype(np.int32)
             weights["next_sentence"] = np.ones(len(rows), "float32")
         return x, y, weights
+
+    def collate_next(self, rows, length, rng, epoch):
+        """The same rows for `CausalLM`, the token behind each to be guessed."""
+        x, _, used = self.texts(rows, length, epoch)
+        x["target_ids"] = np.pad(x["token_ids"][:, 1:], ((0, 0), (0, 1)))
+        weights = (np.arange(length) < used[:, None] - 1).astype("float32")
+        return x, x["target_ids"], weights
 
     def _mask(self, token_ids, text, used, length, rng):
         """Inputs with masks, and the positions (B, P), targets and weights of what is hidden."""
