@@ -51,7 +51,7 @@ class Run:
 
     method: str = setting("fine_tune", f"one of {', '.join(METHODS)}")
     layers: str = setting("", "which layers are read (features, untrained); see `layers`")
-    reader: str = setting("linear", "of features: 'linear' or 'bilstm', the paper's")
+    reader: str = setting("linear", "'linear' or 'bilstm', the papers', of features or fine-tuned")
     pool: str = setting("mean", "how a text's vectors are pooled for a linear reader")
     learning_rates: str = setting("1e-4,3e-4,1e-3,3e-3", "the grid, the same for every method")
     epochs: int = setting(10, "of each trial; the best on the choosing set is kept")
@@ -91,12 +91,12 @@ class Run:
         if self.placement not in PLACES:
             raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.placement!r}")
         mixes = self.reads_features and layer_choice(self.layers).combine == "mix"
-        of_words = self.reads_features and self.reader == "bilstm"
+        has_reader = self.reader == "bilstm"
+        of_words = self.reads_features and has_reader
         by_reader = "method 'features' or 'untrained' and reader 'bilstm'"
         by_mix = "method 'features' or 'untrained' and a mix of layers, 'elmo_mix' say"
         by_features, by_training = "method 'features' or 'untrained'", "a method that trains all"
         for name, given, allowed, needed in (
-            ("reader", self.reader != "linear", self.reads_features, by_features),
             ("pool", self.pool != "mean", self.reads_features and self.reader == "linear",
              by_features + " and reader 'linear'"),
             ("precision", self.precision != "float32", not self.reads_features, by_training),
@@ -105,7 +105,7 @@ class Run:
             ("mix_norm", self.mix_norm, mixes, by_mix),
             ("feature_dropout", self.feature_dropout, self.reads_features, by_features),
             ("words", self.words, of_words, by_reader),
-            ("units", self.units, of_words, by_reader),
+            ("units", self.units, has_reader, "reader 'bilstm'"),
             ("schedule", self.schedule != "linear", not self.reads_features, by_training),
             ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
             ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features, by_training),
@@ -172,7 +172,9 @@ class Run:
             parts += ["mix_norm"] if self.mix_norm else []
             parts += [f"feature_dropout{self.feature_dropout:g}"] if self.feature_dropout else []
             parts += [f"words_{self.words_name}"] if self.words else []
-            parts += [f"units{self.units}"] if self.units else []
+        elif self.reader != "linear":
+            parts.append(self.reader)
+        parts += [f"units{self.units}"] if self.units else []
         parts += [self.schedule] if self.schedule != "linear" else []
         parts += [f"decay{self.layer_decay:g}"] if self.layer_decay != 1.0 else []
         parts += [f"unfreeze{self.unfreeze_epochs}"] if self.unfreeze_epochs else []
@@ -213,11 +215,12 @@ class Run:
         }
         if not self.reads_features:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction",)
+            names += ("bias_correction", "reader")
             chosen = {name: getattr(self, name) for name in names}
             count = None if self.n_transfer == "all" else int(self.n_transfer)
             pool = self.text_pool or None
-            return FineTune(pool=pool, n_transfer=count, **chosen, **common)
+            units = self.units or None
+            return FineTune(pool=pool, n_transfer=count, units=units, **chosen, **common)
         names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         chosen = {name: getattr(self, name) for name in names}
         return FeatureBased(units=self.units or None, **chosen, **common)

@@ -204,6 +204,9 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
     method = dataclasses.replace(plain, penalty=0.1, placement="both", units=7).build(1e-3, 0)
     assert (method.penalty, method.placement, method.units) == (0.1, "both", 7)
     assert plain.build(1e-3, 0).units is None
+    on_top = Run(reader="bilstm", units=5)
+    assert on_top.name == "fine_tune-bilstm-units5" and "reader" in on_top.config
+    assert (on_top.build(1e-3, 0).reader, on_top.build(1e-3, 0).units) == ("bilstm", 5)
 
 
 @pytest.mark.plumbing
@@ -366,7 +369,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
         (["run", "--task", "sst5", "--data", "nowhere"], r"No file nowhere/sst/trees/train.txt"),
         (["run", "--task", "wikigold", "--method", "tune"], r"Known methods: .*'tune'"),
         (["run", "--task", "wikigold", "--layers", "last"], r"Only the methods features"),
-        (["run", "--task", "wikigold", "--reader", "bilstm"], r"`reader` has no effect here"),
+        (["run", "--task", "wikigold", "--units", "5"], r"`units` has no effect here"),
         (["run", "--task", "wikigold", "--penalty", "1"], r"`penalty` has no effect here"),
         (["run", "--task", "wikigold", "--method", "features", "--words", "x"], r"`words` has no"),
         (

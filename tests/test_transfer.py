@@ -458,3 +458,23 @@ def test_bad_input_is_explained():
     fitted = FineTune(**{**FAST, "epochs": 1}).fit(encoder(), Classifier, TOKENIZER, texts(16))
     with pytest.raises(ValueError, match="dev.csv:3: .*'maybe'"):
         fitted.evaluate(fitted.batches(dev, training=False), verbose=0)
+
+
+@pytest.mark.parametrize("head, rows", [(Classifier, texts), (Tagger, sentences)])
+def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
+    """Devlin et al. 2018, section 5.1: a BiLSTM over the last layer learns with the task."""
+    model, train = encoder(), rows()
+    fitted = FineTune(**FAST, reader="bilstm", units=3).fit(model, head, TOKENIZER, train)
+    layer = fitted.readout.reader if hasattr(fitted.readout, "reader") else fitted.reader
+    assert layer.units == 3
+    moved = zip(fitted.encoder.get_weights(), model.get_weights(), strict=True)
+    assert any(not np.array_equal(a, b) for a, b in moved)
+    fitted.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == fitted.predict(train)
+
+
+def test_a_bilstm_on_top_goes_with_words():
+    with pytest.raises(ValueError, match="leave `pool` out, and choices to an output layer"):
+        FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
+    with pytest.raises(ValueError, match="`reader` must be 'linear' or 'bilstm'"):
+        FineTune(**FAST, reader="lstm")

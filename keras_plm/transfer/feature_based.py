@@ -11,10 +11,16 @@ from keras_plm.data import check_word_vectors
 from keras_plm.features import TOKENS, FeatureStore, fitting, layer_choice, read_apart
 from keras_plm.heads import MultipleChoice
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.readers import BiLSTM
 from keras_plm.readouts import Placement
 from keras_plm.resume import set_seed
-from keras_plm.transfer.method import Method, check_examples, compile_trained, scorer
+from keras_plm.transfer.method import (
+    Method,
+    check_examples,
+    check_reader,
+    compile_trained,
+    new_reader,
+    scorer,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,10 +64,7 @@ class FeatureBased(Method):
     def __post_init__(self):
         super().__post_init__()
         layer_choice(self.layers)
-        if self.units is not None and self.units < 1:
-            raise ValueError(f"`units` must be 1 or more, or None. Received: units={self.units}")
-        if self.reader not in ("linear", "bilstm"):
-            raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {self.reader!r}")
+        check_reader(self.reader, self.units)
         if self.pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
         if self._placement.place != "input":
@@ -215,10 +218,8 @@ class FeatureBased(Method):
         set_seed(self.seed)
         labels = labels or head.labels_of(train)
         choice = layer_choice(self.layers)
-        reader, width = None, stores[0].array.shape[-1]
-        if self.reader == "bilstm":
-            units = self.units or max(width // 2, 1)
-            reader = BiLSTM(units, dropout=self.dropout, name="bilstm")
+        width = stores[0].array.shape[-1]
+        reader = new_reader(self, width)
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
         beside = words or (None, None)
         readout = head.build_readout(

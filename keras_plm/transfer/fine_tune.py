@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_plm.batching import lacks_special_tokens
 from keras_plm.cloning import clone, transferred, with_new_tokens
-from keras_plm.heads import Classifier
+from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.layers import POOLINGS
 from keras_plm.optimization import (
     SlantedTriangular,
@@ -17,7 +17,14 @@ from keras_plm.optimization import (
 )
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.resume import set_seed
-from keras_plm.transfer.method import Method, check_examples, compile_trained, scorer
+from keras_plm.transfer.method import (
+    Method,
+    check_examples,
+    check_reader,
+    compile_trained,
+    new_reader,
+    scorer,
+)
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
 # How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
@@ -67,6 +74,9 @@ class FineTune(Method):
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
         n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+        reader: `"linear"`, an output layer alone, or `"bilstm"`, the two-layer BiLSTM that BERT's
+            ablations put on top, section 5.1, over the vectors of words.
+        units: Width of each direction of the BiLSTM; by default half the encoder's.
     """
 
     learning_rate: float = 1e-4
@@ -83,11 +93,14 @@ class FineTune(Method):
     bias_correction: bool = False
     language_model_weight: float = 0.0
     n_transfer: int | None = None
+    reader: str = "linear"
+    units: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
         if self.schedule not in SCHEDULES:
             raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
+        check_reader(self.reader, self.units)
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
         if not isinstance(self.unfreeze_epochs, numbers.Integral) or self.unfreeze_epochs < 0:
@@ -167,6 +180,14 @@ class FineTune(Method):
                 "Of words nothing is pooled; leave `pool=None` for this head. "
                 f"Received: pool={self.pool!r}, head={head.__name__}"
             )
+        if self.reader != "linear":
+            if options or issubclass(head, MultipleChoice):
+                raise ValueError(
+                    "A BiLSTM reads the vectors of words, of which a text's are their maximum: "
+                    "leave `pool` out, and choices to an output layer. "
+                    f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
+                )
+            options["reader"] = new_reader(self, encoder.hidden_dim)
         if self.n_transfer is not None:
             encoder = transferred(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}

@@ -10,6 +10,7 @@ import numpy as np
 from keras_plm import metrics
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.readers import BiLSTM
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -110,6 +111,22 @@ def scorer(head, examples, labels, metric, predict):
 def check_examples(train):
     if not len(train):
         raise ValueError("There must be examples to train on. Received: train=[]")
+
+
+def check_reader(reader, units):
+    """Raises unless this is what reads an encoder's vectors before the output layer."""
+    if units is not None and units < 1:
+        raise ValueError(f"`units` must be 1 or more, or None. Received: units={units}")
+    if reader not in ("linear", "bilstm"):
+        raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {reader!r}")
+
+
+def new_reader(method, width):
+    """A method's untrained reader of vectors of a width, `None` for an output layer alone."""
+    if method.reader == "linear":
+        return None
+    units = method.units or max(width // 2, 1)
+    return BiLSTM(units, dropout=method.dropout, name="bilstm")
 
 
 def compile_trained(model, optimizer):
