@@ -515,7 +515,9 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     assert stop.value.code == 2
 
 
-@pytest.mark.parametrize("name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4)])
+@pytest.mark.parametrize(
+    "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]
+)
 def test_committed_encoders_load_and_are_small(name, layers):
     folder = Path(__file__).parent.parent / "benchmarks" / "weights" / name
     assert os.path.getsize(folder / "model.safetensors") <= 12 * 2**20
