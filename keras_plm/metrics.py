@@ -59,7 +59,7 @@ def matthews_correlation(y_true, y_pred):
 
 
 def pearson_correlation(y_true, y_pred):
-    """Pearson's correlation of numbers, in [-1, 1].
+    """Pearson's correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
 
     >>> round(pearson_correlation([1, 2, 3], [2, 4, 6]), 6)
     1.0
@@ -67,11 +67,11 @@ def pearson_correlation(y_true, y_pred):
     from scipy.stats import pearsonr
 
     _check_lengths(y_true, y_pred)
-    return float(pearsonr(y_true, y_pred).statistic)
+    return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
 def spearman_correlation(y_true, y_pred):
-    """Spearman's rank correlation of numbers, in [-1, 1].
+    """Spearman's rank correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
 
     >>> round(spearman_correlation([1, 2, 3], [2, 4, 60]), 6)
     1.0
@@ -79,7 +79,7 @@ def spearman_correlation(y_true, y_pred):
     from scipy.stats import spearmanr
 
     _check_lengths(y_true, y_pred)
-    return float(spearmanr(y_true, y_pred).statistic)
+    return 0.0 if _constant(y_true, y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
 
 def word_accuracy(y_true, y_pred):
@@ -348,6 +348,11 @@ def _sacrebleu():
         raise ImportError("BLEU needs the package sacrebleu: pip install sacrebleu.") from error
     # `force` changes no score: it keeps a warning from the log, of texts that end in " .".
     return BLEU(force=True)
+
+
+def _constant(*numbers):
+    """Whether one of the lists has no two different numbers: SciPy's correlation is then NaN."""
+    return any(np.ptp(np.asarray(x, "float64")) == 0 for x in numbers)
 
 
 def _check_lengths(y_true, y_pred):

@@ -97,6 +97,8 @@ def test_plain_scores_agree_with_their_formulas():
     assert metrics.pearson_correlation(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
     ranks = np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1]
     assert metrics.spearman_correlation(x, y) == pytest.approx(ranks)
+    for score in (metrics.pearson_correlation, metrics.spearman_correlation):
+        assert score(x, np.ones(30)) == score([2] * 30, y) == 0  # where SciPy says NaN
 
 
 def test_bad_input_is_explained():

@@ -465,8 +465,7 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
     """Devlin et al. 2018, section 5.1: a BiLSTM over the last layer learns with the task."""
     model, train = encoder(), rows()
     fitted = FineTune(**FAST, reader="bilstm", units=3).fit(model, head, TOKENIZER, train)
-    layer = fitted.readout.reader if hasattr(fitted.readout, "reader") else fitted.reader
-    assert layer.units == 3
+    assert fitted.reader.units == 3
     moved = zip(fitted.encoder.get_weights(), model.get_weights(), strict=True)
     assert any(not np.array_equal(a, b) for a, b in moved)
     fitted.save(tmp_path / "model.keras")

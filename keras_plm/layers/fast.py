@@ -350,6 +350,37 @@ def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
     return ops.logsumexp(logits, axis=-1) - wanted
 
 
+def row_logsumexp(logits):
+    """`logsumexp` of each row, in float32.
+
+    Args:
+        logits: (R, V).
+
+    Returns:
+        (R,) float32.
+    """
+    logits = ops.cast(logits, "float32")
+    if not _is_torch():
+        return ops.logsumexp(logits, axis=-1)
+    # One pass over the logits instead of five.
+    return logits[:, 0] - logits.log_softmax(-1)[:, 0]
+
+
+def row_softmax(logits, total):
+    """`softmax` of each row.
+
+    Args:
+        logits: (R, V).
+        total: (R,) float32, their `row_logsumexp`.
+
+    Returns:
+        (R, V) float32; on torch of the type of `logits`, from sums in float32.
+    """
+    if not _is_torch():
+        return ops.exp(ops.cast(logits, "float32") - total[:, None])
+    return logits.softmax(-1)  # one pass instead of four, and nothing of another type
+
+
 def scan(step, state, inputs):
     """Runs a recurrence over time and keeps every state.
 

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.layers.embedding import rows_of
-from keras_plm.layers.fast import fold
+from keras_plm.layers.fast import fold, row_logsumexp, row_softmax
 
 LOGITS = 1 << 21  # so many at a time stay in the processor's cache
 ROWS = 256  # with fewer positions the kernel's gradient is written more often than is worth it
@@ -32,7 +32,7 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
     count, size = ops.shape(x)[0], kernel.shape[0]
     rows = rows or max(LOGITS // size, ROWS)
     if isinstance(count, int):
-        rows = min(rows, count)
+        rows = max(-(-count // max(-(-count // rows), 1)), 1)  # as many chunks, of one size
     biased = bias is not None
     # The sums of `products` cost no pass of their own as two more columns, of types that are not
     # too coarse for them.
@@ -50,21 +50,26 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
             return kernel
         return ops.concatenate([kernel, bias[0][:, None], ops.ones_like(bias[0][:, None])], axis=1)
 
-    def products(x, table, bias, total):
-        """x W^T + b - total, (R, S) float32."""
+    def products(x, table, bias):
+        """x W^T + b, (R, S)."""
+        if by_columns:
+            x = ops.concatenate([x, ops.ones_like(x[:, :1]), ops.zeros_like(x[:, :1])], axis=1)
+        found = ops.matmul(x, ops.transpose(table))
+        return ops.cast(found, "float32") + bias[0] if biased and not by_columns else found
+
+    def probabilities(x, table, bias, total):
+        """exp(x W^T + b - total), (R, S) in the type of `x`."""
         if by_columns:
             x = ops.concatenate([x, ops.ones_like(x[:, :1]), -total[:, None]], axis=1)
-            return ops.matmul(x, ops.transpose(table))
-        found = ops.cast(ops.matmul(x, ops.transpose(table)), "float32")
-        return (found + bias[0] if biased else found) - total[:, None]
+            return ops.exp(ops.matmul(x, ops.transpose(table)))
+        return ops.cast(row_softmax(products(x, table, bias), total), x.dtype)
 
     @ops.custom_gradient
     def run(x, kernel, *bias):
         xs, table = chunks(x), table_of(kernel, bias)
 
         def forward(state, inputs):
-            found = products(inputs[0], table, bias, ops.zeros((rows,), "float32"))
-            return state, (ops.logsumexp(found, axis=-1),)
+            return state, (row_logsumexp(products(inputs[0], table, bias)),)
 
         sums = fold(forward, (), (xs,))[1][0]  # (K, R)
 
@@ -74,21 +79,26 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
 
             def backward(state, inputs):
                 x, total, wanted = inputs
-                shares = ops.cast(ops.exp(products(x, table, bias, total)), x.dtype)
+                shares = probabilities(x, table, bias, total)
                 wanted = ops.cast(wanted, x.dtype)[:, None]
                 x = x * wanted
                 if biased:
                     x = ops.concatenate([x, wanted], axis=1)
-                # Sums over many chunks lose little in float32.
-                both = ops.cast(ops.matmul(ops.transpose(shares), x), "float32")  # (S, P) or P + 1
+                both = ops.matmul(ops.transpose(shares), x)  # (S, P) or P + 1
                 parts = (both[:, :-1], both[:, -1]) if biased else (both,)
-                state = tuple(s + part for s, part in zip(state, parts, strict=True))
-                return state, (ops.matmul(shares, kernel) * wanted,)
+                if state:  # sums over many chunks lose little in float32
+                    parts = tuple(
+                        s + ops.cast(p, "float32") for s, p in zip(state, parts, strict=True)
+                    )
+                return parts, (ops.matmul(shares, kernel) * wanted,)
 
-            start = [ops.zeros(weight.shape, "float32") for weight in (kernel, *bias)]
-            state, (d_x,) = fold(backward, tuple(start), (xs, sums, wanted))
-            d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
             weights = (kernel, *bias)
+            if xs.shape[0] == 1:  # nothing to sum
+                state, (d_x,) = backward((), (xs[0], sums[0], wanted[0]))
+            else:
+                start = tuple(ops.zeros(weight.shape, "float32") for weight in weights)
+                state, (d_x,) = fold(backward, start, (xs, sums, wanted))
+            d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
             return d_x, *(ops.cast(d, w.dtype) for d, w in zip(state, weights, strict=True))
 
         return ops.reshape(sums, (-1,))[:count], gradient
