@@ -22,9 +22,9 @@ def forward_work(encoder, note):
     """FLOP of the matrix products of one token in pre-training, without the backward pass.
 
     Twice the weights that it passes, attention's two products over the whole row, and the softmax:
-    of all pieces at every token of GPT and the LSTM, at 15 % of BERT's; of ELMo's sample, once in
-    each direction. Left out: BERT's next sentence, and ELMo's convolutions, which read a word of a
-    batch once however often it stands there.
+    of all pieces at every token of GPT, the LSTM and a BERT that reads from left to right, at 15 %
+    of another BERT's; of ELMo's sample, once in each direction. Left out: BERT's next sentence,
+    and ELMo's convolutions, which read a word of a batch once however often it stands there.
     """
     if isinstance(encoder, ELMo):
         n, p = encoder.units, encoder.projection_dim
@@ -40,7 +40,7 @@ def forward_work(encoder, note):
         share = note["first_share"]
         length = share * note["first_length"] + (1 - share) * length
     block = 2 * (4 * width**2 + 2 * width * encoder.intermediate_dim) + 4 * length * width
-    if isinstance(encoder, BERT):
+    if isinstance(encoder, BERT) and not note.get("left_to_right"):
         softmax = MASKED * (softmax + 2 * width**2)
     return encoder.num_layers * block + softmax
 

@@ -139,7 +139,7 @@ class Pretraining:
             ("left_to_right", not (self.left_to_right and self.next_sentence),
              "without the next sentence: --no-next-sentence"),
             ("mask_share", 0 <= self.mask_share <= 1, "a share from 0 to 1"),
-            ("random_share", 0 <= self.random_share <= 1 - self.mask_share,
+            ("random_share", 0 <= self.random_share and self.mask_share + self.random_share <= 1,
              "a share from 0 to what `mask_share` leaves"),
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
             ("unroll", self.unroll >= 1, "1 or more"),

@@ -239,6 +239,7 @@ class Bench:
         feature_gb: Largest feature store, in gigabytes.
         progress: Called with a line of text when something is done.
         models: Folder for the fine-tuned models of the first seed, if they are kept.
+        name: What results call the encoder, by default its folder's name.
     """
 
     task: object
@@ -249,9 +250,10 @@ class Bench:
     feature_gb: float = 8.0
     progress: object = None
     models: str | None = None
+    name: str = ""
 
     def __post_init__(self):
-        self.name = Path(self.encoder).resolve().name
+        self.name = self.name or Path(self.encoder).resolve().name
         self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")

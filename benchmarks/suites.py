@@ -5,6 +5,7 @@ import typing
 from pathlib import Path
 
 from benchmarks import (
+    bert_studies,
     domain_transfer,
     elmo_intrinsic,
     elmo_neighbours,
@@ -224,4 +225,21 @@ SUITES = {
         "what a small GPT writes",
         **_GPT,
     ),
+    **{
+        name: Suite(
+            bert_studies.run_studies,
+            bert_studies.markdown(name),
+            bert_studies.figures(name),
+            bert_studies.scales(name),
+            source,
+            home=bert_studies.HOME,
+            flags=("features", "feature_gb"),
+        )
+        for name, source in {
+            "bert_objectives": "Devlin et al. 2018, table 5",
+            "bert_masking": "Devlin et al. 2018, table 8",
+            "bert_size": "Devlin et al. 2018, table 6",
+            "bert_steps": "Devlin et al. 2018, figure 5",
+        }.items()
+    },
 }

@@ -1,0 +1,121 @@
+"""The suites of BERTs that differ in one thing."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import bert_studies
+from benchmarks.__main__ import main
+from benchmarks.bert_studies import ENCODERS, MIXES, STUDIES
+from benchmarks.encoders import forward_work
+from benchmarks.pretrain import Pretraining
+from benchmarks.suites import SUITES, folder
+from keras_plm.models import BERT
+
+WORDS = "a cat sat on the mat and ran to two dogs".split()
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory):
+    """What the suites read at their test scale."""
+    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+
+    def text():
+        return " ".join(rng.choice(WORDS, rng.integers(3, 7)))
+
+    (root / "snli_1.0").mkdir()
+    for split, count in (("train", 40), ("dev", 10), ("test", 10)):
+        labels = ("entailment", "neutral", "contradiction")
+        rows = [{"gold_label": labels[i % 3], "sentence1": text(), "sentence2": text(),
+                 "pairID": f"{split}{i}"} for i in range(count)]  # fmt: skip
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (root / "snli_1.0" / f"snli_1.0_{split}.jsonl").write_text(lines)
+    (root / "wikigold").mkdir()
+    tagged = [
+        f"{word} {'I-PER' if word == 'cat' else 'O'}\n" if word else "\n"
+        for i in range(12)
+        for word in ["-DOCSTART-", "", *text().split(), str(i), "", "the", "cat", str(i), ""]
+    ]
+    (root / "wikigold" / "wikigold.conll.txt").write_text("".join(tagged))
+    (root / "books").mkdir()
+    chapters = [" ".join(f"{text().capitalize()} now and then." for _ in range(9)) for _ in "abcde"]
+    (root / "books" / "valid.txt").write_text("\n\n".join(chapters) + "\n")
+    return root
+
+
+@pytest.fixture
+def run(data_folder, tmp_path, capsys):
+    """`run("bert_steps", ...)`: the suite at its test scale; gives its code and what is shown."""
+
+    def call(suite, *flags, command="run"):
+        own = ["--results", str(tmp_path / "results")]
+        if command == "run":
+            own += ["--data", str(data_folder), "--features", str(tmp_path / "f"), "--seeds", "1"]
+        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
+        shown = capsys.readouterr()
+        return code, re.sub(r"[ \t]+", " ", shown.out + shown.err)
+
+    return call
+
+
+@pytest.mark.plumbing
+def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
+    code, shown = run("bert_steps")
+    assert code == 0 and "| SNLI fine-tuned, behind step | 2 | 4 |" in shown
+    kept = folder(tmp_path / "results", "bert_steps", "test")
+    first = {p: p.stat().st_mtime_ns for p in kept.glob("**/*.seed0.json")}
+    assert len(first) == 2 * 2 * 2  # encoders, points, tasks
+    code, shown = run("bert_objectives")
+    assert code == 0 and "per next piece" in shown and "(table 5, BERT-base" in shown
+    assert "masked step" not in shown and "bert step 4/4" in shown
+    for row in ("BERT", "no next sentence", "+ BiLSTM", "no pre-training"):
+        (line,) = [x for x in shown.splitlines() if x.startswith(f"| {row} |") and "(1)" in x]
+        assert line.count("(1)") == 2
+    after = {p: p.stat().st_mtime_ns for p in kept.glob("**/*.seed0.json")}
+    assert first.items() <= after.items() and len(after) == 8 + 2 * 3
+    made = json.loads((kept / "pretraining" / "left_to_right.json").read_text())
+    assert made["steps_done"] == 4 and made["left_to_right"] and not made["next_sentence"]
+    assert run("bert_objectives")[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in kept.glob("**/*.seed0.json")} == after
+    pictures = tmp_path / "p"
+    assert run("bert_steps", "--pictures", str(pictures), command="report")[0] == 0
+    names = [
+        f"bert_{axis}_{task}.png" for axis in ("flop", "steps") for task in ("snli", "wikigold")
+    ]
+    assert sorted(p.name for p in pictures.iterdir()) == names
+    code, shown = run("bert_size", command="report")
+    assert code == 0 and "| 2 | 128 | 0.5 |" in shown and "| 4 | 256 | | | | |" in shown
+
+
+def test_rows_differ_in_what_they_say():
+    base = STUDIES["bert_objectives"].pretraining
+    settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
+    for mix in MIXES:
+        found = settings[bert_studies._mix(*mix)]
+        same = 1 - found.mask_share - found.random_share
+        shares = (found.mask_share, same, found.random_share)
+        assert np.allclose(shares, np.array(mix) / 100)
+    assert settings["masked"].steps == settings["left_to_right"].steps == settings["small"].steps
+    for suite, study in STUDIES.items():
+        assert {name for _, name, _ in study.rows} <= ENCODERS.keys()
+        runs = [study.run(fields, own) for *_, own in study.rows for *_, fields in study.readings]
+        assert len({run.name for run in runs}) >= len(study.readings), suite
+        assert SUITES[suite].home == "bert"
+
+
+def test_a_folder_without_results_is_named(run):
+    for suite in STUDIES:
+        code, shown = run(suite, command="report")
+        assert code == 2 and "python -m benchmarks run" in shown
+
+
+def test_work_of_a_bert_that_guesses_every_token():
+    note = {"max_length": 16, "first_length": 0}
+    work = {
+        causal: forward_work(BERT(50, 1, 2, 8, 16, causal=causal), note | {"left_to_right": causal})
+        for causal in (False, True)
+    }
+    # 50 words of width 8 at every token, not at 15 %, where a transform of 8 x 8 comes first.
+    assert work[True] - work[False] == pytest.approx(2 * (50 * 8 - 0.15 * (50 * 8 + 8 * 8)))
