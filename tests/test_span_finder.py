@@ -109,6 +109,22 @@ def test_questions_without_answer(tmp_path):
     assert again.predict(train) == model.predict(train)
 
 
+@pytest.mark.parametrize("kind", [FineTune, FeatureBased])
+def test_a_method_chooses_the_threshold(kind):
+    method = kind(**FAST)
+    train, dev = made_up(48, unanswered=True), made_up(24, seed=1, unanswered=True)
+    model = method.fit(encoder(), SpanFinder, PIECES, train, dev)
+    chosen, found = model.null_threshold, model.predict(dev)
+    assert chosen != 0 and model.training_log["dev_score"] <= default_metric(SpanFinder, WITHOUT)(
+        [e.label for e in dev], found
+    )
+    model.choose_threshold(dev)
+    assert model.null_threshold == pytest.approx(chosen, abs=1e-4)
+    assert method.fit(encoder(), SpanFinder, PIECES, train).null_threshold == 0
+    answered = made_up(8)
+    assert method.fit(encoder(), SpanFinder, PIECES, answered, answered).null_threshold == 0
+
+
 def test_the_n_best_are_those_of_loops():
     model = finder(WITHOUT, n_best=7, max_answer_length=4, max_length=15, stride=3)
     examples = asked(np.random.default_rng(1), 5)

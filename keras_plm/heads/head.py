@@ -300,6 +300,17 @@ class Head(FitsBatches, keras.Model):
         return [cls.target(example, labels) for example in examples]
 
     @staticmethod
+    def settle(labels, examples, predict):
+        """What a trained head's `decode` takes beside logits, chosen on examples: a dict.
+
+        Args:
+            labels: Its labels.
+            examples: Those that choose.
+            predict: `predict()` gives their probabilities.
+        """
+        return {}
+
+    @staticmethod
     def default_loss():
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

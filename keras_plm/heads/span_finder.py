@@ -279,12 +279,14 @@ class SpanFinder(Head):
         for example in examples:
             self.target(example, self.labels)
         found = self.predict(list(examples), probabilities=True)
-        answers, odds = no_answer_odds(found)
-        truth = [example.label for example in examples]
-        scores = [f1 for _, f1 in squad_scores(truth, answers, version=2)]
-        answered = [len(label) > 0 for label in truth]
-        best, self.null_threshold = best_threshold(scores, answers, answered, odds)
+        best, self.null_threshold = _threshold(examples, found)
         return best
+
+    @staticmethod
+    def settle(labels, examples, predict):
+        if NO_ANSWER not in labels:
+            return {}
+        return {"null_threshold": _threshold(examples, predict())[1]}
 
     def get_config(self):
         config = {
@@ -294,6 +296,14 @@ class SpanFinder(Head):
             "stride": self.stride,
         }
         return {k: v for k, v in config.items() if k != "words"}
+
+
+def _threshold(examples, found):
+    """The highest F1 of the answers found, and the threshold that gives it."""
+    answers, odds = no_answer_odds(found)
+    truth = [example.label for example in examples]
+    scores = [f1 for _, f1 in squad_scores(truth, answers, version=2)]
+    return best_threshold(scores, answers, [len(label) > 0 for label in truth], odds)
 
 
 def no_answer_odds(found):

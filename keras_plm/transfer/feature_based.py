@@ -160,6 +160,7 @@ class FeatureBased(Method):
         options = {} if head.per_word else {"pool": self.pool}
         if not head.per_token and read_apart(train, tokenizer):
             options["pairs"] = "pooled"
+        options |= getattr(readout, "settled", {})
         model = head(
             clone(encoder),
             labels,
@@ -245,17 +246,22 @@ class FeatureBased(Method):
             lambda: self.predict(head, readout, stores[1], labels, beside[1]),
         )
         log = self._train(readout, source, score, callbacks, verbose, head.default_loss())
+        if dev:
+            readout.settled = head.settle(
+                labels, dev, lambda: self.predict(head, readout, stores[1], labels, beside[1], True)
+            )
         mixes = readout.mixing_weights()
         return readout, log | ({"mixes": mixes} if mixes else {})
 
-    def predict(self, head, readout, store, labels, words=None):
+    def predict(self, head, readout, store, labels, words=None, probabilities=False):
         """Labels of stored examples by a trained readout, without running the encoder."""
         source = store.batches(self.layers, training=False, words=words, tokens_per_batch=8192)
         logits = [None] * len(store)
         for rows, outputs in run_on(readout, source):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        return head.decode(labels, logits, store.windows or _StoredRows(store))
+        source, settled = store.windows or _StoredRows(store), getattr(readout, "settled", {})
+        return head.decode(labels, logits, source, probabilities, **settled)
 
 
 class _StoredRows:

@@ -154,7 +154,8 @@ class FineTune(Method):
             head: `Classifier`, `Regressor`, `Tagger`, `MultipleChoice` or `SpanFinder`, the class.
             tokenizer: The encoder's.
             train: A list of `Example`.
-            dev: Examples on which the best epoch is chosen; without them the last is kept.
+            dev: Examples on which the best epoch is chosen, without them the last is kept; and of
+                a `SpanFinder` the threshold for no answer.
             labels: The label names, of a `Regressor` the lowest and highest score; by default those
                 in `train`.
             metric: `(y_true, y_pred) -> float` that chooses; by default the head's.
@@ -208,6 +209,10 @@ class FineTune(Method):
             trained = WithLanguageModel(model, self.language_model_weight)
             source = trained.batches(source)
         log = self._train(trained, source, score, callbacks, verbose, loss)
+        if dev:
+            found = head.settle(labels, dev, lambda: model.predict(dev, probabilities=True))
+            for name, value in found.items():
+                setattr(model, name, value)
         if trained is not model:
             compile_trained(model, self._optimizer(self.learning_rate))
         model.training_log = log
