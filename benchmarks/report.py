@@ -238,7 +238,8 @@ def speed_tables(folder):
     files["speed_gpt"] = [
         folder / f"speed_gpt.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
-    files["speed_prepare"] = [folder / "speed_prepare.json"]
+    for mark in ("speed_prepare", "speed_squad"):
+        files[mark] = [folder / f"{mark}.json"]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
     return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
 

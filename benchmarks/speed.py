@@ -3,8 +3,9 @@
 Six kinds of work ask BERT, see `speed_bert`: their peers need torch and transformers. Three ask the
 parts of a translator and run on every backend: `attention`, see `speed_attention`, and `decode` and
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
-four ask LSTMs and ELMo, see `speed_elmo`, beside torch; three ask GPT, see `speed_gpt`, and one the
-making of streams, see `speed_prepare`, beside transformers. The clock is in `speed_clock`.
+four ask LSTMs and ELMo, see `speed_elmo`, beside torch. Beside transformers three ask GPT, see
+`speed_gpt`, one the making of streams, see `speed_prepare`, and two answers from passages, see
+`speed_squad`. The clock is in `speed_clock`.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from benchmarks import (
     speed_elmo,
     speed_gpt,
     speed_prepare,
+    speed_squad,
     speed_translator,
     speed_words,
 )
@@ -35,6 +37,7 @@ WORK = (
     *speed_elmo.KINDS,
     *speed_gpt.KINDS,
     *speed_prepare.KINDS,
+    *speed_squad.KINDS,
 )
 
 
@@ -47,7 +50,9 @@ class Speed:
     turns: int = setting(7, "how often each contestant is timed")
     steps: int = setting(4, "steps per turn at fixed shapes (a quarter for base and larger)")
     sentences: int = setting(
-        1024, "real sentences per turn (for base and larger a sixteenth, to encode a quarter)"
+        1024,
+        "real sentences, or questions, per turn (for base and larger a sixteenth, to encode a "
+        "quarter)",
     )
     length: int = setting(128, "row length at fixed shapes")
     hub: bool = setting(True, "also time KerasHub, which takes long to load")
@@ -99,6 +104,8 @@ def works(settings, sentences, data=None):
             planned |= speed_gpt.works(kind, settings)
         elif kind in speed_prepare.KINDS:
             planned |= speed_prepare.works(kind, settings, data)
+        elif kind in speed_squad.KINDS:
+            planned |= speed_squad.works(kind, settings, data)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned

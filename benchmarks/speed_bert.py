@@ -369,7 +369,7 @@ def toy_vocabulary(sentences, size=VOCABULARY):
     return learned + [f"[unused{i}]" for i in range(size - len(learned))]
 
 
-def peer_tokenizer(vocabulary):
+def peer_tokenizer(vocabulary, lowercase=True):
     import tempfile
 
     import transformers
@@ -377,7 +377,7 @@ def peer_tokenizer(vocabulary):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vocab.txt"
         path.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-        return transformers.BertTokenizerFast(str(path))
+        return transformers.BertTokenizerFast(str(path), do_lower_case=lowercase)
 
 
 def matrix_work(size, length, kind):

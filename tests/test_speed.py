@@ -11,16 +11,18 @@ from benchmarks import (
     speed_attention,
     speed_elmo,
     speed_gpt,
+    speed_squad,
     speed_translator,
     speed_words,
 )
 from benchmarks.__main__ import main
 from benchmarks.report import speed_markdown
 from benchmarks.speed import Speed
-from keras_plm.checkpoints import save_gpt
+from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
-from keras_plm.models import GPT, Transformer
+from keras_plm.models import BERT_SIZES, GPT, Transformer
+from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close, to_numpy
 
 ROOT = Path(__file__).parent.parent
@@ -334,3 +336,36 @@ def test_preparing_is_timed_beside_its_peer(tmp_path):
     ours = results["prepare 0.12 MB"]["contestants"]["keras_plm"]
     assert ours["ratios"]["transformers tokenizer"] > 0 and ours["peak_mb"] > 50
     assert "| prepare 0.12 MB: MB | transformers tokenizer |" in table and "MB" in table
+
+
+def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
+    monkeypatch.setitem(BERT_SIZES, "mini", {**BERT_SIZES["tiny"], "num_layers": 1})
+    flags = ["--turns", "1", "--sentences", "8", "--sizes", "mini", "--no-half"]
+    results, table = timed(tmp_path, [*flags, "--work", "squad_rows,squad_answers"])
+    assert list(results) == ["squad rows", "squad answers mini"]
+    for name, work in results.items():
+        assert work["contestants"]["keras_plm"]["ratios"]["transformers"] > 0
+        assert f"| {name}: questions |" in table
+
+
+def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
+    """With one model's weights: other rows, batches and search, the same answers."""
+    monkeypatch.setattr(speed_squad, "N_BEST", 384)  # few are enough where a model has learned
+    transformers = pytest.importorskip("transformers")
+    asked = speed_squad.questions(12)
+    tokenizer = WordPiece.load(speed_squad.TOKENIZER)
+    config = speed_squad.peer_config("tiny")
+    config.vocab_size = len(tokenizer)
+    transformers.set_seed(0)
+    peer = transformers.BertForQuestionAnswering(config).eval()
+    for weight in peer.parameters():
+        weight.data *= 3  # scores that lie apart
+    peer.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocabulary) + "\n")
+    model = load_bert(tmp_path, head="span", tokenizer=tokenizer)
+    found = model.predict(asked)
+    assert len(set(found)) > 3
+    theirs = speed_squad._peer_tokenizer()
+    for sort in (False, True):
+        assert speed_squad.peer_answers(peer, theirs, asked, sort) == found
