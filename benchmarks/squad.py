@@ -1,13 +1,16 @@
-"""Answers from a passage: the tasks `squad` and `squad2`."""
+"""Answers from a passage: the tasks `squad` and `squad2`; and `qnli_squad`, made of them."""
 
 import functools
+import re
 
 import numpy as np
 
-from keras_plm.heads import SpanFinder
-from keras_plm.metrics import squad_exact_match, squad_f1
+from glue_tasks.tasks import GLUE
+from keras_plm.heads import Classifier, SpanFinder
+from keras_plm.metrics import accuracy, squad_exact_match, squad_f1
 from keras_plm.squad import read_squad
-from keras_plm.task import Task, find_file, split_groups
+from keras_plm.streams import split_sentences
+from keras_plm.task import Example, Task, find_file, split_groups
 
 TRAIN, DEV, DEV2 = (f"squad/{name}.json" for name in ("train-v1.1", "dev-v1.1", "dev-v2.0"))
 # Share of train that chooses: about 2,200 of 87,600 questions, as all are answered every epoch.
@@ -50,6 +53,74 @@ def read_squad2(folder, split):
     return [example for example in examples if example.group in kept]
 
 
+def qnli_pairs(examples, seed=0):
+    """Questions with a sentence of their passage each, as QNLI was made of SQuAD.
+
+    Half of the questions, drawn at random, stand with the sentence that holds their answer, the
+    others with the one that shares most words with the question among those that do not. Questions
+    whose answer goes over the end of a sentence, or whose passage has one sentence, are left out.
+
+    Reference: Wang et al. 2018, arXiv 1804.07461, section 3.3. Differs from it: GLUE does not tell
+    how many pairs of little overlap it left out; here a question stands in one pair.
+
+    Args:
+        examples: A list of `Example`, as `read_squad` reads them.
+        seed: Of the drawing.
+
+    Returns:
+        A list of `Example(question, label, pair=sentence)`, labels as GLUE's.
+
+    >>> passage = "It rained. The cat slept on the mat."
+    >>> asked = Example("Where did the cat sleep?", ["the mat"], pair=passage, starts=[28])
+    >>> {pair.pair: pair.label for seed in range(9) for pair in qnli_pairs([asked], seed)}
+    {'It rained.': 'not_entailment', 'The cat slept on the mat.': 'entailment'}
+    """
+    rng, pairs = np.random.default_rng(seed), []
+    passages = {}
+    for example in examples:
+        draw = rng.random()
+        if example.pair not in passages:
+            passages[example.pair] = _sentences(example.pair)
+        sentences = passages[example.pair]
+        if not example.label or len(sentences) < 2:
+            continue
+        start, end = example.starts[0], example.starts[0] + len(example.label[0])
+        holds = [begin <= start and end <= begin + len(text) for begin, text, _ in sentences]
+        if not any(holds):
+            continue
+        if draw < 0.5:
+            label, chosen = "entailment", holds.index(True)
+        else:
+            asked = _words(example.text)
+            shared = [-1 if h else len(asked & words) for h, (*_, words) in
+                      zip(holds, sentences, strict=True)]  # fmt: skip
+            label, chosen = "not_entailment", int(np.argmax(shared))
+        sentence = sentences[chosen][1]
+        pairs.append(Example(example.text, label, pair=sentence, group=example.group))
+    return pairs
+
+
+def _sentences(passage):
+    """`(where it begins, sentence, its words)` of each sentence of a passage."""
+    found, place = [], 0
+    for text in split_sentences(passage):
+        place = passage.index(text, place)
+        found.append((place, text, _words(text)))
+        place += len(text)
+    return found
+
+
+def _words(text):
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def read_qnli(folder, split):
+    """Pairs made of SQuAD's train set; QNLI's official dev set, of SQuAD's dev, is reported."""
+    if split == "test":
+        return GLUE["qnli"].read(folder, "test")
+    return qnli_pairs(read_squad1(folder, split))
+
+
 def _metrics(version):
     return {
         "f1": functools.partial(squad_f1, version=version),
@@ -74,6 +145,16 @@ SQUAD = {
         _metrics(2),
         dict.fromkeys(("train", "dev", "test"), DEV2),
         "Rajpurkar et al. 2018, rajpurkar.github.io/SQuAD-explorer",
+        "CC BY-SA 4.0",
+    ),
+    # For those who have QNLI's dev set and not its train set.
+    "qnli_squad": Task(
+        "qnli_squad",
+        read_qnli,
+        Classifier,
+        {"accuracy": accuracy},
+        {"train": TRAIN, "dev": TRAIN, "test": GLUE["qnli"].files["test"]},
+        "Wang et al. 2018, made of SQuAD 1.1; gluebenchmark.com",
         "CC BY-SA 4.0",
     ),
 }

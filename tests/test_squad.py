@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.squad import SQUAD, read_squad1, read_squad2
+from benchmarks.squad import SQUAD, qnli_pairs, read_squad1, read_squad2
 from benchmarks.tasks import TASKS, write_text_of
 from keras_plm.squad import (
     best_threshold,
@@ -227,6 +227,39 @@ class TestTasks:
             assert 0.3 < np.mean([not e.label for e in part]) < 0.7
         count = write_text_of(TASKS["squad2"], folder, tmp_path / "text", "dev")
         assert count == len(parts[1]) + len({e.pair for e in parts[1]})
+
+    def test_pairs_of_qnli_hold_the_answer_or_not(self):
+        rain, cat, dog = "It rained.", "The cat slept on the mat.", "A dog ran by the cat."
+        passage = f"{rain} {cat} {dog}"
+
+        def asked(answer, question="Where did the cat sleep?", pair=passage):
+            start = pair.index(answer)
+            return Example(question, [answer], pair=pair, starts=[start], group="g")
+
+        found = {
+            pair.pair: (pair.label, pair.group)
+            for seed in range(20)
+            for pair in qnli_pairs([asked("the mat")], seed)
+        }
+        # Of the others the one that shares "the" and "cat".
+        assert found == {cat: ("entailment", "g"), dog: ("not_entailment", "g")}
+        assert qnli_pairs([asked("mat. A dog"), asked("It", pair=rain)]) == []
+        assert qnli_pairs([Example("Who?", [], pair=passage, starts=[])]) == []
+        labels = [pair.label for pair in qnli_pairs(some * 100)]
+        assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
+
+    def test_qnli_is_made_of_squad(self, data, tmp_path):
+        folder = data("squad/train-v1.1.json.gz").parent.parent
+        dev = SQUAD["qnli_squad"].read(folder, "dev")
+        asked = {(e.text, e.group): e for e in read_squad1(folder, "dev")}
+        assert 0.9 * len(asked) < len(dev) <= len(asked)
+        for pair in dev:
+            example = asked[pair.text, pair.group]
+            assert pair.pair in example.pair and len(pair.pair) < len(example.pair)
+            if pair.label == "entailment":
+                assert example.label[0] in pair.pair
+        data("glue/QNLI/dev.tsv")
+        assert len(SQUAD["qnli_squad"].read(folder, "test")) == 5463
 
     def test_another_dev_file_is_refused(self, tmp_path):
         (tmp_path / "squad").mkdir()
