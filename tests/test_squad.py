@@ -245,6 +245,7 @@ class TestTasks:
         assert found == {cat: ("entailment", "g"), dog: ("not_entailment", "g")}
         assert qnli_pairs([asked("mat. A dog"), asked("It", pair=rain)]) == []
         assert qnli_pairs([Example("Who?", [], pair=passage, starts=[])]) == []
+        some = [asked(word) for word in ("mat", "dog", "It")]
         labels = [pair.label for pair in qnli_pairs(some * 100)]
         assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
 
