@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks import (
     bert_studies,
+    bert_tasks,
     domain_transfer,
     elmo_intrinsic,
     elmo_neighbours,
@@ -224,6 +225,14 @@ SUITES = {
         {"small": samples.Samples(), "test": samples.Samples(("a", "a cat"), 5, tiny=True)},
         "what a small GPT writes",
         **_GPT,
+    ),
+    "bert_tasks": Suite(
+        bert_tasks.run_tasks,
+        bert_tasks.markdown,
+        lambda results: {},
+        bert_tasks.SCALES,
+        "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
+        flags=_GPT["flags"],
     ),
     **{
         name: Suite(

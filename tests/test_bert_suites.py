@@ -1,4 +1,4 @@
-"""The suites of BERTs that differ in one thing."""
+"""The suites of BERT: those that differ in one thing, and one on every kind of task."""
 
 import json
 import re
@@ -9,9 +9,11 @@ import pytest
 from benchmarks import bert_studies
 from benchmarks.__main__ import main
 from benchmarks.bert_studies import ENCODERS, MIXES, STUDIES
+from benchmarks.bert_tasks import PUBLISHED, TASKS_READ
 from benchmarks.encoders import forward_work
 from benchmarks.pretrain import Pretraining
 from benchmarks.suites import SUITES, folder
+from benchmarks.tasks import TASKS
 from keras_plm.models import BERT
 
 WORDS = "a cat sat on the mat and ran to two dogs".split()
@@ -39,6 +41,25 @@ def data_folder(tmp_path_factory):
         for word in ["-DOCSTART-", "", *text().split(), str(i), "", "the", "cat", str(i), ""]
     ]
     (root / "wikigold" / "wikigold.conll.txt").write_text("".join(tagged))
+    (root / "glue" / "RTE").mkdir(parents=True)
+    for split in ("train", "dev"):
+        rows = [f"{i}\t{text()}\t{text()}\t{('', 'not_')[i % 2]}entailment" for i in range(30)]
+        lines = ["index\tsentence1\tsentence2\tlabel", *rows]
+        (root / "glue" / "RTE" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    (root / "squad").mkdir()
+    for split, articles in (("train", 42), ("dev", 2)):
+        data = [
+            {"title": str(i), "paragraphs": [{"context": f"{text()} {i}", "qas": [
+                {"id": f"{i}", "question": "what number?",
+                 "answers": [{"text": str(i), "answer_start": 0}]}]}]}
+            for i in range(articles)
+        ]  # fmt: skip
+        for article in data:
+            (paragraph,) = article["paragraphs"]
+            (answer,) = paragraph["qas"][0]["answers"]
+            answer["answer_start"] = paragraph["context"].index(answer["text"])
+        path = root / "squad" / f"{split}-v1.1.json"
+        path.write_text(json.dumps({"version": "1.1", "data": data}))
     (root / "books").mkdir()
     chapters = [" ".join(f"{text().capitalize()} now and then." for _ in range(9)) for _ in "abcde"]
     (root / "books" / "valid.txt").write_text("\n\n".join(chapters) + "\n")
@@ -87,6 +108,17 @@ def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
     assert sorted(p.name for p in pictures.iterdir()) == names
     code, shown = run("bert_size", command="report")
     assert code == 0 and "| 2 | 128 | 0.5 |" in shown and "| 4 | 256 | | | | |" in shown
+
+
+@pytest.mark.plumbing
+def test_one_bert_on_every_kind_of_task(run, tmp_path):
+    code, shown = run("bert_tasks")
+    assert code == 0 and "| squad | 8 |" in shown and "exact match" in shown
+    assert re.search(r"\| rte \| 8 \| [\d.]+ \(1\) accuracy \| 57.2 accuracy \| 57.9 \|", shown)
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "results").glob("**/*.json")}
+    assert len(kept) == 2 and run("bert_tasks")[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "results").glob("**/*.json")} == kept
+    assert set(TASKS_READ) <= TASKS.keys() and set(PUBLISHED) <= TASKS_READ.keys()
 
 
 def test_rows_differ_in_what_they_say():
