@@ -74,6 +74,7 @@ def variant(fields):
         "language_model_weight": "auxiliary language model, λ = {:g}",
         "n_transfer": "layers transferred: {}",
         "bias_correction": "Adam's bias corrected",
+        "document_tokens": "sentences of a document together, up to {} tokens",
     }
     fields = {**fields, "placement": places.get(fields.get("placement"))}
     fields["schedule"] = fields.get("schedule", "").replace("_", " ")

@@ -20,6 +20,7 @@ import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_json
 from benchmarks.settings import policy, setting
 from keras_plm.data import check_word_vectors, fingerprint
+from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import choice_name
 from keras_plm.readouts import PLACES
 from keras_plm.resume import set_seed
@@ -42,7 +43,7 @@ METHODS = {
 # Fields of a run that came after the first results.
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
 LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
-LATER += ("bias_correction",)
+LATER += ("bias_correction", "document_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Run:
         "all", "pre-trained layers of a fine-tuned encoder: 'all', or a number, 0 embeddings alone"
     )
     bias_correction: bool = setting(False, "of a trained encoder's AdamW, as GPT was fine-tuned")
+    document_tokens: int = setting(
+        0, "a tagger's sentences of one document together, up to so many tokens; 0 is each alone"
+    )
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -146,6 +150,12 @@ class Run:
                 "`learning_rates` are numbers above 0 parted by commas. "
                 f"Received: {self.learning_rates!r}"
             )
+        if self.document_tokens < 0 or (self.document_tokens and self.train_limit):
+            raise ValueError(
+                "`document_tokens` is 0, or a number of tokens and all documents are read: leave "
+                f"`train_limit` out. Received: document_tokens={self.document_tokens}, "
+                f"train_limit={self.train_limit}"
+            )
         if self.train_limit < 0:
             raise ValueError(f"`train_limit` must be 0 (all) or more. Received: {self.train_limit}")
 
@@ -182,6 +192,7 @@ class Run:
         parts += [f"lm{self.language_model_weight:g}"] if self.language_model_weight else []
         parts += [f"layers{self.n_transfer}"] if self.n_transfer != "all" else []
         parts += ["corrected"] if self.bias_correction else []
+        parts += [f"documents{self.document_tokens}"] if self.document_tokens else []
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
         if self.precision != "float32":
@@ -258,13 +269,23 @@ class Bench:
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
-        self._stores, self._words = {}, {}
+        self._stores, self._words, self._joined = {}, {}, {}
         texts = [[_content(e) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
+    def parts(self, run):
+        """The examples of a run by split, and of sentences that were joined their words."""
+        limit = run.document_tokens
+        if not limit:
+            return self.examples, None
+        if limit not in self._joined:
+            joined = {s: join_sentences(e, self.tokenizer, limit) for s, e in self.examples.items()}
+            self._joined[limit] = [{s: found[i] for s, found in joined.items()} for i in (0, 1)]
+        return self._joined[limit]
+
     def train_examples(self, run):
         """The training examples of a run, all or a fixed random part."""
-        examples = self.examples["train"]
+        examples = self.parts(run)[0]["train"]
         if not run.train_limit or run.train_limit >= len(examples):
             return examples
         rows = np.random.default_rng(0).permutation(len(examples))[: run.train_limit]
@@ -305,6 +326,11 @@ class Bench:
                     f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
                 )
+        if run.document_tokens and (not self.task.head.per_word or self.task.head.per_token):
+            raise ValueError(
+                "`document_tokens` is of tasks that tag words. "
+                f"Received: document_tokens={run.document_tokens} on {self.task.name}"
+            )
         if run.reads_features:
             FeatureBased.check_head(self.task.head)
         started = time.monotonic()
@@ -326,7 +352,10 @@ class Bench:
 
         test = self.examples["test"]
         truth = [example.label for example in test]
-        predicted = self._predict(run, best, seed, labels, test)
+        read, counts = self.parts(run)
+        predicted = self._predict(run, best, seed, labels, read["test"])
+        if counts is not None:
+            predicted = part_sentences(predicted, counts["test"])
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
         mixes = best.mixing_weights() if run.reads_features else {}
         result = {
@@ -337,7 +366,7 @@ class Bench:
             "fields": run.config | {"learning_rate": rate},
             "seed": seed,
             "counts": {
-                "train": len(train),
+                "train": len(self.examples["train"]) if run.document_tokens else len(train),
                 "dev": len(self.examples["dev"]),
                 "test": len(test),
                 "labels": len(labels),
@@ -423,7 +452,7 @@ class Bench:
 
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)
-        dev, metric = self.examples["dev"], next(iter(self.task.metrics.values()))
+        dev, metric = self.parts(run)[0]["dev"], next(iter(self.task.metrics.values()))
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
