@@ -33,7 +33,8 @@ def transferred(encoder, count):
     """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
-    released code's `n_transfer`.
+    released code's `n_transfer`; of a BERT's top layers and pooler Zhang et al. 2021, arXiv
+    2006.05987, section 5.
 
     Args:
         encoder: A pre-trained encoder.

@@ -309,6 +309,15 @@ class TestTransferOfLayers:
         fitted = FineTune(**FAST, n_transfer=0).fit(model, Classifier, TOKENIZER, texts(16))
         assert len(fitted.predict(texts(3))) == 3
 
+    def test_berts_top_layers_and_pooler_begin_anew(self):
+        model = BERT(9, 3, 2, 8, 16, max_sequence_length=8)
+        for weight in model.weights:
+            weight.assign(np.full(weight.shape, 7.0))
+        copy = transferred(model, 2)
+        for w in copy.weights:
+            anew = "block_2/" in w.path or "pooler/" in w.path
+            assert (to_numpy(w) == 7).all() == (not anew), w.path
+
     def test_there_are_only_so_many(self):
         for count in (4, -2, 1.5, True + 0.5):
             with pytest.raises(ValueError, match="from -1 to this encoder's 3 layers"):

@@ -12,10 +12,11 @@ from keras_plm.features import (
 )
 from keras_plm.transfer.comparison import compare_layers
 from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.fine_tune import GPT_SETTINGS, SCHEDULES, FineTune
+from keras_plm.transfer.fine_tune import FEW_EXAMPLES_SETTINGS, GPT_SETTINGS, SCHEDULES, FineTune
 from keras_plm.transfer.method import KeepBest, default_metric
 
 __all__ = [
+    "FEW_EXAMPLES_SETTINGS",
     "GPT_SETTINGS",
     "LAYER_CHOICES",
     "SCHEDULES",

@@ -37,6 +37,9 @@ GPT_SETTINGS = {
     "bias_correction": True,
     "language_model_weight": 0.5,
 }
+# A few thousand examples or less: more passes and Adam's bias corrected, Mosbach et al. 2021, arXiv
+# 2006.04884, section 6; Zhang et al. 2021, arXiv 2006.05987, sections 4 and 6.
+FEW_EXAMPLES_SETTINGS = {"epochs": 20, "warmup": 0.1, "bias_correction": True}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,9 @@ class FineTune(Method):
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `with_new_tokens`.
+    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds differ,
+    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the number of
+    layers the top ones and the pooler begin anew.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019,
@@ -74,6 +79,8 @@ class FineTune(Method):
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
         n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+            Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
+            pooler.
         reader: `"linear"`, an output layer alone, or `"bilstm"`, the two-layer BiLSTM that BERT's
             ablations put on top, section 5.1, over the vectors of words.
         units: Width of each direction of the BiLSTM; by default half the encoder's.
