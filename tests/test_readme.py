@@ -28,6 +28,7 @@ def test_python_runs(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "['good', 'bad']" in out  # what the classifier says of its two texts
     assert "featureextractor__layers" in out and "weighted_sum_last_four" in out
+    assert "['Peter']" in out  # who bought the mill
     assert "['yes', 'no']" in out  # which days follow each other
     assert "['eight six four two']" in out and (tmp_path / "attention.png").is_file()
 
