@@ -10,9 +10,10 @@ from keras_plm.heads.head import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
 from keras_plm.heads.span_finder import SpanFinder, no_answer_odds
-from keras_plm.heads.tagger import Tagger
+from keras_plm.heads.tagger import CRFTagger, Tagger
 
 __all__ = [
+    "CRFTagger",
     "Classifier",
     "Frozen",
     "MultipleChoice",

@@ -1,9 +1,10 @@
-"""One tag for each word."""
+"""One tag for each word: by itself, or by a CRF."""
 
 import keras
 import numpy as np
 
 from keras_plm.heads.head import Head, softmax
+from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1, are_spans
 
 
@@ -105,3 +106,94 @@ class Tagger(Head):
             else:
                 decoded[example] += [labels[i] for i in scores.argmax(axis=-1)]
         return [np.concatenate(parts) for parts in decoded] if probabilities else decoded
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CRFTagger(Tagger):
+    """One tag for each word, chosen together: a CRF scores tags and which stand side by side.
+
+    Otherwise as `Tagger`, of the same arguments and one more. `predict(..., probabilities=True)`
+    gives the marginal probabilities of each word's tags. Windows of a sentence that is longer than
+    the encoder reads are tagged one by one.
+
+    Reference: Huang et al. 2015, arXiv 1508.01991; the readers of Peters et al. 2018.
+
+    Args:
+        scheme: How tags mark spans, `"BIO"`, `"IOB1"`, `"BIOUL"`, `"IOBES"` or `"BMES"`: what this
+            does not allow is never predicted. It may also be set later. `None` allows all.
+
+    Returns:
+        (B, W, K, K) scores of each word's tag behind that of the word before, see `layers.CRF`.
+
+    Raises:
+        ValueError: As `Tagger`; and if the scheme does not fit the tags.
+    """
+
+    def __init__(
+        self,
+        encoder,
+        labels,
+        tokenizer=None,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        frozen=False,
+        readout=None,
+        words=None,
+        placement=None,
+        scheme=None,
+        name="crf_tagger",
+    ):
+        if scheme is not None:
+            allowed_transitions(labels, scheme)  # says what is wrong
+        super().__init__(
+            encoder,
+            labels,
+            tokenizer,
+            layers,
+            reader,
+            dropout,
+            frozen,
+            readout,
+            words,
+            placement,
+            name,
+        )
+        self.scheme = scheme
+
+    @staticmethod
+    def masked(logits, inputs):
+        """The logits with the CRF's transitions."""
+        return CRF(name="crf")(logits, padding_mask=inputs["padding_mask"])
+
+    @staticmethod
+    def default_loss():
+        return CRFLoss()
+
+    def default_metrics(self):
+        return []  # the best tags are found row by row, in `predict`
+
+    @property
+    def choosing(self):
+        return {"scheme": self.scheme}
+
+    @staticmethod
+    def decode(labels, logits, source, probabilities=False, scheme=None):
+        """Tags of the scores (W, K, K) of each row, windows of a sentence joined again."""
+        allowed = None if scheme is None else allowed_transitions(labels, scheme)
+        decoded = [[] for _ in range(int(source.examples_of[-1]) + 1)]
+        for row, example in enumerate(source.examples_of):
+            scores = logits[row][: source.words[row]]
+            if not len(scores):
+                continue
+            if probabilities:
+                decoded[example].append(marginals(scores))
+            else:
+                decoded[example] += [labels[i] for i in viterbi(scores, allowed)[0]]
+        if not probabilities:
+            return decoded
+        none = np.zeros((0, len(labels)))
+        return [np.concatenate([none, *parts]) for parts in decoded]
+
+    def get_config(self):
+        return {**super().get_config(), "scheme": self.scheme}

@@ -12,6 +12,14 @@ from keras_plm.layers.attention import (
     masked_softmax,
     window_mask,
 )
+from keras_plm.layers.crf import (
+    CRF,
+    CRFLoss,
+    allowed_transitions,
+    crf_losses,
+    marginals,
+    viterbi,
+)
 from keras_plm.layers.embedding import (
     CharacterEncoder,
     PositionEmbedding,
@@ -62,4 +70,10 @@ __all__ = [
     "masked_softmax",
     "reverse_rows",
     "window_mask",
+    "CRF",
+    "CRFLoss",
+    "allowed_transitions",
+    "crf_losses",
+    "marginals",
+    "viterbi",
 ]

@@ -1,0 +1,228 @@
+"""A linear-chain CRF: tags that depend on the tags beside them.
+
+Shapes: B rows, T steps, K tags.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.layers.fast import fold
+
+FAR = -1e30  # as good as impossible, and finite
+# What may stand in a span by scheme: its first of several, those within, its last, one alone.
+PREFIXES = {"BIOUL": "BILU", "IOBES": "BIES", "BMES": "BMES"}
+SCHEMES = ("BIO", "IOB1", *PREFIXES)
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CRF(keras.layers.Layer):
+    """What each tag scores at each step behind each tag of the step before.
+
+    The scores of tags, of transitions between them, from the start and to the end, as one tensor,
+    of which the score of a row of tags is a sum of elements: `crf_losses` and `viterbi` need no
+    more.
+
+    Reference: Lafferty et al. 2001; for tagging Huang et al. 2015, arXiv 1508.01991.
+
+    Args:
+        boundary: If True, also learn how likely tags begin and end a row.
+
+    Call arguments:
+        inputs: (B, T, K) scores of tags.
+        padding_mask: (B, T), True at real steps, which come first.
+
+    Returns:
+        (B, T, K, K) float32: of the tag of the step before and the step's own. At the first step
+        all rows of the K x K are the same.
+
+    >>> layer = CRF()
+    >>> tuple(layer(np.ones((2, 4, 3)), padding_mask=np.ones((2, 4), bool)).shape)
+    (2, 4, 3, 3)
+    """
+
+    def __init__(self, boundary=True, **kwargs):
+        kwargs.setdefault("dtype", "float32")
+        super().__init__(**kwargs)
+        self.boundary = boundary
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        count = inputs_shape[-1]
+        self.transitions = self.add_weight((count, count), "zeros", name="transitions")
+        if self.boundary:
+            self.starts = self.add_weight((count,), "zeros", name="starts")
+            self.ends = self.add_weight((count,), "zeros", name="ends")
+
+    def call(self, inputs, padding_mask=None):
+        scores = ops.cast(inputs, "float32")
+        steps = ops.arange(ops.shape(scores)[1])
+        first = ops.cast(steps == 0, "float32")[:, None]  # (T, 1)
+        between = (1 - first)[..., None] * ops.convert_to_tensor(self.transitions)  # (T, K, K)
+        if self.boundary:
+            scores = scores + first * self.starts
+            if padding_mask is None:
+                last = ops.cast(steps == ops.shape(scores)[1] - 1, "float32")[None]
+            else:
+                count = ops.sum(ops.cast(padding_mask, "int32"), axis=1, keepdims=True)
+                last = ops.cast(steps[None] == count - 1, "float32")  # (B, T)
+            scores = scores + last[..., None] * self.ends
+        return scores[:, :, None, :] + between[None]
+
+    def compute_output_spec(self, inputs, padding_mask=None):
+        return keras.KerasTensor((*inputs.shape, inputs.shape[-1]), dtype="float32")
+
+    def get_config(self):
+        return {**super().get_config(), "boundary": self.boundary}
+
+
+def crf_losses(tags, scores):
+    """-log p(tags) of rows under a CRF, step by step.
+
+    A step's part is what it adds: the losses of a row's first t steps, without the end's score, sum
+    up to -log p of its first t tags. So padding is left out by weights of 0.
+
+    Args:
+        tags: (B, T) ids.
+        scores: (B, T, K, K), what `CRF` gives.
+
+    Returns:
+        (B, T) float32.
+    """
+    tags = ops.cast(tags, "int32")
+    count = scores.shape[-1]
+    before = ops.pad(tags[:, :-1], [[0, 0], [1, 0]])  # the first step's rows are the same
+    flat = ops.reshape(scores, (*ops.shape(scores)[:2], count * count))
+    own = ops.take_along_axis(flat, (before * count + tags)[..., None], axis=-1)[..., 0]
+
+    def step(state, inputs):
+        found = ops.logsumexp(state[0][:, :, None] + inputs[0], axis=1)  # (B, K)
+        return (found,), (ops.logsumexp(found, axis=-1),)
+
+    one = ops.cast(ops.arange(count) == 0, "float32")
+    start = (1 - one) * FAR + ops.zeros_like(scores[:, 0, 0])
+    totals = fold(step, (start,), (ops.transpose(scores, (1, 0, 2, 3)),))[1][0]  # (T, B)
+    totals = ops.transpose(totals)
+    return totals - ops.pad(totals[:, :-1], [[0, 0], [1, 0]]) - own
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class CRFLoss(keras.losses.Loss):
+    """-log p(tags) under a `CRF`, as the mean over words.
+
+    Call arguments:
+        y_true: (B, T) ids of tags.
+        y_pred: (B, T, K, K), what `CRF` gives.
+    """
+
+    def __init__(self, name="crf_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        return crf_losses(y_true, y_pred)
+
+
+def viterbi(scores, allowed=None):
+    """The best tags of one row.
+
+    Reference: Viterbi 1967; constraints as in AllenNLP's `ConditionalRandomField`.
+
+    Args:
+        scores: (T, K, K), a row of what `CRF` gives, without padding.
+        allowed: (K + 2, K + 2) boolean, see `allowed_transitions`; `None` for all.
+
+    Returns:
+        `(tags, score)`: a list of T ids, and the sum of their scores, without what constraints
+        cost.
+
+    Raises:
+        ValueError: If there is no step.
+    """
+    scores = np.asarray(scores, "float64")
+    if not len(scores):
+        raise ValueError("A row of tags has a step or more. Received: no scores")
+    cost = np.zeros(scores.shape)
+    if allowed is not None:
+        allowed = np.asarray(allowed, bool)
+        forbidden = np.where(allowed, 0.0, FAR)
+        cost[1:] += forbidden[:-2, :-2]
+        cost[0] += forbidden[-2, :-2]
+        cost[-1] += forbidden[:-2, -1]
+    best, back = (scores + cost)[0, 0], []
+    for step in (scores + cost)[1:]:
+        sums = best[:, None] + step
+        back.append(sums.argmax(axis=0))
+        best = sums.max(axis=0)
+    tags = [int(best.argmax())]
+    for choice in reversed(back):
+        tags.append(int(choice[tags[-1]]))
+    tags.reverse()
+    score = sum(row[a, b] for row, a, b in zip(scores, [0, *tags], tags, strict=False))
+    return tags, float(score)
+
+
+def marginals(scores):
+    """How likely each tag is at each step of one row, over all rows of tags.
+
+    Args:
+        scores: (T, K, K), a row of what `CRF` gives, without padding.
+
+    Returns:
+        (T, K), each step's sum 1.
+    """
+    scores = np.asarray(scores, "float64")
+    ahead, behind = [scores[0, 0]], [np.zeros(scores.shape[-1])]
+    for step in scores[1:]:
+        ahead.append(np.logaddexp.reduce(ahead[-1][:, None] + step, axis=0))
+    for step in scores[:0:-1]:
+        behind.append(np.logaddexp.reduce(step + behind[-1][None], axis=1))
+    found = np.array(ahead) + np.array(behind[::-1])
+    return np.exp(found - np.logaddexp.reduce(found, axis=1, keepdims=True))
+
+
+def allowed_transitions(labels, scheme):
+    """Which tag may stand behind which, where tags mark spans.
+
+    Args:
+        labels: The K tags, as `"O"` and `"B-PER"`.
+        scheme: `"BIO"` (each span begins with B), `"IOB1"` (B only between two spans of a kind),
+            `"BIOUL"`, `"IOBES"` or `"BMES"`.
+
+    Returns:
+        (K + 2, K + 2) boolean, `[i, j]` whether j may stand behind i; the last but one stands for
+        the start, the last for the end.
+
+    Raises:
+        ValueError: If there is no such scheme, or a tag is none of it.
+
+    >>> allowed_transitions(["O", "B-X", "I-X"], "BIO")[0].tolist()  # behind "O": no I, or the end
+    [True, True, False, False, True]
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"Known schemes: {', '.join(SCHEMES)}. Received: {scheme!r}")
+    known = PREFIXES.get(scheme, "BI")
+    named = [label.partition("-")[::2] for label in labels]
+    for label, (prefix, kind) in zip(labels, named, strict=True):
+        if label != "O" and not (len(prefix) == 1 and prefix in known and kind):
+            raise ValueError(
+                f"Tags of {scheme} are 'O' and {', '.join(f'{p}-NAME' for p in known)}. "
+                f"Received: {label!r}"
+            )
+
+    def may(before, behind):
+        (prefix, kind), (next_prefix, next_kind) = before, behind
+        same, outside = kind == next_kind, prefix in ("O", "START")
+        if scheme == "BIO":
+            return next_prefix != "I" or (same and not outside)
+        if scheme == "IOB1":
+            return next_prefix != "B" or (same and not outside)
+        begins, inside, last, alone = known
+        if prefix in (begins, inside):
+            return next_prefix in (inside, last) and same
+        return next_prefix in ("O", begins, alone, "END")
+
+    every = [*named, ("START", ""), ("END", "")]
+    found = np.array([[may(before, behind) for behind in every] for before in every])
+    found[:, -2] = False  # nothing stands before the start, nothing behind the end
+    found[-1] = False
+    found[-2, -1] = False
+    return found
