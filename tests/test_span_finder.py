@@ -119,7 +119,7 @@ def test_a_method_chooses_the_threshold(kind):
         [e.label for e in dev], found
     )
     model.choose_threshold(dev)
-    assert model.null_threshold == pytest.approx(chosen, abs=1e-4)
+    assert model.null_threshold == pytest.approx(chosen, abs=5e-3)  # features are kept in float16
     assert method.fit(encoder(), SpanFinder, PIECES, train).null_threshold == 0
     answered = made_up(8)
     assert method.fit(encoder(), SpanFinder, PIECES, answered, answered).null_threshold == 0
