@@ -55,3 +55,24 @@ def data():
 def oracles():
     """`oracles("conlleval_sample.txt")`: an output of an original, or a skip that names it."""
     return lambda name: _folder("KERAS_PLM_ORACLES", name)
+
+
+@pytest.fixture
+def run(data_folder, tmp_path, capsys):
+    """`run("gpt_ablation", ...)`: a suite at its test scale; gives its code and what is shown.
+
+    `data_folder` is a fixture of each file of such tests: what its suites read, as small as can be.
+    """
+    from benchmarks.__main__ import main
+
+    def call(suite, *flags, command="run", seeds="1"):
+        own = ["--results", str(tmp_path / "results")]
+        if command == "run":
+            own += ["--data", str(data_folder), "--features", str(tmp_path / "f")]
+            own += ["--seeds", seeds]
+        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
+        shown = capsys.readouterr()
+        lines = (shown.out + shown.err).splitlines()
+        return code, "\n".join(" ".join(line.split()) for line in lines)
+
+    return call

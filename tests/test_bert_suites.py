@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from benchmarks import bert_studies
-from benchmarks.__main__ import main
 from benchmarks.bert_studies import ENCODERS, MIXES, STUDIES
 from benchmarks.bert_tasks import PUBLISHED, TASKS_READ
 from benchmarks.encoders import forward_work
@@ -64,21 +63,6 @@ def data_folder(tmp_path_factory):
     chapters = [" ".join(f"{text().capitalize()} now and then." for _ in range(9)) for _ in "abcde"]
     (root / "books" / "valid.txt").write_text("\n\n".join(chapters) + "\n")
     return root
-
-
-@pytest.fixture
-def run(data_folder, tmp_path, capsys):
-    """`run("bert_steps", ...)`: the suite at its test scale; gives its code and what is shown."""
-
-    def call(suite, *flags, command="run"):
-        own = ["--results", str(tmp_path / "results")]
-        if command == "run":
-            own += ["--data", str(data_folder), "--features", str(tmp_path / "f"), "--seeds", "1"]
-        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
-        shown = capsys.readouterr()
-        return code, re.sub(r"[ \t]+", " ", shown.out + shown.err)
-
-    return call
 
 
 @pytest.mark.plumbing

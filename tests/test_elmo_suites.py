@@ -10,7 +10,6 @@ import pytest
 
 import keras_plm
 from benchmarks import elmo_intrinsic, elmo_neighbours, elmo_reading, vectors
-from benchmarks.__main__ import main
 from benchmarks.elmo_intrinsic import nearest_average, tagged_accuracy
 from benchmarks.elmo_neighbours import nearest_of_word
 from benchmarks.elmo_reading import ROWS, cells, row_of
@@ -55,22 +54,6 @@ def data_folder(tmp_path_factory):
     for name in [*vectors.BOOKS, elmo_neighbours.TEXT]:
         (folder / name).write_text(text)
     return folder
-
-
-@pytest.fixture
-def run(data_folder, tmp_path, capsys):
-    """`run("elmo_layers", ...)`: the suite at its test scale; gives its code and what is shown."""
-
-    def call(suite, *flags, command="run", seeds="1"):
-        own = ["--results", str(tmp_path / "results")]
-        if command == "run":
-            own += ["--data", str(data_folder), "--features", str(tmp_path / "f")]
-            own += ["--seeds", seeds]
-        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
-        shown = capsys.readouterr()
-        return code, re.sub(r"\s+", " ", shown.out + shown.err)
-
-    return call
 
 
 def files(tmp_path):

@@ -236,21 +236,6 @@ def data_folder(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def run(data_folder, tmp_path, capsys):
-    """`run("gpt_ablation", ...)`: the suite at its test scale; gives its code and what is shown."""
-
-    def call(suite, *flags, command="run"):
-        own = ["--results", str(tmp_path / "results")]
-        if command == "run":
-            own += ["--data", str(data_folder), "--features", str(tmp_path / "f"), "--seeds", "1"]
-        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
-        shown = capsys.readouterr()
-        return code, re.sub(r"\s+", " ", shown.out + shown.err)
-
-    return call
-
-
 @pytest.mark.plumbing
 def test_both_suites_share_their_rows(run, tmp_path):
     code, shown = run("gpt_ablation")

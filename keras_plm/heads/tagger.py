@@ -129,36 +129,10 @@ class CRFTagger(Tagger):
         ValueError: As `Tagger`; and if the scheme does not fit the tags.
     """
 
-    def __init__(
-        self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        readout=None,
-        words=None,
-        placement=None,
-        scheme=None,
-        name="crf_tagger",
-    ):
+    def __init__(self, encoder, labels, *arguments, scheme=None, name="crf_tagger", **named):
         if scheme is not None:
             allowed_transitions(labels, scheme)  # says what is wrong
-        super().__init__(
-            encoder,
-            labels,
-            tokenizer,
-            layers,
-            reader,
-            dropout,
-            frozen,
-            readout,
-            words,
-            placement,
-            name,
-        )
+        super().__init__(encoder, labels, *arguments, name=name, **named)
         self.scheme = scheme
 
     @staticmethod
