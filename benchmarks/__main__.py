@@ -215,6 +215,8 @@ def run_all(flags, runs):
 
     bench = open_bench(flags)
     counts = {split: len(part) for split, part in bench.examples.items()}
+    limit = min((run.train_limit or counts["train"] for run in runs), default=0)
+    counts["train"] = min(counts["train"], limit)
     console.print(
         f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
         f"on, {counts['test']:,} reported"

@@ -56,6 +56,11 @@ def read_inputs(path, model, text="text", pair=None):
     name = path.name.removesuffix(".gz")
     if isinstance(model, SpanFinder) and name.endswith(".json"):
         return read_squad(path, labelled=False)
+    if name.endswith(".json"):
+        raise ValueError(
+            "A .json file is SQuAD's, for a `SpanFinder`; give other models a text a line, .csv, "
+            f".tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
+        )
     if re.search(r"\.(conll|iob2?|bio)$", name):
         return [Unlabelled(example.text) for example in read_conll(path)]
     examples = []

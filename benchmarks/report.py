@@ -24,7 +24,8 @@ def read_results(folder):
         results.append(read_json(path))
     if not results:
         raise ValueError(
-            f"No result file below {folder}: `python -m benchmarks run` writes them. "
+            f"No result file below {folder}: `python -m benchmarks run` writes them; `--results` "
+            "names another folder, `--scale` what a suite was run at. "
             f"Received: {str(folder)!r}"
         )
     return results

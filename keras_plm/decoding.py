@@ -7,6 +7,7 @@ A model has a step when it has `start(inputs, max_length) -> (memory, state)` an
 Shapes: B batch, K beams, V vocabulary, U steps that may be written.
 """
 
+import inspect
 import math
 import weakref
 
@@ -249,6 +250,7 @@ def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options)
             "`strategy` is one of the functions `greedy`, `sample` and `beam_search`, without "
             f"quotes. Received: {strategy!r}"
         )
+    _check_options(strategy, options)
     prompts = list(prompts)
     empty = [i for i, prompt in enumerate(prompts) if not prompt.strip()]
     if empty:
@@ -317,11 +319,24 @@ def _room(model, rows, prompts, max_length):
     return min(left, EXTRA_STEPS) if max_length is None else max_length
 
 
+def _check_options(strategy, options):
+    """Raises for options that a strategy of ours has not, and says which has."""
+    known = {f: set(inspect.signature(f).parameters) for f in (greedy, sample, beam_search)}
+    for name in options.keys() - known.get(strategy, options.keys()):
+        others = [f"`strategy={f.__name__}`" for f, names in known.items() if name in names]
+        hint = f"it is of {' and '.join(others)}" if others else "nor have others"
+        raise ValueError(
+            f"`{strategy.__name__}` has no option {name!r}, {hint}. "
+            f"Received: {name}={options[name]!r}"
+        )
+
+
 def _encode(model, tokenizer, texts):
     """Token ids that the model can read."""
     if not hasattr(model, "step"):
         raise ValueError(
-            "Only a model with a step can write: a `Seq2Seq`, `Transformer`, `GPT` or your own. "
+            "Only a model that writes token by token goes on with a text: a `Seq2Seq`, a "
+            "`Transformer`, a `GPT` or your own with a `step`. "
             f"Received: {type(model).__name__}"
         )
     if not getattr(model, "causal", False):

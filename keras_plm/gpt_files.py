@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import keras
@@ -60,7 +61,8 @@ def _load_folder(path, dtype):
     kind = config.get("model_type")
     if kind not in ("openai-gpt", "gpt2"):
         raise ValueError(
-            f"{path / 'config.json'} is not that of a GPT or GPT-2. Received: model_type={kind!r}"
+            f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; a folder of "
+            f"`keras_plm.save` is read by `keras_plm.load`. Received: model_type={kind!r}"
         )
     sizes = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
     missing = [name for name in sizes if name not in config]
@@ -180,7 +182,8 @@ def save_gpt(path, encoder, tokenizer=None):
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
         tokenizer: Its `BytePair`, written as `vocab.json` and `merges.txt`: pieces only, without
             the special tokens of tasks. `transformers` finds other words for a GPT in text with
-            contractions or runs of punctuation, see `BytePair`.
+            contractions or runs of punctuation, see `BytePair`; and it lower-cases all, as the
+            released GPT was trained: with pieces of upper case there is a warning.
 
     Raises:
         ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
@@ -223,6 +226,12 @@ def save_gpt(path, encoder, tokenizer=None):
     files = {"config.json": json.dumps(config, indent=1) + "\n"}
     if tokenizer is not None:
         files |= _tokenizer_files(tokenizer, "gpt2" if second else "gpt")
+        if not second and not tokenizer.lowercase:
+            warnings.warn(
+                "`transformers` lower-cases what a GPT reads, and this one knows upper case: give "
+                "it ids of this tokenizer, not texts.",
+                stacklevel=2,
+            )
         check_vocabulary(encoder, tokenizer.text_size)
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)

@@ -162,8 +162,9 @@ def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
         predictions: A dict of ids and texts.
         version: 1 or 2. A question without prediction counts 0 in version 1 and is left out in
             version 2; both warn.
-        odds: In version 2: a dict of ids and numbers, larger the likelier there is no answer, as
-            `heads.no_answer_odds` gives.
+        odds: In version 2: a dict of ids and numbers, larger the likelier there is no answer.
+            `heads.no_answer_odds` gives both in the order of the questions: texts that refuse
+            nothing, which then are the `predictions`, and these numbers.
         threshold: Above it, in `odds`, the prediction counts as a refusal.
 
     Returns:
@@ -173,8 +174,8 @@ def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
         `best_f1_thresh`.
 
     Raises:
-        ValueError: If no question has a prediction, or one of these has no odds where there are
-            any.
+        ValueError: If predictions or odds are no dict, no question has a prediction, or one of
+            these has no odds where there are any.
 
     >>> passage = "It was 1882."
     >>> examples = [Example("When?", ["1882"], passage, starts=[7], id="a")]
@@ -183,6 +184,12 @@ def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
     >>> report["exact"], round(report["HasAns_f1"], 2), report["NoAns_f1"]
     (50.0, 66.67, 100.0)
     """
+    for name, value in (("predictions", predictions), ("odds", odds)):
+        if not isinstance(value, dict) and not (name == "odds" and value is None):
+            raise ValueError(
+                f"`{name}` is a dict by the id of each question: `dict(zip([e.id for e in examples]"
+                f", {name}))`. Received: a {type(value).__name__}"
+            )
     known = [example for example in examples if example.id in predictions]
     if len(known) < len(examples):
         missing = next(example.id for example in examples if example.id not in predictions)

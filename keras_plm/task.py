@@ -47,9 +47,10 @@ class Example:
         if tags is None or isinstance(tags, (str, numbers.Number)):  # NumPy's numbers too
             return
         if isinstance(self.text, str):
-            raise ValueError(
-                f"{where}Tags belong to a list of words: split the text. Received: {self.text!r}"
-            )
+            rule = "Tags belong to a list of words: split the text"
+            if self.pair is not None:
+                rule = "Answers need `starts`, where each begins in the passage, in characters"
+            raise ValueError(f"{where}{rule}. Received: {self.text!r}, label={tags!r:.60}")
         if len(self.text) != len(tags):
             raise ValueError(
                 f"{where}Every word needs one tag. "

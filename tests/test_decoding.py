@@ -305,8 +305,15 @@ class TestTexts:
         model = Seq2Seq(len(tokenizer), 4, 6)
         with pytest.raises(ValueError, match="without quotes. Received: 'sample'"):
             generate(model, tokenizer, self.lines, strategy="sample")
-        with pytest.raises(ValueError, match="with a step.*Received: BERT"):
+        with pytest.raises(ValueError, match="token by token.*Received: BERT"):
             generate(BERT(9, 1, 1, 4, 4), tokenizer, self.lines)
+        for strategy, option, hint in (
+            (greedy, "beams", "it is of `strategy=beam_search`"),
+            (None, "temperature", "it is of `strategy=sample`"),
+            (sample, "temprature", "nor have others"),
+        ):
+            with pytest.raises(ValueError, match=f"no option '{option}', {hint}. .*{option}=2"):
+                generate(model, tokenizer, self.lines, strategy=strategy, **{option: 2})
         for use in (
             lambda pieces: generate(model, pieces, self.lines),
             lambda pieces: translation_batches(self.lines, self.lines, pieces),

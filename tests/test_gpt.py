@@ -1,6 +1,7 @@
 """GPT: sizes, contract, what is seen, prompts continued with a cache, released files."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -183,6 +184,15 @@ def test_reads_what_transformers_wrote(released):
     np.testing.assert_allclose(to_numpy(logits), wanted.logits.numpy(), atol=1e-5)
 
 
+def test_what_transformers_would_lower_case_is_said(tmp_path):
+    for lowercase, said in ((False, 1), (True, 0)):
+        tokenizer = BytePair(PIECES, [], scheme="gpt", lowercase=lowercase)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            save_gpt(tmp_path, gpt(tokenizer.text_size), tokenizer)
+        assert sum("lower-cases what" in str(w.message) for w in caught) == said
+
+
 def test_transformers_reads_what_we_wrote(released, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -241,7 +251,10 @@ def test_refuses_files_that_do_not_fit(tmp_path):
     save_gpt(saved, model)
     config = json.loads((saved / "config.json").read_text())
     for change, match in (
-        ({"model_type": "bert"}, "not that of a GPT or GPT-2. Received: model_type='bert'"),
+        (
+            {"model_type": "bert"},
+            "not that of a GPT or GPT-2 .*`keras_plm.load`. Received: model_type='bert'",
+        ),
         ({"afn": "swish"}, "the activation must be one of"),
         ({"n_head": None}, "no 'n_head'"),
         ({"n_layer": 2}, "unknown"),

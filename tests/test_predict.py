@@ -105,6 +105,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     bert().save(tmp_path / "encoder.keras")
     (tmp_path / "ok.txt").write_text("a\n")
     (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "ok.json").write_text('{"text": "a"}')
     (tmp_path / "gap.txt").write_text("a\n\nb\n")
     (tmp_path / "three.txt").write_text("a\tb\tc\n")
     (tmp_path / "table.csv").write_text("review\na\n")
@@ -116,6 +117,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
         ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
         ("c.keras", "none.txt", "No file"),
         ("c.keras", "empty.txt", "nothing to read"),
+        ("c.keras", "ok.json", "A .json file is SQuAD's.*for a Classifier"),
         ("c.keras", "gap.txt", "gap.txt:2: A line is a text"),
         ("c.keras", "three.txt", "three.txt:1: A line is a text"),
         ("c.keras", "table.csv", "No column 'text'.*review"),

@@ -6,10 +6,11 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from keras_plm.heads import SpanFinder, no_answer_odds
+from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
 from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
+from keras_plm.spans import Span
 from keras_plm.squad import evaluate_squad, write_predictions
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
@@ -115,14 +116,34 @@ def test_a_method_chooses_the_threshold(kind):
     train, dev = made_up(48, unanswered=True), made_up(24, seed=1, unanswered=True)
     model = method.fit(encoder(), SpanFinder, PIECES, train, dev)
     chosen, found = model.null_threshold, model.predict(dev)
-    assert chosen != 0 and model.training_log["dev_score"] <= default_metric(SpanFinder, WITHOUT)(
-        [e.label for e in dev], found
-    )
+    score = default_metric(SpanFinder, WITHOUT)([e.label for e in dev], found)
+    assert model.training_log["dev_score"] <= score
     model.choose_threshold(dev)
     assert model.null_threshold == pytest.approx(chosen, abs=5e-3)  # features are kept in float16
     assert method.fit(encoder(), SpanFinder, PIECES, train).null_threshold == 0
     answered = made_up(8)
     assert method.fit(encoder(), SpanFinder, PIECES, answered, answered).null_threshold == 0
+
+
+def test_a_threshold_leaves_room():
+    """0 where that scores as well, else the middle of the gap between answered and refused."""
+
+    def chosen(*rows):
+        examples, found = [], []
+        for answered, span, null in rows:
+            examples.append(
+                Example("q", ["a"] if answered else [], pair="a", starts=[0] * answered)
+            )
+            found.append([Span("a", 0, span, 0.5), Span("", -1, null, 0.5)])
+        return span_finder._threshold(examples, found)
+
+    assert chosen((True, 9.0, 0.0), (True, 5.0, 0.0), (False, 0.0, 3.0)) == (1.0, 0.0)
+    assert chosen((True, 0.0, 1.0), (False, 0.0, 4.0)) == (1.0, 2.5)
+    assert chosen((True, 0.0, -3.0), (False, 0.0, -1.0)) == (1.0, -2.0)
+    assert chosen((True, 0.0, 3.0)) == (1.0, 4.0) and chosen((False, 0.0, -3.0)) == (1.0, -4.0)
+    # Of equal odds none is parted from the other.
+    score, threshold = chosen((True, 0.0, 1.0), (False, 0.0, 1.0), (True, 0.0, 1.0))
+    assert (score, threshold) == (pytest.approx(2 / 3), 2.0)
 
 
 def test_the_n_best_are_those_of_loops():

@@ -186,6 +186,10 @@ class TestEvaluation:
         assert report["best_exact"] == 75.0 and report["best_exact_thresh"] == -3.0
         report = evaluate_squad(examples, guesses, odds=odds, threshold=-4.0)
         assert report["exact"] == 50.0 and report["HasAns_exact"] == 0.0
+        with pytest.raises(ValueError, match="`predictions` is a dict by the id.*a list"):
+            evaluate_squad(examples, list(guesses.values()))
+        with pytest.raises(ValueError, match="`odds` is a dict by the id.*a tuple"):
+            evaluate_squad(examples, guesses, odds=(0.0, 1.0))
         with pytest.raises(ValueError, match="none for '3'"):
             evaluate_squad(examples, guesses, odds={"0": 0.0, "1": 0.0, "2": 0.0})
 

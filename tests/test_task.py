@@ -134,6 +134,8 @@ def test_broken_files_are_named(tmp_path):
 def test_words_and_tags_must_agree():
     with pytest.raises(ValueError, match="x:1: Every word needs one tag.*2 words and 1 tags"):
         Example(["a", "b"], ["O"], where="x:1")
+    with pytest.raises(ValueError, match="Answers need `starts`.*label=.'Ada'"):
+        Example("Who?", ["Ada"], pair="It was Ada.")
     with pytest.raises(ValueError, match="x:1: Tags belong to a list of words"):
         Example("a b", ["O", "O"], where="x:1")
     assert Example("a b", np.int64(1)).label == 1

@@ -8,7 +8,6 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.spans import Span, best_answers
-from keras_plm.squad import best_threshold
 from keras_plm.windows import MAX_LENGTH, STRIDE, Windows, check_joint
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
@@ -260,7 +259,10 @@ class SpanFinder(Head):
     def choose_threshold(self, examples):
         """Sets `null_threshold` to where the answers to these examples have the highest F1.
 
-        Reference: Devlin et al. 2018, section 4.3; the threshold is that of `squad.best_threshold`.
+        Of all thresholds that give it, it is 0 if that is one, else the middle between the last
+        question that is answered and the first that is not.
+
+        Reference: Devlin et al. 2018, section 4.3.
 
         Args:
             examples: Questions with and without answers, not those of a test.
@@ -299,11 +301,26 @@ class SpanFinder(Head):
 
 
 def _threshold(examples, found):
-    """The highest F1 of the answers found, and the threshold that gives it."""
+    """The highest F1 of the answers found, and a threshold that gives it."""
     answers, odds = no_answer_odds(found)
     truth = [example.label for example in examples]
-    scores = [f1 for _, f1 in squad_scores(truth, answers, version=2)]
-    return best_threshold(scores, answers, [len(label) > 0 for label in truth], odds)
+    scores = np.array([f1 for _, f1 in squad_scores(truth, answers, version=2)])
+    answered = np.array([len(label) > 0 for label in truth])
+    # The more likely questions have an answer, the earlier they are answered, none or all at last.
+    order = np.argsort(odds, kind="stable")
+    gains = np.where(answered, scores, -1.0)[order]
+    totals = (~answered).sum() + np.concatenate([[0.0], np.cumsum(gains)])
+    odds = np.array(odds, "float64")[order]
+    low, high = np.append(-np.inf, odds), np.append(odds, np.inf)
+    totals[low == high] = -np.inf  # equal odds are not parted
+    best = np.flatnonzero(totals >= totals.max() - 1e-9)
+    if (holds_zero := best[(low[best] <= 0) & (0 < high[best])]).size:
+        return float(totals[holds_zero[0]] / len(odds)), 0.0
+    chosen = best[np.abs(np.clip(0.0, low[best], high[best])).argmin()]  # the nearest to 0
+    below, above = low[chosen], high[chosen]
+    below = above - 2 if below == -np.inf else below
+    above = below + 2 if above == np.inf else above
+    return float(totals[chosen] / len(odds)), float((below + above) / 2)
 
 
 def no_answer_odds(found):
