@@ -140,6 +140,15 @@ def test_softmax_is_the_formula_in_any_chunk(tmp_path):
         assert_close(found, whole)
 
 
+@pytest.mark.parametrize("low", [-1e4, -1e30])
+def test_a_word_that_is_impossible_costs_no_precision(low):
+    x = np.array([[1.0, 0.5], [1.0, -0.25]], "float32")
+    kernel = np.array([[low, 0.0], [0.5, 1.0], [-1.0, 2.0]], "float32")
+    logits = x[:, :1] * kernel[1:, 0] + x[:, 1:] * kernel[1:, 1]
+    found = logsumexp_of_products(*map(ops.convert_to_tensor, (x, kernel)))
+    assert_close(found, np.log(np.exp(logits).sum(axis=-1)), atol=1e-6)
+
+
 def sampled_shares(logits, target, ids, counts, target_count):
     """The shares of all words, of which only the target and the samples have any, and -log p."""
     corrected = {**dict(zip(ids, np.log(counts), strict=True)), target: np.log(target_count)}

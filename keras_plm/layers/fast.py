@@ -362,8 +362,9 @@ def row_logsumexp(logits):
     logits = ops.cast(logits, "float32")
     if not _is_torch():
         return ops.logsumexp(logits, axis=-1)
-    # One pass over the logits instead of five.
-    return logits[:, 0] - logits.log_softmax(-1)[:, 0]
+    # Two passes over the logits instead of five; at the largest one nothing cancels.
+    largest, place = logits.max(-1)
+    return largest - logits.log_softmax(-1).gather(1, place[:, None])[:, 0]
 
 
 def row_softmax(logits, total):
