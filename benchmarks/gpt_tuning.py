@@ -209,10 +209,11 @@ def _in_papers_metric(results, task):
 
 
 def _table(found, rows):
-    """A row each of `rows`, a column a task that has more than the first two."""
-    head, columns = [], []
+    """A row each of `rows`, a column a task that has three or more; others are named below."""
+    head, columns, few = [], [], []
     for (task, count), of_task in found.items():
         if len(of_task) < min(3, len(rows)):
+            few.append(f"{task}, {count:,}")
             continue
         results = {row: _in_papers_metric(of_task[row], task) for row in rows if row in of_task}
         metric = next(iter(results.values()))[0].replace("_", " ")
@@ -226,6 +227,8 @@ def _table(found, rows):
     text = [f"| | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for row, (name, *_) in rows.items():
         text.append(f"| {name} | {' | '.join(column.get(row, '') for column in columns)} |")
+    if few:
+        text += ["", f"Not shown, with fewer rows: {'; '.join(few)} training examples."]
     return "\n".join(text) + "\n"
 
 
