@@ -339,14 +339,14 @@ class Bench:
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
         for example in self.examples["test"]:
             self.task.head.target(example, labels)  # before anything is trained
-        first = self.result(run, 0) if seed else None
-        if first:
-            trials, best, log = first["trials"], None, None
+        searched = done or (self.result(run, 0) if seed else None)
+        if searched:
+            trials, best, log = searched["trials"], None, None
         else:
             trials, best, log = self._search(run, train, labels)
         chosen = max(trials, key=lambda trial: trial["dev_score"])
         rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
-        if seed:
+        if seed or searched:
             best, log = self._fit(run, rate, seed, train, labels)
             dev_score = log["dev_score"]
 

@@ -41,8 +41,14 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     for flag, name in folders.items():
         command += [f"--{flag}", str(tmp_path / name)]
     assert main(command) == 0
+    trials = [json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")]
     assert main([*command, "--keep", str(tmp_path / "models")]) == 0  # which it has to make again
-    assert "the model is" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the model is" in shown
+    assert shown.count("on the choosing set") == 1  # but not to search again for
+    assert trials == [
+        json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
+    ]
     (file,) = (tmp_path / "models").iterdir()
     assert file.name == "mine.tiny.fine_tune.keras"
     assert main([*command, "--keep", str(tmp_path / "models")]) == 0

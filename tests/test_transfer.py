@@ -162,6 +162,22 @@ def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("method", [FineTune, FeatureBased])
+def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
+    pairs, single = text_pairs(16), texts(16)
+    of_pairs, of_texts = (
+        method(**FAST).fit(encoder(), Classifier, TOKENIZER, train) for train in (pairs, single)
+    )
+    of_pairs.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.predict(pairs) == of_pairs.predict(pairs)
+    for head in (of_pairs, again):
+        with pytest.raises(ValueError, match="trained on pairs.*its pair.*example 1 without"):
+            head.predict([pairs[0].text] * 2, pairs=[pairs[0].pair, None])
+    with pytest.raises(ValueError, match="trained on single texts.*leave.*example 0 with a pair"):
+        of_texts.predict(pairs)
+
+
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
 def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     model = encoder()

@@ -88,6 +88,8 @@ class Head(FitsBatches, keras.Model):
         per_word: Whether each word has an output, and a label.
         per_token: Whether each token of a row has an output: of a question with its passage.
         scores: Whether labels are numbers, of which the lowest and highest stand for all.
+        trained_on_pairs: Whether it was trained on pairs of texts, and predicts for no others;
+            `None` where that is not known.
         encoded: The encoder's inputs and its last layer as symbolic tensors of (B P, T) and
             (B P, T, D), for objectives beside the head's.
     """
@@ -198,6 +200,7 @@ class Head(FitsBatches, keras.Model):
         self.words = words
         self.placement = placement
         self.pairs = pairs
+        self.trained_on_pairs = None
         self._word_tokenizer = None if words is None else words.tokenizer()
 
     @classmethod
@@ -368,6 +371,7 @@ class Head(FitsBatches, keras.Model):
                 "Received: tokenizer=None"
             )
         examples = self._as_examples(x, pairs, choices)
+        self._check_trained_on(examples)
         if not examples:
             as_array = probabilities and not self.per_word
             return np.zeros((0, len(self.labels)), "float32") if as_array else []
@@ -449,6 +453,19 @@ class Head(FitsBatches, keras.Model):
                 f"Received: example {paired.index(True)} with a pair, pairs=False"
             )
 
+    def _check_trained_on(self, examples):
+        if self.trained_on_pairs is None:
+            return
+        learned, rule, wrong = "single texts", "leave pairs out", "with"
+        if self.trained_on_pairs:
+            learned, rule, wrong = "pairs", "give every text its pair", "without"
+        for number, example in enumerate(examples):
+            if (example.pair is not None) != self.trained_on_pairs:
+                raise ValueError(
+                    f"This head was trained on {learned} and knows nothing else: {rule}. "
+                    f"Received: example {number} {wrong} a pair"
+                )
+
     def get_config(self):
         return {
             "encoder": keras.saving.serialize_keras_object(self.encoder),
@@ -460,6 +477,7 @@ class Head(FitsBatches, keras.Model):
             "frozen": self.frozen,
             "words": keras.saving.serialize_keras_object(self.words),
             "placement": dataclasses.asdict(self.placement),
+            "trained_on_pairs": self.trained_on_pairs,
             "name": self.name,
         }
 
@@ -471,7 +489,11 @@ class Head(FitsBatches, keras.Model):
             config["placement"] = Placement(**config["placement"])
         if config["layers"] is not None:
             config["layers"] = LayerChoice(**config["layers"])
-        return cls(**config)
+        config = dict(config)
+        trained_on_pairs = config.pop("trained_on_pairs", None)
+        head = cls(**config)
+        head.trained_on_pairs = trained_on_pairs
+        return head
 
 
 def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):

@@ -176,6 +176,7 @@ class FeatureBased(Method):
         )
         compile_trained(model, self._optimizer(self.learning_rate))
         model.training_log = log
+        model.trained_on_pairs = train[0].pair is not None
         return model
 
     def word_stores(self, folder, words, encoder, tokenizer, parts):

@@ -223,4 +223,5 @@ class FineTune(Method):
         if trained is not model:
             compile_trained(model, self._optimizer(self.learning_rate))
         model.training_log = log
+        model.trained_on_pairs = train[0].pair is not None
         return model
