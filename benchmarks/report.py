@@ -74,6 +74,7 @@ def variant(fields):
         "text_pool": "{} pooling",
         "language_model_weight": "auxiliary language model, λ = {:g}",
         "n_transfer": "layers transferred: {}",
+        "lora_rank": "LoRA, rank {}",
         "bias_correction": "Adam's bias corrected",
         "document_tokens": "sentences of a document together, up to {} tokens",
     }

@@ -43,7 +43,7 @@ METHODS = {
 # Fields of a run that came after the first results.
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
 LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
-LATER += ("bias_correction", "document_tokens")
+LATER += ("bias_correction", "document_tokens", "lora_rank")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Run:
         "all", "pre-trained layers of a fine-tuned encoder: 'all', or a number, 0 embeddings alone"
     )
     bias_correction: bool = setting(False, "of a trained encoder's AdamW, as GPT was fine-tuned")
+    lora_rank: int = setting(0, "of the matrices that alone learn beside attention's; 0 for none")
     document_tokens: int = setting(
         0, "a tagger's sentences of one document together, up to so many tokens; 0 is each alone"
     )
@@ -118,6 +119,7 @@ class Run:
              by_training),
             ("n_transfer", self.n_transfer != "all", self.method == "fine_tune",
              "method 'fine_tune'"),
+            ("lora_rank", self.lora_rank, self.method == "fine_tune", "method 'fine_tune'"),
             ("bias_correction", self.bias_correction, not self.reads_features, by_training),
         ):  # fmt: skip
             if given and not allowed:
@@ -135,6 +137,8 @@ class Run:
             raise ValueError(
                 f"`units` must be 0 (half the encoder's) or more. Received: {self.units}"
             )
+        if self.lora_rank < 0:
+            raise ValueError(f"`lora_rank` must be 0 (none) or more. Received: {self.lora_rank}")
         if self.n_transfer != "all" and not self.n_transfer.lstrip("-").isdigit():
             raise ValueError(
                 f"`n_transfer` is 'all' or a whole number. Received: {self.n_transfer!r}"
@@ -191,6 +195,7 @@ class Run:
         parts += [f"pool_{self.text_pool}"] if self.text_pool else []
         parts += [f"lm{self.language_model_weight:g}"] if self.language_model_weight else []
         parts += [f"layers{self.n_transfer}"] if self.n_transfer != "all" else []
+        parts += [f"lora{self.lora_rank}"] if self.lora_rank else []
         parts += ["corrected"] if self.bias_correction else []
         parts += [f"documents{self.document_tokens}"] if self.document_tokens else []
         if self.train_limit:
@@ -230,8 +235,8 @@ class Run:
             chosen = {name: getattr(self, name) for name in names}
             count = None if self.n_transfer == "all" else int(self.n_transfer)
             pool = self.text_pool or None
-            units = self.units or None
-            return FineTune(pool=pool, n_transfer=count, units=units, **chosen, **common)
+            more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
+            return FineTune(pool=pool, n_transfer=count, **more, **chosen, **common)
         names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         chosen = {name: getattr(self, name) for name in names}
         return FeatureBased(units=self.units or None, **chosen, **common)

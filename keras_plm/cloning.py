@@ -58,7 +58,7 @@ def transferred(encoder, count):
         on_top = AT_TOP.search(old.path)
         depth = layers if on_top else int(layer[1]) + 1 if layer else 0
         if depth <= count:
-            new.assign(old)
+            new.assign(keras.ops.convert_to_numpy(old))  # JAX would share the array
     return copy
 
 

@@ -200,9 +200,14 @@ def test_names_of_runs():
     assert not {"language_model_weight", "n_transfer", "bias_correction"} & Run().config.keys()
     built = run.build(1e-3, 0)
     assert built.n_transfer == 2 and built.language_model_weight == 0.5 and built.bias_correction
+    low_rank = Run(lora_rank=4)
+    assert low_rank.name == "fine_tune-lora4" and low_rank.config["lora_rank"] == 4
+    assert low_rank.build(1e-3, 0).lora_rank == 4 and Run().build(1e-3, 0).lora_rank is None
     for fields, match in (
         ({"method": "features", "language_model_weight": 0.5}, "a method that trains all"),
         ({"method": "scratch", "n_transfer": "2"}, "needs method 'fine_tune'"),
+        ({"method": "scratch", "lora_rank": 4}, "needs method 'fine_tune'"),
+        ({"lora_rank": -1}, "`lora_rank` must be 0"),
         ({"n_transfer": "some"}, "'all' or a whole number. Received: 'some'"),
     ):
         with pytest.raises(ValueError, match=match):

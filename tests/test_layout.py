@@ -18,7 +18,7 @@ GROUPS = [
     ["data", "vector_files", "readouts", "readers", "squad", "windows"],
     ["stream_files"],
     ["streams"],
-    ["heads", "features", "resume", "cloning"],
+    ["heads", "features", "resume", "cloning", "lora"],
     ["models"],
     ["pretraining"],
     ["bert_formats"],

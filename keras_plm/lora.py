@@ -1,0 +1,67 @@
+"""Low-rank adaptation: thin matrices learn beside the frozen ones of attention."""
+
+import numbers
+
+import keras
+
+ADAPTED = ("query_key_value", "query", "value")  # names of layers, ours and KerasHub's
+
+
+def adapt(encoder, rank):
+    """Freezes all weights of an encoder and puts two thin matrices beside each of attention's.
+
+    A matrix W (D, D') becomes W + A B, A (D, rank) and B (rank, D'). A is drawn and B begins as
+    zeros, so that the encoder at first gives what it gave.
+
+    Reference: Hu et al. 2021, arXiv 2106.09685, section 4.1; those of queries and values, as in
+    section 4.2.
+
+    Differs from the paper: where queries, keys and values are one matrix, all three are adapted,
+    by an A that they share and a B of each. The product is not scaled, which is the paper's α = r.
+
+    Args:
+        encoder: An encoder with attention, as `BERT`, `GPT` or a `HubEncoder`. It is changed, so
+            give a copy that no model was built or compiled on yet.
+        rank: Width of the thin matrices.
+
+    Raises:
+        ValueError: If the encoder has no attention, or the rank is not below its width.
+    """
+    layers = [layer for layer in _layers(encoder) if layer.name in ADAPTED]
+    layers = [layer for layer in layers if hasattr(layer, "enable_lora")]
+    if not layers:
+        raise ValueError(
+            "LoRA adapts the matrices of attention: choose a BERT, a GPT or a backbone of KerasHub "
+            f"for `lora_rank`. Received: {type(encoder).__name__}"
+        )
+    if not isinstance(rank, numbers.Integral) or not 1 <= rank < encoder.hidden_dim:
+        raise ValueError(
+            "`lora_rank` is a whole number from 1 to below the encoder's width "
+            f"{encoder.hidden_dim}. Received: {rank!r}"
+        )
+    for weight in encoder.weights:
+        weight.trainable = False
+    for layer in layers:
+        layer.enable_lora(rank)
+
+
+def merged(head):
+    """A copy of a head in which each A B is added to its W: an ordinary head, as fast as any."""
+    copy = type(head).from_config(head.get_config())
+    values = {}
+    for layer in _layers(head):
+        if getattr(layer, "lora_enabled", False):
+            thin = keras.ops.matmul(layer.lora_kernel_a, layer.lora_kernel_b)
+            values[layer.lora_kernel_a.path] = values[layer.lora_kernel_b.path] = None
+            scale = layer.lora_alpha / layer.lora_rank
+            values[layer._kernel.path] = keras.ops.add(layer._kernel, scale * thin)
+    kept = [weight for weight in head.weights if values.get(weight.path, weight) is not None]
+    for new, old in zip(copy.weights, kept, strict=True):
+        # On JAX two models would share an array that is assigned as it is.
+        new.assign(keras.ops.convert_to_numpy(values.get(old.path, old)))
+    return copy
+
+
+def _layers(layer):
+    """All layers within one, at any depth."""
+    return list(layer._flatten_layers(include_self=False))
