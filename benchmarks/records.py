@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import zipfile
 from pathlib import Path
 
 import keras
@@ -113,6 +114,44 @@ def store(path, result):
     if path.is_file():
         set_aside(path)
     write_json(path, result)
+
+
+def write_examples(path, hash, parts):
+    """Writes beside a result file what each example adds to its scores, as `.npz`.
+
+    Args:
+        path: Of the result file.
+        hash: The result's, by which `read_examples` knows that they belong together.
+        parts: `{metric: (kind, array (N, k))}`, see `resampling.summands`.
+    """
+    arrays = {f"{name}.{kind}": array for name, (kind, array) in parts.items()}
+    path = Path(path).with_suffix(".npz")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp.npz")
+    np.savez_compressed(temporary, hash=np.array(hash), **arrays)
+    os.replace(temporary, path)
+
+
+def read_examples(path, hash):
+    """What `write_examples` wrote beside a result; `None` if that is missing or another's.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    path = Path(path).with_suffix(".npz")
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path) as arrays:
+            if str(arrays["hash"]) != hash:
+                return None
+            named = [name for name in arrays if name != "hash"]
+            split = {name: name.rpartition(".")[::2] for name in named}
+            return {metric: (kind, arrays[name]) for name, (metric, kind) in split.items()}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is no whole file of examples: remove it. Received: {error}"
+        ) from error
 
 
 def write_json(path, value):

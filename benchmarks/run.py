@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.records import environment, set_aside, stored, write_json
+from benchmarks.records import environment, set_aside, stored, write_examples, write_json
+from benchmarks.resampling import summands
 from benchmarks.settings import policy, setting
 from keras_plm.data import check_word_vectors, fingerprint
 from keras_plm.documents import join_sentences, part_sentences
@@ -394,6 +395,9 @@ class Bench:
             best.save(temporary)
             os.replace(temporary, model_file)
             kept += f"; the model is {model_file}"
+        parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
+        parts = {name: part for name, part in parts.items() if part is not None}
+        write_examples(self.path(run, seed), result["hash"], parts)
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
         return result
@@ -440,6 +444,8 @@ class Bench:
             f"{glob.escape(self.name)}.{glob.escape(run.name)}.seed*.json"
         ):
             if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
+                if (examples := path.with_suffix(".npz")).is_file():
+                    set_aside(examples)
                 kept += f"; the older result is kept as {set_aside(path).name}"
         return kept
 

@@ -9,6 +9,8 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.predict import open_model, predict, read_inputs
+from benchmarks.records import read_examples
+from benchmarks.resampling import SCORES
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT
 from keras_plm.squad import read_predictions
@@ -41,7 +43,12 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     for flag, name in folders.items():
         command += [f"--{flag}", str(tmp_path / name)]
     assert main(command) == 0
-    trials = [json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")]
+    trials = []
+    for file in (tmp_path / "r").rglob("*.json"):
+        result = json.loads(file.read_text())
+        kind, parts = read_examples(file, result["hash"])["accuracy"]
+        assert len(parts) == 6 and SCORES[kind](parts.sum(axis=0)) == result["score"]
+        trials.append(result["trials"])
     assert main([*command, "--keep", str(tmp_path / "models")]) == 0  # which it has to make again
     shown = capsys.readouterr().out
     assert "the model is" in shown
