@@ -53,7 +53,7 @@ class Run:
 
     method: str = setting("fine_tune", f"one of {', '.join(METHODS)}")
     layers: str = setting("", "which layers are read (features, untrained); see `layers`")
-    reader: str = setting("linear", "'linear' or 'bilstm', the papers', of features or fine-tuned")
+    reader: str = setting("linear", "'linear', 'bilstm' or, of texts, 'bcn', behind an encoder")
     pool: str = setting("mean", "how a text's vectors are pooled for a linear reader")
     learning_rates: str = setting("1e-4,3e-4,1e-3,3e-3", "the grid, the same for every method")
     epochs: int = setting(10, "of each trial; the best on the choosing set is kept")
@@ -61,12 +61,12 @@ class Run:
     dropout: float = setting(0.1, "before the output layer and in the reader")
     train_limit: int = setting(0, "at most so many training examples; 0 takes all")
     precision: str = setting("float32", "of an encoder that is trained: 'float32' or 'bfloat16'")
-    placement: str = setting("input", "where features enter a bilstm: 'input', 'output' or 'both'")
+    placement: str = setting("input", "where features enter a reader: 'input', 'output' or 'both'")
     penalty: float = setting(0.0, "L2 penalty on the weights of a learned mix of layers")
     mix_norm: bool = setting(False, "a learned mix first normalises each layer")
     feature_dropout: float = setting(0.0, "share dropped of the features before a reader")
-    words: str = setting("", "folder of word vectors beside the features of a bilstm; '' is none")
-    units: int = setting(0, "of each direction of a bilstm; 0 is half the encoder's width")
+    words: str = setting("", "folder of word vectors beside a reader's features; '' is none")
+    units: int = setting(0, "of each direction of a reader; 0 is half the encoder's width")
     schedule: str = setting("linear", f"of a trained encoder's rate: {' or '.join(SCHEDULES)}")
     layer_decay: float = setting(1.0, "rate of a trained layer over that of the next higher one")
     unfreeze_epochs: int = setting(0, "after which the next lower layer learns; 0 for all at once")
@@ -97,9 +97,9 @@ class Run:
         if self.placement not in PLACES:
             raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.placement!r}")
         mixes = self.reads_features and layer_choice(self.layers).combine == "mix"
-        has_reader = self.reader == "bilstm"
+        has_reader = self.reader != "linear"
         of_words = self.reads_features and has_reader
-        by_reader = "method 'features' or 'untrained' and reader 'bilstm'"
+        by_reader = "method 'features' or 'untrained' and a reader, 'bilstm' say"
         by_mix = "method 'features' or 'untrained' and a mix of layers, 'elmo_mix' say"
         by_features, by_training = "method 'features' or 'untrained'", "a method that trains all"
         for name, given, allowed, needed in (
@@ -111,7 +111,7 @@ class Run:
             ("mix_norm", self.mix_norm, mixes, by_mix),
             ("feature_dropout", self.feature_dropout, self.reads_features, by_features),
             ("words", self.words, of_words, by_reader),
-            ("units", self.units, has_reader, "reader 'bilstm'"),
+            ("units", self.units, has_reader, "a reader, 'bilstm' say"),
             ("schedule", self.schedule != "linear", not self.reads_features, by_training),
             ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
             ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features, by_training),

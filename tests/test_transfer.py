@@ -436,7 +436,7 @@ class TestFeatureExtractor:
 
 
 def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="'linear' or 'bilstm'"):
+    with pytest.raises(ValueError, match="one of linear, bilstm, bcn"):
         FeatureBased(reader="lstm")
     with pytest.raises(ValueError, match="`pool` must be"):
         FeatureBased(pool="sum")
@@ -491,5 +491,5 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
 def test_a_bilstm_on_top_goes_with_words():
     with pytest.raises(ValueError, match="leave `pool` out, and choices to an output layer"):
         FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
-    with pytest.raises(ValueError, match="`reader` must be 'linear' or 'bilstm'"):
+    with pytest.raises(ValueError, match="`reader` must be one of linear, bilstm, bcn"):
         FineTune(**FAST, reader="lstm")

@@ -32,8 +32,9 @@ class Classifier(Head):
             own if it has one, and `"last"` if it reads from left to right, as GPT at
             `_classify_`; else `"mean"`; with `pairs=True` `"max"`, and never the encoder's own.
             Without meaning under a reader, which sees words.
-        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs are
-            max-pooled; without it the features go straight to the output layer.
+        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs its
+            `pooling()` pools, by default to their maximum; without it the features go straight to
+            the output layer.
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
@@ -118,9 +119,10 @@ class Classifier(Head):
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):
-        """One vector of an example: its words' maximum, or what was pooled before."""
+        """One vector of an example: as the reader pools, or what was pooled before."""
         if reader is not None:
-            return Pooling("max", name="max")(x, padding_mask=mask)
+            pooling = reader.pooling() if hasattr(reader, "pooling") else Pooling("max", name="max")
+            return pooling(x, padding_mask=mask)
         if pairs == "both_orders":
             return x[:, 0] + x[:, 1]
         if pairs == "pooled":

@@ -34,12 +34,13 @@ class FeatureBased(Method):
 
     Args:
         layers: As `layer_choice` takes it.
-        reader: `"linear"`, an output layer alone, or `"bilstm"`, the paper's two-layer BiLSTM.
+        reader: `"linear"`, an output layer alone; `"bilstm"`, BERT's two-layer BiLSTM; or
+            `"bcn"`, ELMo's network for texts, see `readers.BCN`.
         pool: How a text's vectors are pooled for a linear reader of texts.
-        units: Width of each direction of the BiLSTM; by default half the encoder's.
+        units: Width of each direction of the reader's LSTMs; by default half the encoder's.
         learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
         feature_gb: Largest feature store, in gigabytes (10^9 bytes).
-        placement: `"input"`, `"output"` or `"both"`: where the features enter a BiLSTM, see
+        placement: `"input"`, `"output"` or `"both"`: where the features enter a reader, see
             `readouts.Placement`.
         penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
     """
@@ -221,7 +222,7 @@ class FeatureBased(Method):
         labels = labels or head.labels_of(train)
         choice = layer_choice(self.layers)
         width = stores[0].array.shape[-1]
-        reader = new_reader(self, width)
+        reader = new_reader(self, width, head)
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
         beside = words or (None, None)
         readout = head.build_readout(

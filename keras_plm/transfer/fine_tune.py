@@ -82,9 +82,10 @@ class FineTune(Method):
         n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
-        reader: `"linear"`, an output layer alone, or `"bilstm"`, the two-layer BiLSTM that BERT's
-            ablations put on top, section 5.1, over the vectors of words.
-        units: Width of each direction of the BiLSTM; by default half the encoder's.
+        reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
+            ablations put on top, section 5.1, over the vectors of words; or `"bcn"`, of texts, see
+            `readers.BCN`.
+        units: Width of each direction of the reader's LSTMs; by default half the encoder's.
         lora_rank: If given, the encoder's weights stay as they are and only matrices of this rank
             learn beside those of attention, see `keras_plm.lora`; they are added to them at the
             end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of special
@@ -203,11 +204,11 @@ class FineTune(Method):
         if self.reader != "linear":
             if options or issubclass(head, MultipleChoice):
                 raise ValueError(
-                    "A BiLSTM reads the vectors of words, of which a text's are their maximum: "
-                    "leave `pool` out, and choices to an output layer. "
+                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
+                    "choices to an output layer. "
                     f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
                 )
-            options["reader"] = new_reader(self, encoder.hidden_dim)
+            options["reader"] = new_reader(self, encoder.hidden_dim, head)
         if self.n_transfer is not None:
             encoder = transferred(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}

@@ -10,7 +10,9 @@ import numpy as np
 from keras_plm import metrics
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.readers import BiLSTM
+from keras_plm.readers import BCN, BiLSTM
+
+READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN}
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -117,16 +119,25 @@ def check_reader(reader, units):
     """Raises unless this is what reads an encoder's vectors before the output layer."""
     if units is not None and units < 1:
         raise ValueError(f"`units` must be 1 or more, or None. Received: units={units}")
-    if reader not in ("linear", "bilstm"):
-        raise ValueError(f"`reader` must be 'linear' or 'bilstm'. Received: {reader!r}")
+    if reader not in READERS:
+        raise ValueError(f"`reader` must be one of {', '.join(READERS)}. Received: {reader!r}")
 
 
-def new_reader(method, width):
-    """A method's untrained reader of vectors of a width, `None` for an output layer alone."""
+def new_reader(method, width, head):
+    """A method's untrained reader of vectors of a width, `None` for an output layer alone.
+
+    Raises:
+        ValueError: If the head has no use for it.
+    """
     if method.reader == "linear":
         return None
+    if method.reader == "bcn" and head.per_word:
+        raise ValueError(
+            "A BCN reads whole texts; words are tagged by reader='bilstm'. "
+            f"Received: reader='bcn', head={head.__name__}"
+        )
     units = method.units or max(width // 2, 1)
-    return BiLSTM(units, dropout=method.dropout, name="bilstm")
+    return READERS[method.reader](units, dropout=method.dropout, name=method.reader)
 
 
 def compile_trained(model, optimizer):

@@ -1,80 +1,9 @@
-"""Task networks that read an encoder's vectors: the feature-based school's part of the work."""
+"""Attention in both directions between two texts that were read apart."""
 
 import keras
 from keras import ops
 
-from keras_plm.layers import LSTM, Dropout, masked_softmax, reverse_rows
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class BiLSTM(keras.layers.Layer):
-    """A stack of bidirectional LSTMs over word vectors.
-
-    With two layers it is the reader of BERT's feature-based experiments; the classifier behind it
-    belongs to the head.
-
-    Reference: Devlin et al. 2018, section 5.3: "a randomly initialized two-layer
-    768-dimensional BiLSTM". Here 768 is read as both directions together.
-
-    Args:
-        units: Width of each direction.
-        num_layers: Number of bidirectional layers.
-        dropout: Share dropped before each layer; the head drops behind the last.
-
-    Call arguments:
-        inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions, which come first.
-
-    Returns:
-        (B, T, 2 * units), zero at padding.
-
-    >>> import numpy as np
-    >>> reader = BiLSTM(units=3)
-    >>> tuple(reader(np.ones((2, 4, 5)), padding_mask=np.ones((2, 4), bool)).shape)
-    (2, 4, 6)
-    """
-
-    def __init__(self, units, num_layers=2, dropout=0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.units = units
-        self.num_layers = num_layers
-        self.dropout = dropout
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
-        self.layers = [
-            [
-                LSTM(units, dtype=self.dtype_policy, name=f"{direction}_{i}")
-                for direction in ("forward", "backward")
-            ]
-            for i in range(num_layers)
-        ]
-
-    def build(self, inputs_shape, padding_mask_shape=None):
-        shape = inputs_shape
-        for pair in self.layers:
-            for layer in pair:
-                layer.build(shape)
-            shape = (*inputs_shape[:-1], 2 * self.units)
-
-    def call(self, inputs, padding_mask=None, training=None):
-        x = inputs
-        for ahead, back in self.layers:
-            x = self.drop(x, training=training)
-            behind = reverse_rows(back(reverse_rows(x, padding_mask)), padding_mask)
-            x = ops.concatenate([ahead(x), behind], axis=-1)
-        if padding_mask is not None:
-            x = x * ops.cast(padding_mask, x.dtype)[..., None]
-        return x
-
-    def compute_output_spec(self, inputs, padding_mask=None, training=None):
-        return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_layers": self.num_layers,
-            "dropout": self.dropout,
-        }
+from keras_plm.layers import masked_softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -1,0 +1,7 @@
+"""Task networks that read an encoder's vectors: the feature-based school's part of the work."""
+
+from keras_plm.readers.bcn import BCN
+from keras_plm.readers.bi_attention import BiAttention
+from keras_plm.readers.bilstm import BiLSTM
+
+__all__ = ["BCN", "BiAttention", "BiLSTM"]
