@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.readers import BCN, BiLSTM
+from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.readers.bcn import FourPools
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy
@@ -93,3 +93,98 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
     head = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER, reader=Own(), dropout=0.0)
     assert any(layer.name == "max" for layer in head.readout.layers)
     assert BiLSTM(2).pooling().pool == "max"
+
+
+def test_esim_is_that_of_chen_et_al(tmp_path):
+    first, first_mask = padded((2, 5, 4), (3, 5))
+    second, second_mask = padded((2, 7, 4), (7, 2), seed=1)
+    layer = ESIM(8)
+    inputs = {
+        "first": first, "second": second, "first_mask": first_mask, "second_mask": second_mask,
+    }  # fmt: skip
+    check_layer(layer, inputs, tmp_path)
+    output = to_numpy(layer(**inputs))
+    weights = [[to_numpy(w) for w in part.weights] for part in (layer.comparison, layer.hidden)]
+
+    def composed(a, b):
+        rows = []
+        for x in a:
+            shares = softmax(np.array([x @ y for y in b]))
+            seen = sum(share * y for share, y in zip(shares, b, strict=True))
+            m = np.concatenate([x, seen, x - seen, x * seen])
+            rows.append(np.maximum(m @ weights[0][0] + weights[0][1], 0))
+        m = to_numpy(layer.composition(np.array(rows, "float32")[None]))[0]
+        return np.concatenate([m.mean(axis=0), m.max(axis=0)])
+
+    for row, (t, s) in enumerate(((3, 7), (5, 2))):
+        a = to_numpy(layer.encoder(first[row : row + 1, :t]))[0]
+        b = to_numpy(layer.encoder(second[row : row + 1, :s]))[0]
+        both = np.concatenate([composed(a, b), composed(b, a)])
+        assert_close(output[row], np.maximum(both @ weights[1][0] + weights[1][1], 0))
+    other = {**inputs, "first": np.where(first_mask[..., None], first, 9).astype("float32")}
+    assert_close(layer(**other), output)
+    empty = layer(**{**inputs, "second_mask": np.zeros((2, 7), bool)})
+    assert np.isfinite(to_numpy(empty)).all()
+
+
+def trilinear(kernel, x, y):
+    """S = w . [x; y; x * y] of each two words."""
+    return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
+
+
+def test_bidaf_is_that_of_clark_and_gardner(tmp_path):
+    passage, passage_mask = padded((2, 6, 4), (4, 6))
+    question, question_mask = padded((2, 3, 4), (3, 2), seed=1)
+    layer = BiDAF(3)
+    inputs = {
+        "passage": passage, "question": question,
+        "passage_mask": passage_mask, "question_mask": question_mask,
+    }  # fmt: skip
+    check_layer(layer, inputs, tmp_path)
+    output = to_numpy(layer(**inputs))
+
+    def dense(part, x, activate=True):
+        kernel, bias = (to_numpy(w) for w in part.weights)
+        return np.maximum(x @ kernel + bias, 0) if activate else x @ kernel + bias
+
+    def read(part, x):
+        return to_numpy(part(x[None].astype("float32")))[0]
+
+    for row, (t, s) in enumerate(((4, 3), (6, 2))):
+        p, q = read(layer.encoder, passage[row, :t]), read(layer.encoder, question[row, :s])
+        scores = trilinear(to_numpy(layer.bi_attention.score_kernel), p, q)
+        asked = softmax(scores.max(axis=1)) @ p
+        rows = []
+        for x, of_word in zip(p, scores, strict=True):
+            attended = softmax(of_word) @ q
+            rows.append(np.concatenate([x, attended, x * attended, x * asked]))
+        x = dense(layer.attended, np.array(rows))
+        h = read(layer.reader, x)
+        scores = trilinear(to_numpy(layer.self_attention.score_kernel), h, h)
+        rows = []
+        for i in range(t):
+            others = [j for j in range(t) if j != i]
+            seen = softmax(scores[i, others]) @ h[others]
+            rows.append(np.concatenate([h[i], seen, h[i] * seen]))
+        x = x + dense(layer.self_attended, np.array(rows))
+        begins = read(layer.begins, x)
+        ends = read(layer.ends, np.concatenate([x, begins], axis=1))
+        wanted = [
+            dense(layer.begin_scores, begins, False)[:, 0],
+            dense(layer.end_scores, ends, False)[:, 0],
+        ]
+        assert_close(output[row][:, :t], np.array(wanted))
+    noise = {"passage": np.where(passage_mask[..., None], passage, 9).astype("float32")}
+    noise["question"] = np.where(question_mask[..., None], question, 9).astype("float32")
+    real = np.repeat(passage_mask[:, None], 2, axis=1)
+    assert_close(to_numpy(layer(**{**inputs, **noise}))[real], output[real])
+    alone = layer.self_attention(np.ones((1, 3, 6)), padding_mask=np.array([[True, False, False]]))
+    assert (to_numpy(alone)[0, 0] == 0).all()
+
+
+@pytest.mark.parametrize("reader", [ESIM, BiDAF])
+def test_what_is_dropped_is_the_same_at_all_words(reader):
+    layer = reader(3, dropout=0.5)
+    drop = layer.drop_words if reader is ESIM else layer.drop
+    found = to_numpy(drop(np.ones((2, 5, 8), "float32"), training=True))
+    assert set(np.unique(found)) == {0.0, 2.0} and (found == found[:, :1]).all()

@@ -1,4 +1,4 @@
-"""Attention in both directions between two texts that were read apart."""
+"""Attention between two texts that were read apart, and of a text to itself."""
 
 import keras
 from keras import ops
@@ -43,24 +43,14 @@ class BiAttention(keras.layers.Layer):
     """
 
     def build(self, first_shape, second_shape=None, first_mask_shape=None, second_mask_shape=None):
-        width = first_shape[-1]
-        # As a matrix from [x; y; x * y] to one score would be drawn.
-        limit = (6 / (3 * width + 1)) ** 0.5
-        self.score_kernel = self.add_weight(
-            name="score_kernel",
-            shape=(3, width),
-            initializer=keras.initializers.RandomUniform(-limit, limit),
-        )
+        self.score_kernel = add_score_kernel(self, first_shape[-1])
 
     def call(self, first, second, first_mask=None, second_mask=None):
         masks = [
             ops.ones_like(x[..., 0], dtype="bool") if mask is None else ops.cast(mask, "bool")
             for x, mask in ((first, first_mask), (second, second_mask))
         ]
-        of_first, of_second, of_both = ops.split(self.score_kernel, 3, axis=0)  # (1, D) each
-        scores = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))  # (B, T, S)
-        scores = scores + ops.sum(first * of_first, axis=-1)[:, :, None]
-        scores = scores + ops.sum(second * of_second, axis=-1)[:, None, :]
+        scores = pair_scores(self.score_kernel, first, second)
         one = self._side(first, second, scores, *masks)
         return one, self._side(second, first, ops.swapaxes(scores, 1, 2), *masks[::-1])
 
@@ -80,3 +70,49 @@ class BiAttention(keras.layers.Layer):
             keras.KerasTensor((*x.shape[:-1], 4 * x.shape[-1]), dtype=self.compute_dtype)
             for x in (first, second)
         )
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SelfAttention(keras.layers.Layer):
+    """What the other words of a text have on a word, by the score of `BiAttention`.
+
+    Reference: Clark and Gardner 2018, arXiv 1710.10723, section 3.1, "self-attention".
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask: (B, T), True at real positions; all of them when omitted.
+
+    Returns:
+        (B, T, D); zeros for a word that is alone.
+    """
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        self.score_kernel = add_score_kernel(self, inputs_shape[-1])
+
+    def call(self, inputs, padding_mask=None):
+        scores = pair_scores(self.score_kernel, inputs, inputs)
+        steps = ops.arange(ops.shape(inputs)[1])
+        seen = (steps[:, None] != steps[None])[None]  # (1, T, T): every word but itself
+        if padding_mask is not None:
+            seen = ops.logical_and(seen, ops.cast(padding_mask, "bool")[:, None])
+        weights = masked_softmax(scores, seen) * ops.cast(seen, scores.dtype)
+        return ops.matmul(weights, inputs)
+
+    def compute_output_spec(self, inputs, padding_mask=None):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+
+def add_score_kernel(layer, width):
+    """The w of `pair_scores` as a layer's weight, (3, D)."""
+    # As a matrix from [x; y; x * y] to one score would be drawn.
+    limit = (6 / (3 * width + 1)) ** 0.5
+    initializer = keras.initializers.RandomUniform(-limit, limit)
+    return layer.add_weight(name="score_kernel", shape=(3, width), initializer=initializer)
+
+
+def pair_scores(kernel, first, second):
+    """`S_ts = w . [x_t; y_s; x_t * y_s]` of (B, T, D) and (B, S, D): (B, T, S)."""
+    of_first, of_second, of_both = ops.split(kernel, 3, axis=0)  # (1, D) each
+    scores = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
+    scores = scores + ops.sum(first * of_first, axis=-1)[:, :, None]
+    return scores + ops.sum(second * of_second, axis=-1)[:, None, :]
