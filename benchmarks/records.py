@@ -83,7 +83,7 @@ def read_json(path):
     """
     try:
         return json.loads(Path(path).read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is no whole result file: remove it to run again. Received: {error}"
         ) from error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.records import read_examples, write_examples
-from benchmarks.resampling import SCORES, difference, holm, summands
+from benchmarks.resampling import SCORES, contrast, difference, holm, summands
 from keras_plm import metrics
 
 RNG = np.random.default_rng(0)
@@ -109,10 +109,32 @@ class TestDifference:
                 drawn = rng.integers(0, len(parts), len(parts))
                 scores.append(np.mean([parts[s, rows, 0].mean() for s in drawn]))
             plain.append(scores[0] - scores[1])
-        found = difference("mean", one, two, resamples=4000)
+        found = difference("mean", one, two, resamples=4000, few_seeds=False)
         assert [found.low, found.high] == pytest.approx(
             np.quantile(plain, [0.025, 0.975]).tolist(), abs=0.02
         )
+
+    def test_few_seeds_that_differ_much_are_not_trusted(self):
+        """Three seeds of equal methods whose spread is all that there is: Student's t, nearly."""
+        told = {True: 0, False: 0}
+        for i in range(150):
+            shares = np.random.default_rng(i).normal(0.7, 0.05, 6)
+            seeds = [hits(share, 800, 1, seed=10 * i + j) for j, share in enumerate(shares)]
+            both = np.concatenate(seeds[:3]), np.concatenate(seeds[3:])
+            for few in told:
+                told[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
+        assert told[True] <= 12 < told[False]  # of 150; 5 % is the aim
+
+    def test_a_gain_beside_a_gain(self):
+        """(0.8 - 0.6) - (0.7 - 0.65), all on the same examples."""
+        terms = [(1, 0.8), (-1, 0.6), (-1, 0.7), (1, 0.65)]
+        terms = [(sign, hits(share, 1000, seed=i)) for i, (sign, share) in enumerate(terms)]
+        found = contrast("mean", terms, 2000)
+        means = [sign * parts[..., 0].mean() for sign, parts in terms]
+        assert found.mean == pytest.approx(sum(means)) and found.seeds == (3, 3, 3, 3)
+        assert found.low < sum(means) < found.high and found.p < 0.05
+        one = difference("mean", terms[0][1], terms[1][1], 2000)
+        assert found.high - found.low > one.high - one.low
 
     def test_other_examples_are_refused(self):
         with pytest.raises(ValueError, match="same examples.*400, 2.*300, 2"):

@@ -1,0 +1,280 @@
+"""What a claim is, where its two sides are among the result files, and their scores by seed."""
+
+import dataclasses
+import math
+import typing
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.records import read_examples, read_json
+from benchmarks.report import settings_of
+from benchmarks.resampling import SCORES
+from benchmarks.run import Run
+from benchmarks.suites import SUITES, folder
+
+ANY = object()  # a field of any value, the same for all results of the cell
+# Of how a run was trained: not asked for unless a cell names them.
+TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
+# Folders of results that are no suite of `SUITES`: runs of single tasks, and one to come.
+FOLDERS = {"first": "first", "words": "words", "transfer": "transfer"}
+NEEDED = ("task", "encoder", "method", "seed", "score", "metrics", "fields")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One side of a claim: the results of one kind of run, a score for each seed.
+
+    By default the results are those of runs: of a task, an encoder, and the fields of a `Run`;
+    fields that are not named have their defaults, those of `TRAINED_BY` any value. `where` and
+    `value` find others among the files of seeds, `read` in other files.
+
+    Attributes:
+        label: As a claim's statement has it.
+        suite: A key of `SUITES` or of `FOLDERS`.
+        task: The name of a task.
+        encoder: The name of an encoder.
+        fields: Of a `Run`.
+        metric: The name of one; by default the task's first.
+        scale: Of the suite.
+        value: `value(result)`: a score in place of the metric, the higher the better, of which a
+            point is 0.01.
+        where: `where(result)`: True for results of the cell, which then are no runs.
+        read: `read(folder)`: `{seed: score}`, of files without seeds in their names.
+        minus: Another cell of the same task: the score is how much better this one is.
+    """
+
+    label: str
+    suite: str
+    task: str
+    encoder: str = ""
+    fields: dict = dataclasses.field(default_factory=dict)
+    metric: str = ""
+    scale: str | None = None
+    value: typing.Callable | None = None
+    where: typing.Callable | None = None
+    read: typing.Callable | None = None
+    minus: typing.Any = None
+
+    def folder(self, root):
+        """The folder of its results."""
+        if self.suite in FOLDERS:
+            return Path(root) / FOLDERS[self.suite]
+        return folder(root, self.suite, self.scale)
+
+    def has(self, result):
+        """True if a result is one of the cell's."""
+        if self.where is not None:
+            return result["task"] == self.task and bool(self.where(result))
+        fields = result["fields"]
+        if result["task"] != self.task or result["encoder"] != self.encoder:
+            return False
+        if fields.get("method") != result["method"]:
+            return False  # no run
+        asked = {n: v for n, v in DEFAULTS.items() if n not in TRAINED_BY} | self.fields
+        return all(v is ANY or fields.get(n, DEFAULTS[n]) == v for n, v in asked.items())
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A published ordering.
+
+    Attributes:
+        name: Its own.
+        statement: "this > that", the labels of its cells.
+        task: Where it is tried here.
+        better, worse: A `Cell` each.
+        source: The paper and its table: what Holm's correction takes together.
+        published: The paper's figures of both, `None` where it prints none.
+        on: What the figures are of, where that is not `task`.
+        verified: False for what was remembered and not looked up.
+        conclusion: True if the paper's conclusion says it too.
+        lower: True if the lower figure is the better one.
+        unit: Of the effect.
+        note: How what was run here differs.
+    """
+
+    name: str
+    statement: str
+    task: str
+    better: Cell
+    worse: Cell
+    source: str
+    published: tuple | None = None
+    on: str = ""
+    verified: bool = True
+    conclusion: bool = False
+    lower: bool = False
+    unit: str = "points"
+    note: str = ""
+
+
+def row(name, better, worse, source, published=None, on="", **more):
+    statement = f"{better.label} > {worse.label}"
+    return Claim(name, statement, better.task, better, worse, source, published, on, **more)
+
+
+NATS = {"unit": "hundredths of a nat per word", "lower": True}  # of perplexities
+
+
+class Results:
+    """The result files below a folder of suites; each suite is read once.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root):
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise ValueError(f"`--results` is a folder of suites. Received: {str(root)!r}")
+        self._read, self._examples = {}, {}
+
+    def files(self, folder):
+        """`[(path, result)]` of all seeds in a folder, none if it is not there.
+
+        Raises:
+            ValueError: If a file is damaged, or no result.
+        """
+        if folder not in self._read:
+            paths = sorted(Path(folder).glob("**/*.seed*.json"))
+            self._read[folder] = [(path, _checked(path, read_json(path))) for path in paths]
+        return self._read[folder]
+
+    def runs(self, cell):
+        """`{seed: (path, result)}` of a cell.
+
+        Raises:
+            ValueError: If two of them are of one seed and differ, or of different settings.
+        """
+        found = {}
+        for path, result in self.files(cell.folder(self.root)):
+            if not cell.has(result):
+                continue
+            beside, first = found.get(result["seed"]), next(iter(found.values()), None)
+            for other, differ, rule in (
+                (beside, beside and _score(cell, *beside) != _score(cell, path, result),
+                 "Two results of one run and seed disagree: remove one"),
+                (first, first and _settings(first[1]) != _settings(result),
+                 "Seeds of one run share settings, data and encoder: remove the older files"),
+            ):  # fmt: skip
+                if differ:
+                    raise ValueError(
+                        f"{rule}. Received: of {cell.label!r} on {cell.task} {other[0]} and {path}"
+                    )
+            found.setdefault(result["seed"], (path, result))
+        return dict(sorted(found.items()))
+
+    def scores(self, cell):
+        """`{seed: score}` of a cell, the higher the better, in hundreds of points; maybe empty.
+
+        Raises:
+            ValueError: If files are damaged, are no results, or disagree.
+        """
+        if cell.read is not None:
+            place = cell.folder(self.root)
+            try:
+                scores = cell.read(place)
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"A file below {place} is no result of the harness: move it elsewhere. "
+                    f"Received: {error!r} reading {cell.label!r} on {cell.task}"
+                ) from error
+        else:
+            scores = {seed: _score(cell, *found) for seed, found in self.runs(cell).items()}
+        if cell.minus is not None:
+            beside = self.scores(cell.minus)
+            scores = {s: score - beside[s] for s, score in scores.items() if s in beside}
+        return scores
+
+    def terms(self, cell, sign=1):
+        """What each example adds: `(kind, [(sign, (S, N, k))])`, or why there is none, a text.
+
+        Raises:
+            ValueError: If a file of examples is damaged, or tells another score than the result.
+        """
+        if cell.read is not None or cell.value is not None:
+            return "not scored by example"
+        found, runs = [], self.runs(cell)
+        for path, result in runs.values():
+            metric = cell.metric or next(iter(result["metrics"]))
+            if path not in self._examples:
+                self._examples[path] = read_examples(path, result.get("hash")) or {}
+            if metric not in self._examples[path]:
+                lacking = sum(not p.with_suffix(".npz").is_file() for p, _ in runs.values())
+                return (
+                    f"no file of examples beside {lacking} of {len(runs)} results of {cell.label}"
+                    if lacking
+                    else f"the file of examples beside {path.name} is another run's"
+                )
+            kind, parts = self._examples[path][metric]
+            told = float(SCORES[kind](parts.sum(axis=0)))
+            if not math.isclose(told, result["metrics"][metric], abs_tol=1e-6):
+                raise ValueError(
+                    f"{path.with_suffix('.npz')} gives another {metric} than the result beside "
+                    f"it: remove it. Received: {told:.6f} and {result['metrics'][metric]:.6f}"
+                )
+            found.append((kind, parts))
+        if len({(kind, parts.shape) for kind, parts in found}) > 1:
+            return f"results of {cell.label} are of different examples"
+        terms = [(sign, np.stack([parts for _, parts in found]))]
+        if cell.minus is not None:
+            beside = self.terms(cell.minus, -sign)
+            if isinstance(beside, str):
+                return beside
+            terms += beside[1]
+        return found[0][0], terms
+
+
+def paired(kind, terms):
+    """True if all terms are of the same examples, as far as their true labels tell."""
+    first = _truth(kind, terms[0][1][0])
+    return all(
+        parts.shape[1:] == terms[0][1].shape[1:] and np.allclose(_truth(kind, of_seed), first)
+        for _, parts in terms
+        for of_seed in parts
+    )
+
+
+def _truth(kind, parts):
+    """What of the sums of each example depends on its true label alone: (N, ...)."""
+    if kind == "matthews":
+        count = round(math.sqrt(parts.shape[1]))
+        return parts.reshape(-1, count, count).sum(axis=-1)
+    return parts[:, 1]
+
+
+def _settings(result):
+    return settings_of({"trials": None, "inputs": None, **result})
+
+
+def _score(cell, path, result):
+    try:
+        metric = cell.metric or next(iter(result["metrics"]))
+        score = result["metrics"][metric] if cell.value is None else cell.value(result)
+    except (KeyError, TypeError, StopIteration, IndexError):
+        score = None
+    if not isinstance(score, (int, float)) or not math.isfinite(score):
+        raise ValueError(
+            f"{path} has no score of {cell.label!r}, a finite number: remove it to run again. "
+            f"Received: {score!r}"
+        )
+    return float(score)
+
+
+def _checked(path, result):
+    missing = [name for name in NEEDED if not isinstance(result, dict) or name not in result]
+    if missing:
+        raise ValueError(
+            f"{path} is no result of the harness: move it elsewhere. "
+            f"Received: no {missing[0]!r} in it"
+        )
+    return result
+
+
+def names_of_suites():
+    """What a cell's `suite` may be."""
+    return [*SUITES, *FOLDERS]
