@@ -30,7 +30,7 @@ def main(arguments=None):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
             add(commands)
-        for add in (add_report, add_speed):
+        for add in (add_report, add_claims, add_speed):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)
@@ -419,6 +419,53 @@ def run_report(flags):
             path = Path(flags.pictures) / f"{name}.png"
             figure.savefig(path, dpi=150)
             print(path)
+
+
+def add_claims(commands):
+    text = "which published orderings the results reproduce, and how sure that is"
+    parser = commands.add_parser("claims", help=text, description=text)
+    parser.add_argument("--suite", metavar="NAME", help="those that rest on one suite")
+    parser.add_argument(
+        "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
+    )
+    parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
+    parser.add_argument("--markdown", action="store_true", help="as README shows them")
+    parser.add_argument("--readme", action="store_true", help="put them in README.md")
+    parser.add_argument(
+        "--resamples", type=int, default=10_000, metavar="N", help="(default 10000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    parser.set_defaults(run=run_claims)
+
+
+def run_claims(flags):
+    from benchmarks import verdicts
+    from benchmarks.cells import names_of_suites
+    from benchmarks.report import into_readme
+
+    if flags.suite is not None:
+        named(dict.fromkeys(names_of_suites()), flags.suite, "suite")
+        if flags.readme:
+            raise ValueError(
+                f"README shows the claims of all suites. Received: --suite {flags.suite} --readme"
+            )
+    if flags.resamples < 1000:
+        raise ValueError(
+            f"`--resamples` must be 1000 or more, for p values. Received: {flags.resamples}"
+        )
+    if flags.seed < 0:
+        raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
+    found = verdicts.verdicts(flags.results, flags.resamples, flags.seed)
+    if flags.suite is not None:
+        found = verdicts.of_suite(found, flags.suite)
+    if flags.readme:
+        changed = into_readme("claims", verdicts.markdown(found), HERE.parent / "README.md")
+        print(f"README.md, claims: {'a new table' if changed else 'up to date'}")
+    else:
+        print(verdicts.markdown(found) if flags.markdown else verdicts.text(found))
+    if flags.out:
+        verdicts.write(flags.out, found, flags.resamples, flags.seed)
+        print(f"Verdicts: {flags.out}")
 
 
 def add_speed(commands):

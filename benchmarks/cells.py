@@ -131,7 +131,7 @@ class Results:
         self.root = Path(root)
         if not self.root.is_dir():
             raise ValueError(f"`--results` is a folder of suites. Received: {str(root)!r}")
-        self._read, self._examples = {}, {}
+        self._read, self._examples, self._stacked = {}, {}, {}
 
     def files(self, folder):
         """`[(path, result)]` of all seeds in a folder, none if it is not there.
@@ -199,17 +199,17 @@ class Results:
         if cell.read is not None or cell.value is not None:
             return "not scored by example"
         found, runs = [], self.runs(cell)
+        metric = cell.metric or next(iter(next(iter(runs.values()))[1]["metrics"]))
         for path, result in runs.values():
-            metric = cell.metric or next(iter(result["metrics"]))
             if path not in self._examples:
                 self._examples[path] = read_examples(path, result.get("hash")) or {}
             if metric not in self._examples[path]:
                 lacking = sum(not p.with_suffix(".npz").is_file() for p, _ in runs.values())
-                return (
-                    f"no file of examples beside {lacking} of {len(runs)} results of {cell.label}"
-                    if lacking
-                    else f"the file of examples beside {path.name} is another run's"
-                )
+                if lacking == len(runs):
+                    return "examples were not kept"
+                if lacking:
+                    return f"examples of {lacking} of {len(runs)} seeds of {cell.label} not kept"
+                return f"the examples beside {path.name} are another run's"
             kind, parts = self._examples[path][metric]
             told = float(SCORES[kind](parts.sum(axis=0)))
             if not math.isclose(told, result["metrics"][metric], abs_tol=1e-6):
@@ -220,7 +220,10 @@ class Results:
             found.append((kind, parts))
         if len({(kind, parts.shape) for kind, parts in found}) > 1:
             return f"results of {cell.label} are of different examples"
-        terms = [(sign, np.stack([parts for _, parts in found]))]
+        key = metric, tuple(path for path, _ in runs.values())
+        if key not in self._stacked:  # one array of one cell, for many claims
+            self._stacked[key] = np.stack([parts for _, parts in found]).astype("float64")
+        terms = [(sign, self._stacked[key])]
         if cell.minus is not None:
             beside = self.terms(cell.minus, -sign)
             if isinstance(beside, str):
@@ -266,11 +269,16 @@ def _score(cell, path, result):
 
 
 def _checked(path, result):
-    missing = [name for name in NEEDED if not isinstance(result, dict) or name not in result]
-    if missing:
+    whole = isinstance(result, dict)
+    wrong = [name for name in NEEDED if not whole or name not in result]
+    wrong += [
+        name for name, kind in (("seed", int), ("metrics", dict), ("fields", dict))
+        if not wrong and not isinstance(result[name], kind)
+    ]  # fmt: skip
+    if wrong:
         raise ValueError(
-            f"{path} is no result of the harness: move it elsewhere. "
-            f"Received: no {missing[0]!r} in it"
+            f"{path} is no result of the harness, which has {', '.join(NEEDED)}: move it "
+            f"elsewhere. Received: no {wrong[0]!r} as it should be"
         )
     return result
 

@@ -127,13 +127,13 @@ def _probe(layer, label, encoder="elmo_mini"):
 
 def _nearest(label, layer):
     run = "most_frequent" if layer is None else f"nearest-layer_{layer}"
-    return Cell(label, "elmo_intrinsic", "semcor", where=lambda r: r["run"] == run)
+    return Cell(label, "elmo_intrinsic", "semcor", where=lambda r: r.get("run") == run)
 
 
 def _same_kind(label, encoder, layer):
     return Cell(
         label, "elmo_neighbours", EWT, value=lambda r: r["metrics"][f"layer_{layer}"],
-        where=lambda r: (r["encoder"], r["run"]) == (encoder, "neighbours"),
+        where=lambda r: (r["encoder"], r.get("run")) == (encoder, "neighbours"),
     )  # fmt: skip
 
 
@@ -296,7 +296,8 @@ def _bert_systems():
     by_gpt = {"snli": (84.6, 82.1), "sst5": (93.5, 91.3)}
     for task, on in (("snli", "MNLI"), ("sst5", "SST-2")):
         yield _row(f"bert-t1-gpt-{task}", _transfer(task, "bert_mini"),
-                   _transfer(task, "gpt_mini"), f"{BERT}, table 1", by_gpt[task], on)  # fmt: skip
+                   _transfer(task, "gpt_mini"), f"{BERT}, table 1", by_gpt[task], on,
+                   conclusion=True)  # fmt: skip
     for task, published in (("cola", (52.1, 45.4)), ("mrpc", (88.9, 82.3)), ("rte", (66.4, 56.0))):
         metric = gpt_tuning.PAPERS_METRIC.get(task, "")
         yield _row(
@@ -307,6 +308,7 @@ def _bert_systems():
             _gpt("full", task, "GPT fine-tuned"),
             f"{BERT}, table 1",
             published,
+            conclusion=True,
         )
     for task, published, on in (("snli", (84.6, 76.4), "MNLI"), ("sst5", (93.5, 90.4), "SST-2")):
         yield _row(f"bert-t1-elmo-{task}", _transfer(task, "bert_mini"),
@@ -418,6 +420,10 @@ BERT_ROWS = [
            _whole("scratch", "random weights, all trained", task, limit), f"{BERT}, conclusion",
            verified=False, conclusion=True)
       for task, limit in (("wikigold", 0), ("sst5", 0), ("sst2", 10_000))),
+    *(_row(f"bert-end-few-{task}", _gpt("full", task, "few examples: GPT pre-trained"),
+           _gpt("no_pretraining", task, "random weights"), f"{BERT}, conclusion", verified=False,
+           conclusion=True)
+      for task in ("rte", "mrpc")),
 ]  # fmt: skip
 
 

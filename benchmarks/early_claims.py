@@ -19,7 +19,7 @@ def _bleu(label, run, scale=None, words=None, beside=None):
 
     return Cell(
         label, "seq2seq", "multi30k_en_de", metric="bleu", scale=scale,
-        value=None if words is None else of_length, where=lambda result: result["run"] == run,
+        value=None if words is None else of_length, where=lambda result: result.get("run") == run,
     )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def _perplexity(label, run, mixture=None):
 
     return Cell(
         label, "language_models", "wikitext2", value=of_text,
-        where=lambda result: result["run"] == run,
+        where=lambda result: result.get("run") == run,
     )  # fmt: skip
 
 

@@ -195,7 +195,6 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
     Raises:
         ValueError: If the arrays are not of the same examples.
     """
-    signs = [sign for sign, _ in terms]
     parts = [np.asarray(of_term, "float64") for _, of_term in terms]
     shapes = [of_term.shape for of_term in parts]
     if (
@@ -206,35 +205,57 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
             "Methods are compared on the same examples: give (seeds, examples, sums) of each. "
             f"Received: {' and '.join(map(str, shapes))}"
         )
-    score, rng = SCORES[kind], np.random.default_rng(seed)
-    count, seeds = shapes[0][1], [shape[0] for shape in shapes]
-    free = sum(seeds) - len(seeds)
-    means = [score(of_term.sum(axis=1)).mean() for of_term in parts]
-    found = []
+    scores = [resampled(kind, of_term, resamples, seed) for of_term in parts]
+    signs = [sign for sign, _ in terms]
+    return contrast_of(list(zip(signs, scores, strict=True)), seed, few_seeds)
+
+
+def resampled(kind, parts, resamples=10_000, seed=0):
+    """Scores of all examples, then of resampled ones, the same for any number of seeds or methods.
+
+    Args:
+        kind: A key of `SCORES`.
+        parts: (S, N, k), see `summands`.
+        resamples: R.
+        seed: Of the resampling.
+
+    Returns:
+        (1 + R, S).
+    """
+    score, rng = SCORES[kind], np.random.default_rng([seed, 0])
+    count = parts.shape[1]
+    scores = [score(parts.sum(axis=1))[None]]
     for begin in range(0, resamples, CHUNK):
         size = min(CHUNK, resamples - begin)
-        rows = rng.integers(0, count, (size, count)) + count * np.arange(size)[:, None]
+        rows = rng.integers(0, count, (size, count), dtype="uint32").astype(np.intp)
+        rows += count * np.arange(size)[:, None]
         times = np.bincount(rows.ravel(), minlength=size * count).reshape(size, count)
         times = times.astype("float64")  # (R, N): how often each example was drawn
-        wide = np.ones(size)
-        if few_seeds and free:
-            wide = np.sqrt(free / rng.chisquare(free, size))
-        drawn = np.zeros(size)
-        for sign, of_term, s in zip(signs, parts, seeds, strict=True):
-            scores = score(np.einsum("rn,snk->rsk", times, of_term, optimize=True))
-            middle = scores.mean(axis=1)
-            of_seeds = np.take_along_axis(scores, rng.integers(0, s, scores.shape), axis=1)
-            beside = of_seeds.mean(axis=1) - middle  # what the choice of seeds adds
-            if few_seeds and s > 1:
-                beside *= wide * np.sqrt(s / (s - 1))
-            drawn += sign * (middle + beside)
-        found.append(drawn)
-    found = np.concatenate(found)
+        scores.append(score(np.einsum("rn,snk->rsk", times, parts, optimize=True)))
+    return np.concatenate(scores)
+
+
+def contrast_of(terms, seed=0, few_seeds=True):
+    """As `contrast`, of pairs of a sign and what `resampled` gave of the same examples."""
+    rng = np.random.default_rng([seed, 1])
+    seeds, resamples = [scores.shape[1] for _, scores in terms], len(terms[0][1]) - 1
+    free = sum(seeds) - len(seeds)
+    wide = np.ones(resamples)
+    if few_seeds and free:
+        wide = np.sqrt(free / rng.chisquare(free, resamples))
+    mean, found = 0.0, np.zeros(resamples)
+    for (sign, scores), s in zip(terms, seeds, strict=True):
+        mean, scores = mean + sign * scores[0].mean(), scores[1:]
+        middle = scores.mean(axis=1)
+        of_seeds = np.take_along_axis(scores, rng.integers(0, s, scores.shape), axis=1)
+        beside = of_seeds.mean(axis=1) - middle  # what the choice of seeds adds
+        if few_seeds and s > 1:
+            beside *= wide * np.sqrt(s / (s - 1))
+        found += sign * (middle + beside)
     low, high = np.quantile(found, [0.025, 0.975])
     # A resample more on each side, so that no p is 0: Davison and Hinkley 1997, section 4.2.
     sides = [(np.sum(found <= 0) + 1), (np.sum(found >= 0) + 1)]
     p = min(1.0, 2 * min(sides) / (resamples + 1))
-    mean = sum(sign * mean for sign, mean in zip(signs, means, strict=True))
     return Difference(float(mean), float(low), float(high), float(p), tuple(seeds))
 
 
