@@ -440,7 +440,8 @@ def add_claims(commands):
 
 def run_claims(flags):
     from benchmarks import verdicts
-    from benchmarks.cells import names_of_suites
+    from benchmarks.claims import verdicts as verdicts_of
+    from benchmarks.evidence import names_of_suites
     from benchmarks.report import into_readme
 
     if flags.suite is not None:
@@ -455,7 +456,7 @@ def run_claims(flags):
         )
     if flags.seed < 0:
         raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
-    found = verdicts.verdicts(flags.results, flags.resamples, flags.seed)
+    found = verdicts_of(flags.results, flags.resamples, flags.seed)
     if flags.suite is not None:
         found = verdicts.of_suite(found, flags.suite)
     if flags.readme:

@@ -180,7 +180,7 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
     if that were known: of two equal methods with three seeds each, where seeds are all that
     differs, the plain bootstrap tells one pair in six apart. So what the choice of seeds adds to a
     resample is taken times the root of S / (S - 1), and over that of a variance drawn as Student's
-    t has it, with the degrees of freedom of all methods together: one in eighteen, and fewer where
+    t has it, with the degrees of freedom of all methods together: one in seventeen, and fewer where
     examples count too (Hesterberg 2015, The American Statistician 69, of intervals too narrow). To
     draw both examples and seeds errs to the safe side (Owen 2007, The pigeonhole bootstrap, Annals
     of Applied Statistics 1).

@@ -13,8 +13,7 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.cells import Results, paired
-from benchmarks.claims import CLAIMS
+from benchmarks.evidence import Results, paired
 from benchmarks.records import write_json
 from benchmarks.resampling import contrast_of, holm, resampled
 
@@ -43,19 +42,20 @@ RULE = (
 )
 
 
-def verdicts(results_root, resamples=RESAMPLES, seed=0, claims=None):
+def judge(claims, results_root, resamples=RESAMPLES, seed=0):
     """What the results below a folder say of each claim.
 
     Args:
+        claims: `Claim`s.
         results_root: The folder of suites.
         resamples: Of seeds and examples.
         seed: Of the resampling.
-        claims: A dict of `Claim`s; by default `CLAIMS`.
 
     Returns:
         A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
         high`, in points (`unit` tells where not), and `detectable`, the smallest difference that
-        could have been seen, `None` where unknown; `p` and `adjusted`, of those that are tested;
+        could have been seen, `None` where unknown; `means` of both sides' seeds, in points, or
+        perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
         `basis`, of what the verdict is; `seeds`, of both sides; `published on verified
         conclusion`, of the paper; `suites`; `note`.
 
@@ -63,8 +63,7 @@ def verdicts(results_root, resamples=RESAMPLES, seed=0, claims=None):
         ValueError: If a result is damaged, none of the harness, or disagrees with another.
     """
     results = Results(results_root)
-    claims = CLAIMS if claims is None else claims
-    rows = [_measured(claim, results) for claim in claims.values()]
+    rows = [_measured(claim, results) for claim in claims]
     _resample([(row, examples) for row, examples in rows if examples], resamples, seed)
     found = [row for row, _ in rows]
     for source in dict.fromkeys(row["source"] for row in found):
@@ -79,16 +78,17 @@ def verdicts(results_root, resamples=RESAMPLES, seed=0, claims=None):
 def _measured(claim, results):
     """A claim's row, without what other claims decide, and `(kind, terms)` of examples if kept."""
     sides = claim.better, claim.worse
-    scores = [results.scores(cell) for cell in sides]
+    scores = [results.scores(side) for side in sides]
     row = {
         "name": claim.name, "statement": claim.statement, "task": claim.task,
         "source": claim.source, "verdict": "not run", "effect": None, "low": None, "high": None,
         "p": None, "adjusted": None, "detectable": None, "basis": "", "unit": claim.unit,
         "seeds": tuple(map(len, scores)), "published": claim.published, "on": claim.on,
         "verified": claim.verified, "conclusion": claim.conclusion, "lower": claim.lower,
-        "suites": tuple(dict.fromkeys(cell.suite for cell in sides)), "note": claim.note,
+        "suites": tuple(dict.fromkeys(side.suite for side in sides)), "note": claim.note,
+        "means": None, "metric": results.metric(claim.better),
     }  # fmt: skip
-    missing = [cell.label for cell, found in zip(sides, scores, strict=True) if not found]
+    missing = [side.label for side, found in zip(sides, scores, strict=True) if not found]
     if missing:
         row["note"] = _notes(claim.note, f"no result of {' and of '.join(missing)}")
         return row, None
@@ -96,6 +96,8 @@ def _measured(claim, results):
     examples = _examples(claim, results)
     by_seed = [100 * np.array(list(found.values())) for found in scores]
     fewest = min(map(len, by_seed))
+    means = [float(of_side.mean()) for of_side in by_seed]
+    row["means"] = tuple(math.exp(-m / 100) if claim.lower else m for m in means)
     notes = [claim.note, *_terms_of(claim, results)]
     if isinstance(examples, str):
         p = _by_seeds(row, by_seed)
@@ -125,7 +127,7 @@ def _see(row):
 
 
 def _resample(rows, resamples, seed):
-    """Effects, intervals and p from examples, into rows; each cell is resampled once for all."""
+    """Effects, intervals and p from examples, into rows; each side is resampled once for all."""
     alike = {}  # arrays (S, N, k) that are resampled together, by their identity
     for _, (kind, terms) in rows:
         for _, parts in terms:
@@ -186,10 +188,10 @@ def _examples(claim, results):
 
 def _terms_of(claim, results):
     """On how unequal terms the two sides were run: texts."""
-    sides = [cell for cell in (claim.better, claim.worse) if cell.read is None]
-    if len(sides) < 2 or any(cell.where or cell.minus for cell in sides):
+    sides = [side for side in (claim.better, claim.worse) if side.read is None]
+    if len(sides) < 2 or any(side.where or side.minus for side in sides):
         return
-    one, two = (next(iter(results.runs(cell).values()))[1] for cell in sides)
+    one, two = (next(iter(results.runs(side).values()))[1] for side in sides)
     counts = [result.get("counts", {}) for result in (one, two)]
     if counts[0].get("test") != counts[1].get("test"):
         raise ValueError(
@@ -250,16 +252,22 @@ def text(found):
 
 
 def _effect(row):
-    """Effect, interval, what could have been seen, p and seeds: words, none if it was not run."""
+    """Means, effect, interval, what could have been seen, p and seeds, of what was run."""
     if row["effect"] is None:
         return ""
-    said = f"{_signed(row['effect'])} {row['unit']}"
+    said = f"{_two(row['means'], 1)}: {_signed(row['effect'])} {row['unit']}"
     if row["low"] is not None:
         said += f" ({_signed(row['low'])} to {_signed(row['high'])})"
         said += f", could have been seen: {row['detectable']:.1f}"
     if row["adjusted"] is not None:
         said += f", p {row['adjusted']:.2g} after Holm"
     return f"{said}; {row['basis']} ({row['seeds'][0]} and {row['seeds'][1]})"
+
+
+def _two(numbers, digits=0):
+    """Two numbers with as many digits behind the point, as many as they have."""
+    digits = max([digits] + [len(f"{n:g}".partition(".")[2]) for n in numbers if not digits])
+    return " and ".join(f"{number:.{digits}f}" for number in numbers)
 
 
 def _signed(number):
@@ -273,25 +281,28 @@ def _published(row):
     )
     of = f" ({row['on']})" if row["on"] else ""
     lower = ", lower is better" if row["lower"] and row["published"] else ""
-    more = (", unverified" * (not row["verified"])) + (", its conclusion too" * row["conclusion"])
+    concluded = row["conclusion"] and not row["source"].endswith("conclusion")
+    more = ", unverified" * (not row["verified"]) + ", its conclusion too" * concluded
     return f"published: {figures}{of}{lower}{more}"
 
 
 def markdown(found):
     """The counts, a table of what was run, how many of each published table were not, and how."""
     lines = [f"**{counts_line(found)}**", ""]
-    lines += ["| published ordering | task here | verdict | effect (95 %) | could have been seen "
-              "| seeds | published |", "|---|---|---|---:|---:|---:|---|"]  # fmt: skip
+    lines += ["| published ordering | task here | verdict | here | effect (95 %) "
+              "| could have been seen | seeds | published |",
+              "|---|---|---|---:|---:|---:|---:|---|"]  # fmt: skip
     for source in dict.fromkeys(row["source"] for row in found):
         rows = [row for row in found if row["source"] == source and row["effect"] is not None]
-        lines += [f"| **{source}** | | | | | | |"] if rows else []
+        lines += [f"| **{source}** | | | | | | | |"] if rows else []
         for row in rows:
             effect, seen = _signed(row["effect"]), ""
             if row["low"] is not None:
                 effect += f" ({_signed(row['low'])} to {_signed(row['high'])})"
                 seen = f"{row['detectable']:.1f}"
             effect += "" if row["unit"] == "points" else f" {row['unit']}"
-            cells = [row["statement"], row["task"], row["verdict"], effect, seen]
+            task = row["task"] + (f" ({row['metric'].replace('_', ' ')})" if row["metric"] else "")
+            cells = [row["statement"], task, row["verdict"], _two(row["means"], 1), effect, seen]
             cells += ["{} and {}".format(*row["seeds"])]
             cells += [_published(row).removeprefix("published: ")]
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")

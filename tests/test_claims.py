@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.cells import ANY, FOLDERS, Cell, Claim, Results, row
-from benchmarks.claims import CLAIMS
+from benchmarks.claims import CLAIMS, verdicts
+from benchmarks.evidence import ANY, FOLDERS, Claim, Results, Side, row
 from benchmarks.records import write_examples, write_json
 from benchmarks.run import Run
 from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS
-from benchmarks.verdicts import VERDICTS, counts, counts_line, markdown, text, verdicts
+from benchmarks.verdicts import VERDICTS, counts, counts_line, judge, markdown, text
 from keras_plm.transfer import LAYER_CHOICES
 
 pytestmark = pytest.mark.plumbing
@@ -29,13 +29,13 @@ READERS = (
 )  # that a `Run` knows already; the others come with their wires
 
 
-def cell(name, **more):
+def side(name, **more):
     fields = {"method": "features", "layers": "last"}
-    return Cell(name, "first", "sst5", name, fields, **more)
+    return Side(name, "first", "sst5", name, fields, **more)
 
 
 def claim(better="a", worse="b", source="a paper, table 1", name=""):
-    return row(name or f"{better}-{worse}", cell(better), cell(worse), source, (2.0, 1.0))
+    return row(name or f"{better}-{worse}", side(better), side(worse), source, (2.0, 1.0))
 
 
 def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
@@ -67,7 +67,7 @@ def answers(share, seeds=3, count=300, seed=0, deviation=0.0):
 
 def judged(root, *claims, **options):
     claims = claims or (claim(),)
-    return verdicts(root, claims={c.name: c for c in claims}, **{"resamples": 2000, **options})
+    return judge(claims, root, **{"resamples": 2000, **options})
 
 
 def scored(root, name, scores, **fields):
@@ -156,6 +156,8 @@ class TestPlanted:
         assert there["low"] < there["effect"] < there["high"] and there["low"] > 0
         assert there["effect"] == pytest.approx(20, abs=4) and there["p"] < 0.01
         assert there["detectable"] == pytest.approx(2.8 * (there["high"] - there["low"]) / 3.92)
+        assert there["metric"] == "accuracy" and there["means"] == pytest.approx((70, 50), abs=4)
+        assert there["effect"] == pytest.approx(there["means"][0] - there["means"][1])
         assert there["seeds"] == (3, 3) and there["published"] == (2.0, 1.0)
         assert back["verdict"] == "contradicted"
         assert back["effect"] == pytest.approx(-there["effect"])
@@ -222,7 +224,7 @@ class TestPlanted:
     def test_a_gain_beside_a_gain(self, tmp_path):
         for i, (name, share) in enumerate({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.55}.items()):
             plant(tmp_path, name, answers(share, count=600, seed=i))
-        one, two = cell("a", minus=cell("b")), cell("c", minus=cell("d"))
+        one, two = side("a", minus=side("b")), side("c", minus=side("d"))
         (found,) = judged(tmp_path, row("gain", one, two, "a paper, table 1"))
         assert found["verdict"] == "reproduced" and found["effect"] == pytest.approx(25, abs=6)
 
@@ -307,7 +309,7 @@ class TestFiles:
         plant(tmp_path, "a", answers(0.1), feature_dropout=0.5)
         plant(tmp_path, "a", answers(0.1), train_limit=10)
         assert judged(tmp_path) == alone
-        loose = cell("a")
+        loose = side("a")
         loose.fields["train_limit"] = ANY
         with pytest.raises(ValueError, match="of one run and seed disagree.*'a' on sst5"):
             Results(tmp_path).runs(loose)
@@ -426,6 +428,9 @@ def test_todays_results_try_many(today):
     for r in today:
         assert (r["effect"] is None) == (r["verdict"] == "not run")
         assert r["low"] is None or r["low"] <= r["effect"] <= r["high"]
+        if r["lower"] and r["means"]:  # perplexities, the effect in hundredths of a nat
+            assert r["effect"] == pytest.approx(100 * np.log(r["means"][1] / r["means"][0]))
+    assert "180.0 and 220.1: +20.1 hundredths of a nat" in text(today)
     shown = text(today)
     assert counts_line(today) in shown and "unverified" in shown
 

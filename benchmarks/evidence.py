@@ -13,8 +13,8 @@ from benchmarks.resampling import SCORES
 from benchmarks.run import Run
 from benchmarks.suites import SUITES, folder
 
-ANY = object()  # a field of any value, the same for all results of the cell
-# Of how a run was trained: not asked for unless a cell names them.
+ANY = object()  # a field of any value, the same for all results of the side
+# Of how a run was trained: not asked for unless a side names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
 # Folders of results that are no suite of `SUITES`: runs of single tasks, and one to come.
 FOLDERS = {"first": "first", "words": "words", "transfer": "transfer"}
@@ -22,7 +22,7 @@ NEEDED = ("task", "encoder", "method", "seed", "score", "metrics", "fields")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Side:
     """One side of a claim: the results of one kind of run, a score for each seed.
 
     By default the results are those of runs: of a task, an encoder, and the fields of a `Run`;
@@ -39,9 +39,9 @@ class Cell:
         scale: Of the suite.
         value: `value(result)`: a score in place of the metric, the higher the better, of which a
             point is 0.01.
-        where: `where(result)`: True for results of the cell, which then are no runs.
+        where: `where(result)`: True for results of the side, which then are no runs.
         read: `read(folder)`: `{seed: score}`, of files without seeds in their names.
-        minus: Another cell of the same task: the score is how much better this one is.
+        minus: Another side of the same task: the score is how much better this one is.
     """
 
     label: str
@@ -63,7 +63,7 @@ class Cell:
         return folder(root, self.suite, self.scale)
 
     def has(self, result):
-        """True if a result is one of the cell's."""
+        """True if a result is one of the side's."""
         if self.where is not None:
             return result["task"] == self.task and bool(self.where(result))
         fields = result["fields"]
@@ -84,9 +84,9 @@ class Claim:
 
     Attributes:
         name: Its own.
-        statement: "this > that", the labels of its cells.
+        statement: "this > that", the labels of its sides.
         task: Where it is tried here.
-        better, worse: A `Cell` each.
+        better, worse: A `Side` each.
         source: The paper and its table: what Holm's correction takes together.
         published: The paper's figures of both, `None` where it prints none.
         on: What the figures are of, where that is not `task`.
@@ -100,8 +100,8 @@ class Claim:
     name: str
     statement: str
     task: str
-    better: Cell
-    worse: Cell
+    better: Side
+    worse: Side
     source: str
     published: tuple | None = None
     on: str = ""
@@ -144,62 +144,70 @@ class Results:
             self._read[folder] = [(path, _checked(path, read_json(path))) for path in paths]
         return self._read[folder]
 
-    def runs(self, cell):
-        """`{seed: (path, result)}` of a cell.
+    def runs(self, side):
+        """`{seed: (path, result)}` of a side.
 
         Raises:
             ValueError: If two of them are of one seed and differ, or of different settings.
         """
         found = {}
-        for path, result in self.files(cell.folder(self.root)):
-            if not cell.has(result):
+        for path, result in self.files(side.folder(self.root)):
+            if not side.has(result):
                 continue
             beside, first = found.get(result["seed"]), next(iter(found.values()), None)
             for other, differ, rule in (
-                (beside, beside and _score(cell, *beside) != _score(cell, path, result),
+                (beside, beside and _score(side, *beside) != _score(side, path, result),
                  "Two results of one run and seed disagree: remove one"),
                 (first, first and _settings(first[1]) != _settings(result),
                  "Seeds of one run share settings, data and encoder: remove the older files"),
             ):  # fmt: skip
                 if differ:
                     raise ValueError(
-                        f"{rule}. Received: of {cell.label!r} on {cell.task} {other[0]} and {path}"
+                        f"{rule}. Received: of {side.label!r} on {side.task} {other[0]} and {path}"
                     )
             found.setdefault(result["seed"], (path, result))
         return dict(sorted(found.items()))
 
-    def scores(self, cell):
-        """`{seed: score}` of a cell, the higher the better, in hundreds of points; maybe empty.
+    def scores(self, side):
+        """`{seed: score}` of a side, the higher the better, in hundreds of points; maybe empty.
 
         Raises:
             ValueError: If files are damaged, are no results, or disagree.
         """
-        if cell.read is not None:
-            place = cell.folder(self.root)
+        if side.read is not None:
+            place = side.folder(self.root)
             try:
-                scores = cell.read(place)
+                scores = side.read(place)
             except (KeyError, TypeError) as error:
                 raise ValueError(
                     f"A file below {place} is no result of the harness: move it elsewhere. "
-                    f"Received: {error!r} reading {cell.label!r} on {cell.task}"
+                    f"Received: {error!r} reading {side.label!r} on {side.task}"
                 ) from error
         else:
-            scores = {seed: _score(cell, *found) for seed, found in self.runs(cell).items()}
-        if cell.minus is not None:
-            beside = self.scores(cell.minus)
+            scores = {seed: _score(side, *found) for seed, found in self.runs(side).items()}
+        if side.minus is not None:
+            beside = self.scores(side.minus)
             scores = {s: score - beside[s] for s, score in scores.items() if s in beside}
         return scores
 
-    def terms(self, cell, sign=1):
+    def metric(self, side):
+        """The name of the metric by which a side is scored; "" for other scores, or of nothing."""
+        if side.read is not None or side.value is not None:
+            return ""
+        return side.metric or next(
+            (name for _, result in self.runs(side).values() for name in result["metrics"]), ""
+        )
+
+    def terms(self, side, sign=1):
         """What each example adds: `(kind, [(sign, (S, N, k))])`, or why there is none, a text.
 
         Raises:
             ValueError: If a file of examples is damaged, or tells another score than the result.
         """
-        if cell.read is not None or cell.value is not None:
+        if side.read is not None or side.value is not None:
             return "not scored by example"
-        found, runs = [], self.runs(cell)
-        metric = cell.metric or next(iter(next(iter(runs.values()))[1]["metrics"]))
+        found, runs = [], self.runs(side)
+        metric = self.metric(side)
         for path, result in runs.values():
             if path not in self._examples:
                 self._examples[path] = read_examples(path, result.get("hash")) or {}
@@ -208,7 +216,7 @@ class Results:
                 if lacking == len(runs):
                     return "examples were not kept"
                 if lacking:
-                    return f"examples of {lacking} of {len(runs)} seeds of {cell.label} not kept"
+                    return f"examples of {lacking} of {len(runs)} seeds of {side.label} not kept"
                 return f"the examples beside {path.name} are another run's"
             kind, parts = self._examples[path][metric]
             told = float(SCORES[kind](parts.sum(axis=0)))
@@ -219,13 +227,13 @@ class Results:
                 )
             found.append((kind, parts))
         if len({(kind, parts.shape) for kind, parts in found}) > 1:
-            return f"results of {cell.label} are of different examples"
+            return f"results of {side.label} are of different examples"
         key = metric, tuple(path for path, _ in runs.values())
-        if key not in self._stacked:  # one array of one cell, for many claims
+        if key not in self._stacked:  # one array of one side, for many claims
             self._stacked[key] = np.stack([parts for _, parts in found]).astype("float64")
         terms = [(sign, self._stacked[key])]
-        if cell.minus is not None:
-            beside = self.terms(cell.minus, -sign)
+        if side.minus is not None:
+            beside = self.terms(side.minus, -sign)
             if isinstance(beside, str):
                 return beside
             terms += beside[1]
@@ -254,15 +262,15 @@ def _settings(result):
     return settings_of({"trials": None, "inputs": None, **result})
 
 
-def _score(cell, path, result):
+def _score(side, path, result):
     try:
-        metric = cell.metric or next(iter(result["metrics"]))
-        score = result["metrics"][metric] if cell.value is None else cell.value(result)
+        metric = side.metric or next(iter(result["metrics"]))
+        score = result["metrics"][metric] if side.value is None else side.value(result)
     except (KeyError, TypeError, StopIteration, IndexError):
         score = None
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise ValueError(
-            f"{path} has no score of {cell.label!r}, a finite number: remove it to run again. "
+            f"{path} has no score of {side.label!r}, a finite number: remove it to run again. "
             f"Received: {score!r}"
         )
     return float(score)
@@ -284,5 +292,5 @@ def _checked(path, result):
 
 
 def names_of_suites():
-    """What a cell's `suite` may be."""
+    """What a side's `suite` may be."""
     return [*SUITES, *FOLDERS]
