@@ -14,6 +14,7 @@ import os
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 
 import keras_plm
@@ -257,6 +258,7 @@ class Bench:
         progress: Called with a line of text when something is done.
         models: Folder for the fine-tuned models of the first seed, if they are kept.
         name: What results call the encoder, by default its folder's name.
+        epoch: Called with a line of text about where training is.
     """
 
     task: object
@@ -268,6 +270,7 @@ class Bench:
     progress: object = None
     models: str | None = None
     name: str = ""
+    epoch: object = None
 
     def __post_init__(self):
         self.name = self.name or Path(self.encoder).resolve().name
@@ -464,11 +467,12 @@ class Bench:
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)
         dev, metric = self.parts(run)[0]["dev"], next(iter(self.task.metrics.values()))
+        told = [_Told(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
             return method.fit_reader(
-                self.task.head, stores, train, dev, labels, metric, words=beside
+                self.task.head, stores, train, dev, labels, metric, told, words=beside
             )
         model = method.fit(
             self._encoder(run, seed),
@@ -478,6 +482,7 @@ class Bench:
             dev,
             labels=labels,
             metric=metric,
+            callbacks=told,
             symmetric=self.task.symmetric,
         )
         return model, model.training_log
@@ -518,6 +523,17 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+class _Told(keras.callbacks.Callback):
+    """Says which epoch it is."""
+
+    def __init__(self, say, what, epochs):
+        super().__init__()
+        self.say, self.what, self.epochs = say, what, epochs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.say(f"{self.what}: epoch {epoch + 1} of {self.epochs}")
 
 
 def _content(example):
