@@ -21,6 +21,7 @@ import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_examples, write_json
 from benchmarks.resampling import summands
 from benchmarks.settings import policy, setting
+from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint
 from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import choice_name
@@ -343,6 +344,7 @@ class Bench:
         if run.reads_features:
             FeatureBased.check_head(self.task.head)
         started = time.monotonic()
+        forget_peak()
         set_seed(seed)
         train = self.train_examples(run)
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
@@ -387,6 +389,7 @@ class Bench:
             **({"mixes": mixes} if mixes else {}),
             **({} if run.reads_features else {"curve": _curve(log)}),
             "seconds": round(time.monotonic() - started, 1),
+            "cost": _cost(run, log),
             **environment(),
             "hash": self.key(run, seed),
             "inputs": self._inputs(run),
@@ -471,9 +474,10 @@ class Bench:
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
-            return method.fit_reader(
+            readout, log = method.fit_reader(
                 self.task.head, stores, train, dev, labels, metric, told, words=beside
             )
+            return readout, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
             self._encoder(run, seed),
             self.task.head,
@@ -523,6 +527,21 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def _cost(run, log):
+    """What a fit took beside time.
+
+    Passes of the encoder over the training examples; weights that learned; the size of the features
+    of training and choosing examples on disk; and the most memory of the process, in megabytes,
+    since the run began, its search of rates among it.
+    """
+    return {
+        "encoder_passes": 1 if run.reads_features else run.epochs,
+        "learned_weights": log["learned_weights"],
+        "feature_bytes": log.get("feature_bytes", 0),
+        "peak_mb": round(peak_so_far()),
+    }
 
 
 class _Told(keras.callbacks.Callback):

@@ -132,6 +132,12 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
+    cost, reads = result["cost"], name.startswith(("features", "untrained"))
+    # Of the two labels' output layer, the mix of three layers; or of the whole encoder too.
+    weights = 2 * 8 + 2 + (3 + 1 if "elmo_mix" in name else 0)
+    assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
+    assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
+    assert (cost["feature_bytes"] > 0) == reads
     assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
