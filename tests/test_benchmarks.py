@@ -277,6 +277,7 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
 
     def fit(self, run, rate, seed, train, labels):
         log = {"dev_score": 0.5, "best_epoch": 1, "dev_scores": [0.5], "steps_per_epoch": 7}
+        log["learned_weights"] = 3
         return rate, log
 
     def predict(self, run, model, seed, labels, examples):
