@@ -286,25 +286,32 @@ def run_all(flags, runs):
             results.append(bench.run(run, seed))
     console.print("\n" + markdown(results))
     console.print(f"Result files: {Path(bench.results) / bench.task.name}")
-    return results
+    return bench, results
 
 
 def add_layers(commands):
     from benchmarks.run import Run
     from benchmarks.settings import add_flags
 
-    text = "every choice of layers and every single layer of a frozen encoder, read once"
+    text = (
+        "which layers suit a task: every choice of a frozen encoder's, and fine-tuning beside them"
+    )
     parser = commands.add_parser("layers", help=text, description=text)
     add_bench_flags(parser)
     add_flags(parser, Run, [
         "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
     ])  # fmt: skip
     parser.add_argument("--method", default="features", choices=("features", "untrained"))
+    parser.add_argument(
+        "--no-fine-tune", action="store_true", help="leave out fine-tuning, which takes the longest"
+    )
     parser.add_argument("--picture", metavar="FILE", help="also draw the scores: PNG or SVG")
     parser.set_defaults(run=run_layers)
 
 
 def run_layers(flags):
+    from benchmarks import advice
+    from benchmarks.advice import Choice
     from benchmarks.progress import console
     from benchmarks.report import layer_figure, read_results
     from benchmarks.run import Run
@@ -326,7 +333,19 @@ def run_layers(flags):
             )
     names = distinct_choices(load(flags.encoder)[0])
     runs = [from_flags(Run, flags, layers=name) for name in names]
-    results = run_all(flags, runs)
+    tuning = []
+    if not flags.no_fine_tune and flags.method == "features":
+        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit")
+        tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
+    bench, results = run_all(flags, runs + tuning)
+    if flags.method == "features":
+        of_run, seeds = {}, range(flags.seeds)
+        for run, name in [*zip(runs, names, strict=True), *((run, "fine-tuned") for run in tuning)]:
+            found = [result for result in results if result["run"] == run.name]
+            of_run[name] = Choice.read(name, found, [bench.path(run, seed) for seed in seeds])
+        tuned = of_run.pop("fine-tuned", None)
+        choices = list(of_run.values())
+        console.print(advice.markdown(choices), advice.recommendation(choices, tuned), sep="\n")
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
         beside = read_results(Path(flags.results) / flags.suite / task)

@@ -309,11 +309,17 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
     assert main([*flags, "--picture", str(picture)]) == 0
-    names = {json.loads(f.read_text())["fields"]["layers"] for f in result_files(tmp_path)}
+    results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
+    shown = capsys.readouterr().out
+    assert "Frozen, read" in shown and "| layers | choosing set |" in shown
+    assert {r["method"] for r in results} == {"features", "fine_tune"}
+    names = {result["fields"]["layers"] for result in results}
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
     assert picture.stat().st_size > 1000
     # One store per split.
     assert len(list((tmp_path / "features").iterdir())) == 3
+    assert main([*flags, "--no-fine-tune"]) == 0
+    assert "Fine-tuning was not tried" in capsys.readouterr().out
 
 
 def test_data_says_what_is_there(tmp_path, capsys):
