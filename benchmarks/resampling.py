@@ -254,7 +254,7 @@ def contrast_of(terms, seed=0, few_seeds=True):
         found += sign * (middle + beside)
     low, high = np.quantile(found, [0.025, 0.975])
     # A resample more on each side, so that no p is 0: Davison and Hinkley 1997, section 4.2.
-    sides = [(np.sum(found <= 0) + 1), (np.sum(found >= 0) + 1)]
+    sides = np.sum(found <= 0) + 1, np.sum(found >= 0) + 1
     p = min(1.0, 2 * min(sides) / (resamples + 1))
     return Difference(float(mean), float(low), float(high), float(p), tuple(seeds))
 
