@@ -9,12 +9,14 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.claims import CLAIMS, verdicts
-from benchmarks.evidence import ANY, FOLDERS, Claim, Results, Side, row
+from benchmarks.evidence import ANY, FOLDERS, Claim, Results, Side, paired, row
 from benchmarks.records import write_examples, write_json
+from benchmarks.resampling import summands
 from benchmarks.run import Run
 from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS
 from benchmarks.verdicts import VERDICTS, counts, counts_line, judge, markdown, text
+from keras_plm import metrics
 from keras_plm.transfer import LAYER_CHOICES
 
 pytestmark = pytest.mark.plumbing
@@ -327,8 +329,8 @@ class TestFiles:
     def test_scores_that_are_none_are_named(self, tmp_path):
         path = self.both(tmp_path)
         result = json.loads(path.read_text())
-        for metrics in ({"accuracy": None}, {"accuracy": float("nan")}, {}):
-            write_json(path, result | {"metrics": metrics})
+        for wrong in ({"accuracy": None}, {"accuracy": float("nan")}, {}):
+            write_json(path, result | {"metrics": wrong})
             with pytest.raises(ValueError, match="seed2.json has no score of 'b', a finite"):
                 judged(tmp_path)
         write_json(path, result | {"seed": "2"})
@@ -366,6 +368,18 @@ class TestFiles:
         plant(tmp_path, "b", answers(0.5, count=200))
         with pytest.raises(ValueError, match="on the same examples.*a-b"):
             judged(tmp_path)
+
+    def test_true_labels_tell_examples_apart(self):
+        rng = np.random.default_rng(0)
+        true, other = rng.random((2, 50)) < 0.5
+        for kind, metric in (("f1", metrics.f1), ("matthews", metrics.matthews_correlation),
+                             ("correlation", metrics.spearman_correlation)):  # fmt: skip
+            guessed = [rng.random(50) < 0.5 for _ in range(3)]
+            parts = [summands(metric, t, g)[1] for t, g in zip((true, true, other), guessed,
+                                                               strict=True)]  # fmt: skip
+            assert paired(kind, [(1, np.stack(parts[:1])), (-1, np.stack(parts[1:2]))])
+            assert not paired(kind, [(1, np.stack(parts[:1])), (-1, np.stack(parts[2:]))])
+            assert not paired(kind, [(1, np.stack(parts[::2])), (-1, np.stack(parts[:1]))])
 
     def test_other_files_that_are_no_results_are_named(self, tmp_path):
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
