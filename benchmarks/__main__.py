@@ -402,10 +402,10 @@ def run_data(flags):
             splits = ", ".join(s for s, file in files.items() if file == split_files)
             try:
                 path = find_file(flags.data, split_files)
-            except ValueError:
-                path, state = None, f"missing  {Path(flags.data) / split_files}"
-            if path is not None:
                 state = f"found    {path}  sha256 {checksum(path)[:16]}"
+            except ValueError:
+                path = Path(flags.data) / split_files
+                state = f"{'found  ' if path.is_dir() else 'missing'}  {path}"
             console.print(f"  {splits:18} {state}")
 
 

@@ -83,7 +83,7 @@ def markdown(choices):
             choice.name.replace("_", " "),
             f"{100 * choice.choosing:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
-            "" if apart is None else _interval(apart),
+            "" if apart is None else str(apart),
             f"{choice.seconds:.1f}",
             f"{size:,.0f} MB" if size else "",
         ]
@@ -122,14 +122,10 @@ def recommendation(frozen, tuned=None):
             f"{words} Fine-tuning is {gain:+.1f} points from it, for {cost}; how sure is not known."
         )
     if apart.low > 0:
-        return f"{words} Better, fine-tune: {_interval(apart)} points above it, for {cost}."
+        return f"{words} Better, fine-tune: {apart} points above it, for {cost}."
     if apart.high < 0:
-        return f"{words} Do not fine-tune: {_interval(apart)} points, for {cost}."
+        return f"{words} Do not fine-tune: {apart} points, for {cost}."
     return (
-        f"{words} Fine-tuning is not worth its cost by what can be told here: {_interval(apart)} "
+        f"{words} Fine-tuning is not worth its cost by what can be told here: {apart} "
         f"points, for {cost}."
     )
-
-
-def _interval(apart):
-    return f"{100 * apart.mean:+.1f} [{100 * apart.low:+.1f}, {100 * apart.high:+.1f}]"

@@ -150,6 +150,9 @@ class Difference:
     p: float
     seeds: tuple
 
+    def __str__(self):
+        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
 
 def difference(kind, first, second, resamples=10_000, seed=0, few_seeds=True):
     """The difference of two methods' scores on the same examples, by a hierarchical bootstrap.
