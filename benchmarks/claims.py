@@ -4,7 +4,8 @@ A row is tried on the results there are, by `python -m benchmarks claims`; how i
 `verdicts.py`. None is dropped because it failed. Where a paper's task is not among ours, the task
 that stands for it is tried, and the row says whose the published figures are. Figures are copied
 from the papers; `verified` is False where they, or the ordering, are remembered and were not looked
-up. Orderings of what the harness cannot read (semantic roles, coreference, RACE) are not here.
+up. Orderings of what the harness has not (semantic roles, coreference, other authors' systems of
+table 3 of GPT's paper) are not here.
 """
 
 import dataclasses
@@ -218,12 +219,13 @@ def _gpt_ablation():
 def _gpt_depths():
     labels = ["nothing", "embeddings", *(f"{n} layers" for n in range(1, 4)), "all layers"]
     labels[2] = "1 layer"
-    sides = [_gpt(row, "snli", label, suite="gpt_layers_transferred")
-             for row, label in zip(gpt_tuning.DEPTHS, labels, strict=True)]  # fmt: skip
-    for less, more in zip(sides, sides[1:], strict=False):
-        name = f"gpt-f2-{more.label}-{less.label}".replace(" ", "")
-        more = dataclasses.replace(more, label=f"transferred: {more.label}")
-        yield _row(name, more, less, f"{GPT}, figure 2", on="MultiNLI")
+    for task, on in (("snli", "MultiNLI"), ("race", "")):
+        sides = [_gpt(row, task, label, suite="gpt_layers_transferred")
+                 for row, label in zip(gpt_tuning.DEPTHS, labels, strict=True)]  # fmt: skip
+        for less, more in zip(sides, sides[1:], strict=False):
+            name = f"gpt-f2-{more.label}-{less.label}-{task}".replace(" ", "")
+            more = dataclasses.replace(more, label=f"transferred: {more.label}")
+            yield _row(name, more, less, f"{GPT}, figure 2", on=on)
 
 
 def _untaught(task, label, last):
