@@ -51,7 +51,7 @@ class Everything:
     """
 
     tasks: tuple = tuple(TASKS_READ.items())
-    fields: tuple = (("learning_rates", "1e-4,3e-4,1e-3"), ("epochs", 4), ("precision", "bfloat16"))
+    fields: tuple = (("learning_rates", "1e-4,3e-4"), ("epochs", 3), ("precision", "bfloat16"))
     tiny: bool = False
 
 
