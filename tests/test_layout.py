@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
-    ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
+    ["task", "decoding", "self_attention", "documents", "fasttext_files", "weight_files", "released_names"],
     ["data", "vector_files", "readouts", "readers", "squad", "windows"],
     ["stream_files"],
     ["streams"],
