@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
-    ["task", "decoding", "self_attention", "documents", "fasttext_files", "weight_files", "released_names"],
-    ["data", "vector_files", "readouts", "readers", "squad", "windows"],
+    ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
+    ["data", "vector_files", "readouts", "readers", "self_attention", "squad", "windows"],
     ["stream_files"],
     ["streams"],
     ["heads", "features", "resume", "cloning", "lora"],
