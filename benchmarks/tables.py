@@ -72,7 +72,7 @@ class Table:
             cells = []
             for i, (cell, numeric) in enumerate(zip(row, self.numeric, strict=True)):
                 value = number(cell) if numeric else None
-                sort = f' data-n="{value:g}"' if value is not None else ""
+                sort = f' data-n="{_javascript(value)}"' if value is not None else ""
                 tag, scope = ("th", ' scope="row"') if i == 0 else ("td", "")
                 cells.append(f"<{tag}{scope}{_numeric(numeric)}{sort}>{to_html(cell)}</{tag}>")
             body.append(f"<tr>{''.join(cells)}</tr>")
@@ -87,11 +87,11 @@ class Table:
             cells = [plain(row[i]) for row in self.rows]
             parts = [SPREAD.match(cell) if numeric else None for cell in cells]
             spread = any(part and (part["deviation"] or part["n"]) for part in parts)
+            means = [part["mean"] if part and spread else cell
+                     for part, cell in zip(parts, cells, strict=True)]  # fmt: skip
+            columns.append([plain(name), *(_bare(mean) if numeric else mean for mean in means)])
             if not spread:
-                columns.append([plain(name), *cells])
                 continue
-            mean = [part["mean"] if part else cell for part, cell in zip(parts, cells, strict=True)]
-            columns.append([plain(name), *mean])
             for key in ("deviation", "n"):
                 found = [(part and part[key]) or "" for part in parts]
                 if any(found):
@@ -113,6 +113,15 @@ class Table:
             lines.append(" & ".join(to_latex(cell) for cell in row) + r" \\")
             lines += [r"\midrule"] if i == 0 else []
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _javascript(value):
+    return "Infinity" if math.isinf(value) else f"{value:.12g}"
+
+
+def _bare(text):
+    """A number without the commas of its thousands; anything else as it is."""
+    return text.replace(",", "") if NUMBER.fullmatch(text) else text
 
 
 def _numeric(numeric):
