@@ -88,9 +88,9 @@ def where(folders):
             "hours": f"{seconds / 3600:.2f}" if seconds else "",
             "backend": cell(backend),
             "device": cell(device),
-            "versions": cell(versions),
-            "commits": cell(" ".join(commits)),
             "days of the commits": " to ".join(sorted({made[0], made[-1]})) if made else "",
+            "commits": cell(" ".join(commits)),
+            "versions": cell(versions),
         })  # fmt: skip
     return table and Table.of(table, ("files", "seeds", "fits in searches", "hours"))
 

@@ -22,6 +22,7 @@ TEX = {
     "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "λ": r"$\lambda$", "→": r"$\to$",
     "≥": r"$\geq$", "≤": r"$\leq$", "…": r"\ldots{}", "≠": r"$\neq$",
 }  # fmt: skip
+ROOMY = 22  # characters of a cell from which on its column is not made narrow on the page
 WIDE = 45  # characters of a cell from which on its column breaks lines in LaTeX
 
 
@@ -62,10 +63,14 @@ class Table:
 
     def html(self):
         """A `<table>` whose heads are buttons, and whose cells carry the numbers they sort by."""
+        kinds = []
+        for i, numeric in enumerate(self.numeric):
+            room = len(plain(self.columns[i])) if numeric else self._longest(i)
+            kind = ("n " if numeric else "") + ("w" if room > ROOMY else "")
+            kinds.append(f' class="{kind.strip()}"' if kind else "")
         head = "".join(
-            f'<th scope="col"{_numeric(numeric)}><button type="button">{to_html(name) or "row"}'
-            "</button></th>"
-            for name, numeric in zip(self.columns, self.numeric, strict=True)
+            f'<th scope="col"{kind}><button type="button">{to_html(name) or "row"}</button></th>'
+            for name, kind in zip(self.columns, kinds, strict=True)
         )
         body = []
         for row in self.rows:
@@ -74,11 +79,14 @@ class Table:
                 value = number(cell) if numeric else None
                 sort = f' data-n="{_javascript(value)}"' if value is not None else ""
                 tag, scope = ("th", ' scope="row"') if i == 0 else ("td", "")
-                cells.append(f"<{tag}{scope}{_numeric(numeric)}{sort}>{to_html(cell)}</{tag}>")
+                cells.append(f"<{tag}{scope}{kinds[i]}{sort}>{to_html(cell)}</{tag}>")
             body.append(f"<tr>{''.join(cells)}</tr>")
         caption = f"<caption>{to_html(self.title)}</caption>" if self.title else ""
         rows = "\n".join(body)
         return f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+
+    def _longest(self, column):
+        return max((len(plain(row[column])) for row in self.rows), default=0)
 
     def csv(self):
         """Numbers alone: what has a deviation or a number of runs has columns of its own."""
@@ -104,7 +112,7 @@ class Table:
         """A `table` for the package booktabs."""
         kinds = []
         for i, numeric in enumerate(self.numeric):
-            wide = max((len(plain(row[i])) for row in self.rows), default=0) > WIDE
+            wide = self._longest(i) > WIDE
             kinds.append("r" if numeric else r"p{0.4\linewidth}" if wide else "l")
         lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering"]
         lines += [rf"\caption{{{to_latex(self.title)}}}"] if self.title else []
@@ -122,10 +130,6 @@ def _javascript(value):
 def _bare(text):
     """A number without the commas of its thousands; anything else as it is."""
     return text.replace(",", "") if NUMBER.fullmatch(text) else text
-
-
-def _numeric(numeric):
-    return ' class="n"' if numeric else ""
 
 
 def _render(text, escape, strong, code, newline):
