@@ -153,7 +153,7 @@ class Page:
         )
         text = TEMPLATE.read_text(encoding="utf-8")
         for mark, value in (
-            ("summary", html.escape(self.summary())),
+            ("summary", to_html(self.summary())),
             ("contents", links),
             ("body", "\n".join(parts)),
         ):

@@ -57,7 +57,7 @@ def root(tmp_path):
         for i, layers in enumerate(("embeddings", "last", "concat_last_four")):
             put(tmp_path, "first", "ner", "features", 0.1 + i / 7, seed, layers=layers)
         put(tmp_path, "first", "ner", "fine_tune", 0.6 + seed / 100, seed)
-        put(tmp_path, "first", "sst", "scratch", 0.3, seed, encoder=EVIL[:8])
+        put(tmp_path, "first", "sst", "scratch", 0.3, seed, encoder="<i>x")
         put(tmp_path, "words", "sst", "fine_tune", 0.4, seed)
         put(tmp_path, "bert_tasks", "cola", "fine_tune", 0.4, seed)
     return tmp_path
@@ -95,7 +95,7 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
     assert "60.5 ± 0.7 (2)" in text and "<strong>60.5 ± 0.7 (2)</strong>" in text
     for words in ("first", "words", "bert tasks", "What was run on what", "keras 3.15", "abcdef0+"):
         assert words in links.text
-    assert "A &amp; B, 2 cores" in text and EVIL[:8] not in text  # escaped
+    assert "A &amp; B, 2 cores" in text and "<i>x" not in text  # escaped
     assert "Not run here: seq2seq" in links.text
     assert text.count("<svg") == 2  # score by layer, score against cost
     assert all(re.match(r"#|data:", target) for target in links.found), links.found
@@ -115,7 +115,7 @@ def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
     assert report(root, *flags) == 0, capsys.readouterr().err
     assert "bert tasks" not in (out / "p.html").read_text()
     text = (out / "p.md").read_text()
-    assert "| pre-trained, fine-tuned | **60.5 ± 0.7 (2)** |" in text
+    assert "| mini: pre-trained, fine-tuned | **60.5 ± 0.7 (2)** |" in text
     linked = re.findall(r"!\[.*\]\((.*)\)", text)
     assert linked == ["pictures/first.ner_by_layer.svg", "pictures/cost.first.ner.svg"]
     assert all("<svg" in (out / path).read_text() for path in linked)
