@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from benchmarks import tables
-from benchmarks.records import NoResult, read_json, read_result
+from benchmarks.records import KEYS, NoResult, read_json, read_result
 from benchmarks.report import layer_figure, markdown, read_results
 from benchmarks.suites import SUITES, folder
 
@@ -114,7 +114,7 @@ def _blame(kept, error):
     """Which file of a folder is not as a suite writes them."""
     for path in sorted(kept.rglob("*.json")):
         try:
-            record = read_result(path) if ".seed" in path.name else read_json(path)
+            record = read_result(path, KEYS) if ".seed" in path.name else read_json(path)
             if not isinstance(record, dict):
                 raise ValueError(
                     f"{path} is no result file: move it elsewhere. "

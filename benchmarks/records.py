@@ -97,14 +97,18 @@ def read_json(path):
         ) from error
 
 
-def read_result(path):
+def read_result(path, keys=("task", "encoder", "method")):
     """The result of a run that a file holds.
+
+    Args:
+        path: The file.
+        keys: By which it is known.
 
     Raises:
         ValueError: If the file is damaged or holds something else.
     """
     result = read_json(path)
-    missing = [key for key in KEYS if key not in result] if isinstance(result, dict) else KEYS
+    missing = [key for key in keys if key not in result] if isinstance(result, dict) else keys
     if missing:
         kind = "an object" if isinstance(result, dict) else f"a {type(result).__name__}"
         raise ValueError(

@@ -23,13 +23,13 @@ def read_results(folder):
     results, paths = [], {}
     for path in sorted(Path(folder).glob("**/*.seed*.json")):
         result = read_result(path)
-        run = result.get("run") or [result.get("name"), result.get("fields")]
-        key = json.dumps([result["task"], result["encoder"], result["method"], run, result["seed"]])
+        names = ("task", "encoder", "method", "run", "name", "fields", "seed")
+        key = json.dumps([result.get(name) for name in names])
         if key in paths:
             raise ValueError(
                 f"A run has one result a seed, and {paths[key]} and {path} hold the same: keep "
-                f"the right one. Received: scores {read_result(paths[key])['score']} and "
-                f"{result['score']}"
+                f"the right one. Received: scores {read_result(paths[key]).get('score')} and "
+                f"{result.get('score')}"
             )
         paths[key] = path
         results.append(result)

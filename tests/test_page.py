@@ -131,6 +131,7 @@ def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
         ('{"task": "sst", "sc', "is no whole result file"),
         ("[1, 2]", "is no result of a run: move it elsewhere. Received: a list"),
         ('{"name": "x"}', "Received: an object without task, encoder"),
+        ('{"task": "t", "encoder": "e", "method": "features"}', "without seed, score, metrics"),
     ],
 )
 def test_a_damaged_or_foreign_file_leaves_its_suite_out(root, tmp_path, capsys, text, why):
