@@ -147,6 +147,18 @@ def add_run(commands):
     scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
     parser.add_argument("--scale", metavar="NAME", help=f"of a whole suite ({scales})")
     parser.add_argument(
+        "--dry-run", action="store_true", help="of a suite: what is done, what is not, how long"
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS",
+        help="of a suite: do it on a Ray cluster: its address, 'auto' or 'local'",
+    )  # fmt: skip
+    for name, default in (("cpus", 1.0), ("gpus", 0.0)):
+        parser.add_argument(
+            f"--ray-{name}", type=float, default=default, metavar="N",
+            help=f"{name.upper()[:-1]}s that a run takes on Ray (default {default:g})",
+        )  # fmt: skip
+    parser.add_argument(
         "--keep", metavar="DIR", help="keep the first seed's fine-tuned model, for `predict`"
     )
     add_flags(parser, Run)
@@ -162,6 +174,11 @@ def run_run(flags):
         return run_suite(flags)
     if flags.suite != "local" and not (flags.task or flags.task_file):
         named(SUITES, flags.suite, "suite")
+    if flags.dry_run or flags.ray:
+        raise ValueError(
+            "A whole --suite is planned, or done on Ray. "
+            f"Received: --suite {flags.suite}, --dry-run {flags.dry_run}, --ray {flags.ray}"
+        )
     if flags.scale is not None or flags.encoder is None or not (flags.task or flags.task_file):
         raise ValueError(
             "A run has a --task or --task-file and an --encoder, or is a whole --suite, which "
@@ -175,6 +192,7 @@ def run_suite(flags):
     """All runs of a suite with all seeds, first all with the first seed, then its tables."""
     import dataclasses
 
+    from benchmarks.cells import check
     from benchmarks.progress import console
     from benchmarks.run import Run
     from benchmarks.suites import SUITES, folder
@@ -194,9 +212,47 @@ def run_suite(flags):
     console.print(f"{flags.suite}, after {suite.source}")
     results = folder(flags.results, flags.suite, flags.scale)
     taken = {name: getattr(flags, name, None) for name in suite.flags}
-    suite.run(runs, flags.data, results, flags.seeds, console.print, **taken)
-    console.print("\n" + suite.markdown(results))
-    console.print(f"Result files: {results}")
+    if suite.cells is not None:
+        failed, total = run_suites_cells(flags, suite, runs, results, taken)
+    elif flags.dry_run or flags.ray:
+        able = [name for name, other in SUITES.items() if other.cells is not None]
+        raise ValueError(
+            f"Suites that are made of runs are planned, or done on Ray: {', '.join(able)}. "
+            f"Received: --suite {flags.suite}"
+        )
+    else:
+        failed, total = {}, 1
+        suite.run(runs, flags.data, results, flags.seeds, console.print, **taken)
+    if flags.dry_run:
+        return
+    if len(failed) < total:
+        console.print("\n" + suite.markdown(results))
+        console.print(f"Result files: {results}")
+    check(failed, total)
+
+
+def run_suites_cells(flags, suite, runs, results, taken):
+    """Plans or does a suite's cells; gives those that failed, and how many there are."""
+    from benchmarks.cells import Place, run_cells
+    from benchmarks.on_ray import run_on_ray
+    from benchmarks.plan import measured, plan
+    from benchmarks.progress import cells_view, console
+
+    place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
+    place = Place(*map(str, place), taken.pop("feature_gb"))
+    cells = suite.cells(runs, place, **taken)
+    total = len(cells) * flags.seeds
+    if flags.dry_run:
+        table, words = plan(cells, place, flags.seeds, measured(HERE / "results", flags.results))
+        console.print(table, words, sep="\n")
+        return {}, total
+    with cells_view(flags.suite, total) as (progress, epoch, finished):
+        if flags.ray:
+            ray = {"address": flags.ray, "cpus": flags.ray_cpus, "gpus": flags.ray_gpus}
+            failed = run_on_ray(cells, place, flags.seeds, progress, finished, **ray)
+        else:
+            failed = run_cells(cells, place, flags.seeds, progress, epoch, finished)
+    return failed, total
 
 
 def run_all(flags, runs):
@@ -221,25 +277,32 @@ def run_all(flags, runs):
             results.append(bench.run(run, seed))
     console.print("\n" + markdown(results))
     console.print(f"Result files: {Path(bench.results) / bench.task.name}")
-    return results
+    return bench, results
 
 
 def add_layers(commands):
     from benchmarks.run import Run
     from benchmarks.settings import add_flags
 
-    text = "every choice of layers and every single layer of a frozen encoder, read once"
+    text = (
+        "which layers suit a task: every choice of a frozen encoder's, and fine-tuning beside them"
+    )
     parser = commands.add_parser("layers", help=text, description=text)
     add_bench_flags(parser)
     add_flags(parser, Run, [
         "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
     ])  # fmt: skip
     parser.add_argument("--method", default="features", choices=("features", "untrained"))
+    parser.add_argument(
+        "--no-fine-tune", action="store_true", help="leave out fine-tuning, which takes the longest"
+    )
     parser.add_argument("--picture", metavar="FILE", help="also draw the scores: PNG or SVG")
     parser.set_defaults(run=run_layers)
 
 
 def run_layers(flags):
+    from benchmarks import advice
+    from benchmarks.advice import Choice
     from benchmarks.progress import console
     from benchmarks.report import layer_figure, read_results
     from benchmarks.run import Run
@@ -261,7 +324,19 @@ def run_layers(flags):
             )
     names = distinct_choices(load(flags.encoder)[0])
     runs = [from_flags(Run, flags, layers=name) for name in names]
-    results = run_all(flags, runs)
+    tuning = []
+    if not flags.no_fine_tune and flags.method == "features":
+        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit")
+        tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
+    bench, results = run_all(flags, runs + tuning)
+    if flags.method == "features":
+        of_run, seeds = {}, range(flags.seeds)
+        for run, name in [*zip(runs, names, strict=True), *((run, "fine-tuned") for run in tuning)]:
+            found = [result for result in results if result["run"] == run.name]
+            of_run[name] = Choice.read(name, found, [bench.path(run, seed) for seed in seeds])
+        tuned = of_run.pop("fine-tuned", None)
+        choices = list(of_run.values())
+        console.print(advice.markdown(choices), advice.recommendation(choices, tuned), sep="\n")
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
         beside = read_results(Path(flags.results) / flags.suite / task)
@@ -318,10 +393,10 @@ def run_data(flags):
             splits = ", ".join(s for s, file in files.items() if file == split_files)
             try:
                 path = find_file(flags.data, split_files)
-            except ValueError:
-                path, state = None, f"missing  {Path(flags.data) / split_files}"
-            if path is not None:
                 state = f"found    {path}  sha256 {checksum(path)[:16]}"
+            except ValueError:
+                path = Path(flags.data) / split_files
+                state = f"{'found  ' if path.is_dir() else 'missing'}  {path}"
             console.print(f"  {splits:18} {state}")
 
 

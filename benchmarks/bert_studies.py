@@ -9,16 +9,19 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from filelock import FileLock
+
 import keras_plm
 from benchmarks import records
+from benchmarks.cells import Cell, Making
 from benchmarks.elmo_reading import shown
 from benchmarks.encoders import TRAINING, forward_work
 from benchmarks.prepare import prepare
-from benchmarks.pretrain import Pretraining, pretrain
+from benchmarks.pretrain import Pretraining, pretrain, snapshot_name
 from benchmarks.progress import pretraining_line
 from benchmarks.report import add_seed, read_results
-from benchmarks.run import Bench, Run, summary
-from benchmarks.tasks import TASKS, checksum
+from benchmarks.run import Run, summary
+from benchmarks.tasks import checksum
 from benchmarks.vectors import BOOKS
 from keras_plm.plots import lines
 from keras_plm.task import find_file
@@ -179,44 +182,33 @@ def scales(suite):
     }  # fmt: skip
 
 
-def run_studies(study, data, results, seeds, progress, features=".features", feature_gb=8.0):
-    """Pre-trains and reads what is not done yet: all runs with the first seed, then the others."""
-    home = Path(features) / Path(results).name
-    folders = {
-        name: _encoder(study, name, data, home, results, progress)
-        for name in dict.fromkeys(name for _, name, _ in study.rows)
-    }
-    todo = []
+def cells_of(study, place):
+    """The suite's cells: each needs its encoder, which is pre-trained if it is not there."""
+    home = Path(place.features) / Path(place.results).name
+    cells = []
     for _, name, own in study.rows:
-        points = {name: folders[name]}
+        making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
+        points = {name: home / name}
         if study.points:
-            points |= {
-                f"{name}_{path.name}": path
-                for path in sorted(folders[name].glob("snapshots/step_*"))
-            }
+            for step in sorted(settings_of(study, name).marks):
+                snapshot = snapshot_name(step)
+                points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():
             for _, task, fields in study.readings:
-                todo.append((point, folder, task, study.run(fields, own)))
-    benches = {}
-    for seed in range(seeds):
-        for point, folder, task, run in todo:
-            if (point, task) not in benches:
-                say = functools.partial(_say, progress, point)
-                benches[point, task] = Bench(
-                    TASKS[task], data, folder, results, features, feature_gb, say, name=point
-                )
-            benches[point, task].run(run, seed)
+                cells.append(Cell(task, str(folder), study.run(fields, own), point, (making,)))
+    return cells
 
 
-def _say(progress, point, line):
-    progress(f"{point}  {line}")
+def settings_of(study, name):
+    """How an encoder is pre-trained."""
+    return dataclasses.replace(study.pretraining, **ENCODERS[name])
 
 
-def _encoder(study, name, data, home, results, progress):
-    """The folder of an encoder, pre-trained if it is not; the results tell how."""
-    settings = dataclasses.replace(study.pretraining, **ENCODERS[name])
+def pretrained(study, name, place, progress):
+    """Pre-trains an encoder if it is not; the results tell how."""
+    settings, home = settings_of(study, name), Path(place.features) / Path(place.results).name
     out, text = home / name, home / "text"
-    *corpus, valid = (find_file(data, file) for file in study.text)
+    *corpus, valid = (find_file(place.data, file) for file in study.text)
     note = out / "pretraining.json"
     made = records.read_json(note) if note.is_file() else {}
     asked = dataclasses.asdict(settings) | {
@@ -224,13 +216,14 @@ def _encoder(study, name, data, home, results, progress):
         "corpus_sha256": [checksum(path) for path in corpus],
     }
     if "valid" not in made or any(made.get(key) != value for key, value in asked.items()):
-        prepare(
-            corpus,
-            text,
-            vocabulary_size=settings.vocabulary_size,
-            sentences=settings.sentences,
-            progress=lambda tokens: progress(f"text: {tokens:,} tokens"),
-        )
+        with FileLock(home / "text.lock"):  # all encoders read it
+            prepare(
+                corpus,
+                text,
+                vocabulary_size=settings.vocabulary_size,
+                sentences=settings.sentences,
+                progress=lambda tokens: progress(f"text: {tokens:,} tokens"),
+            )
         pretrain(
             settings,
             [],
@@ -244,8 +237,7 @@ def _encoder(study, name, data, home, results, progress):
     encoder, _ = keras_plm.load(out)
     work = TRAINING * forward_work(encoder, made) * made["tokens_per_batch"]
     about = {"encoder": name, "weights": encoder.count_params(), "flop_per_step": work, **made}
-    records.write_json(Path(results) / MADE / f"{name}.json", about)
-    return out
+    records.write_json(Path(place.results) / MADE / f"{name}.json", about)
 
 
 def _kind(fields):

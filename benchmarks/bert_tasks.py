@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
+from benchmarks.cells import Cell
 from benchmarks.elmo_reading import shown
 from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
-from benchmarks.run import Bench, Run
-from benchmarks.tasks import TASKS
+from benchmarks.run import Run
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.resume import set_seed
 from keras_plm.task import find_file
@@ -63,26 +63,21 @@ SCALES = {
 }
 
 
-def run_tasks(
-    everything, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
-):
-    """Does what is not done yet: all tasks with the first seed, then the others."""
+def cells_of(everything, place, encoder=None):
+    """The suite's cells."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
-        folder = Path(features) / "bert_test"
+        folder = Path(place.features) / "bert_test"
         if not (folder / "config.json").is_file():
             set_seed(0)
-            tokenizer = WordPiece.train(find_file(data, "glue/RTE/dev.tsv"), 300)
+            tokenizer = WordPiece.train(find_file(place.data, "glue/RTE/dev.tsv"), 300)
             made = BERT(len(tokenizer), **BERT_SIZES["tiny"], max_sequence_length=128)
             keras_plm.save(folder, made, tokenizer)
-    benches = {}
-    for seed in range(seeds):
-        for task, limit in everything.tasks:
-            if task not in benches:
-                benches[task] = Bench(
-                    TASKS[task], data, folder, results, features, feature_gb, progress
-                )
-            benches[task].run(Run(train_limit=limit, **dict(everything.fields)), seed)
+    fields = dict(everything.fields)
+    return [
+        Cell(task, str(folder), Run(train_limit=limit, **fields))
+        for task, limit in everything.tasks
+    ]
 
 
 def markdown(folder):

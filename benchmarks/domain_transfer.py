@@ -6,10 +6,13 @@ of ELMo, so that what was read before is not read again.
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 
 from benchmarks import records
-from benchmarks.elmo_reading import ADAPTED, EFFICIENCY, Reading, row_of, run_readings, shown
+from benchmarks.cells import Making
+from benchmarks.elmo_reading import ADAPTED, EFFICIENCY, Reading, row_of, shown
+from benchmarks.elmo_reading import cells_of as reading_cells
 from benchmarks.elmo_reading import scales as reading_scales
 from benchmarks.objectives import OBJECTIVE
 from benchmarks.pretrain import Pretraining, pretrain
@@ -54,19 +57,13 @@ def scales():
     }
 
 
-def run_adaptations(
-    adaptation,
-    data,
-    results,
-    seeds,
-    progress,
-    encoder=None,
-    words=None,
-    features=".features",
-    feature_gb=8.0,
-):
-    """Reads each task with the biLM as it is, lets it go on with the task's text, reads again."""
-    reading, features = adaptation.reading, Path(features)
+def cells_of(adaptation, place, encoder=None, words=None):
+    """The suite's cells: each task with the biLM as it is, and with one that goes on with its text.
+
+    Raises:
+        ValueError: If the biLM has no softmax to go on with.
+    """
+    reading, features = adaptation.reading, Path(place.features)
     made_up = reading.material.tiny and encoder is None
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
@@ -74,23 +71,27 @@ def run_adaptations(
             "A biLM goes on with the softmax that it was trained with, which `python -m benchmarks "
             f"pretrain` keeps beside it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
+    cells = []
     for task, epochs in reading.epochs:
-        adapted = features / f"{encoder.name}_on_{task}"
-        record = _adapt(adaptation, TASKS[task], data, encoder, adapted, progress)
-        records.write_json(Path(results) / task / f"{adapted.name}{ADAPTED}", record)
         of_task = dataclasses.replace(reading, epochs=((task, epochs),))
-        for folder in (encoder, adapted):
-            run_readings(
-                of_task, data, results, seeds, progress, folder, words, features, feature_gb
-            )
+        found = reading_cells(of_task, place, encoder, words)
+        adapted = features / f"{encoder.name}_on_{task}"
+        make = functools.partial(_adapt, adaptation, task, place, encoder, adapted)
+        making = Making(adapted.name, make)
+        cells += found
+        cells += [
+            dataclasses.replace(cell, encoder=str(adapted), needs=(*cell.needs, making))
+            for cell in found
+        ]
+    return cells
 
 
-def _adapt(adaptation, task, data, encoder, out, progress):
-    """Trains what is not trained yet; gives perplexities before and after, and how it was done."""
+def _adapt(adaptation, task, place, encoder, out, progress):
+    """Trains what is not trained yet; the results tell perplexities before and after, and how."""
     files = {}
     for split in ("train", "dev"):
-        files[split] = out.with_name(f"{task.name}.{split}.txt")
-        write_text_of(task, data, files[split], split)
+        files[split] = out.with_name(f"{task}.{split}.txt")
+        write_text_of(TASKS[task], place.data, files[split], split)
     count = sum(len(line.split()) + 1 for line in files["train"].open() if line.strip())
     settings = dataclasses.replace(adaptation.pretraining, tokens=adaptation.passes * count)
     pretrain(
@@ -100,10 +101,11 @@ def _adapt(adaptation, task, data, encoder, out, progress):
         valid=files["dev"],
         resume=True,
         init=encoder,
-        progress=lambda entry: progress(f"{task.name}  {pretraining_line(entry, settings.steps)}"),
+        progress=lambda entry: progress(f"{task}  {pretraining_line(entry, settings.steps)}"),
     )
     note = records.read_json(out / "pretraining.json")
-    return {"task": task.name, "encoder": out.name, "passes": adaptation.passes, **note}
+    record = {"task": task, "encoder": out.name, "passes": adaptation.passes, **note}
+    records.write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
 
 
 def markdown(folder):

@@ -6,6 +6,7 @@ once.
 """
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import numpy as np
 
 import keras_plm
 from benchmarks import records, vectors
+from benchmarks.cells import Cell, Making
 from benchmarks.report import add_seed, read_results
-from benchmarks.run import Bench, Run, summary
+from benchmarks.run import Run, summary
 from benchmarks.tasks import TASKS
 from benchmarks.vectors import BOOKS, Vectors
 from keras_plm.models import ELMo
@@ -131,33 +133,32 @@ class Reading:
         return Run(**fields)
 
 
-def run_readings(
-    reading,
-    data,
-    results,
-    seeds,
-    progress,
-    encoder=None,
-    words=None,
-    features=".features",
-    feature_gb=8.0,
-):
-    """Does what is not done yet: all runs with the first seed, then the others."""
-    encoder = reading.material.encoder_folder(encoder, features)
-    words = reading.material.words_folder(words, data, features, progress)
-    benches = {}
-    for seed in range(seeds):
-        for share in sorted(reading.shares, reverse=True):
-            for task, epochs in reading.epochs:
-                for row in reading.rows:
-                    folder = words if row == "baseline" else encoder
-                    if (task, folder) not in benches:
-                        benches[task, folder] = Bench(
-                            TASKS[task], data, folder, results, features, feature_gb, progress
-                        )
-                    bench = benches[task, folder]
-                    count = len(bench.examples["train"])
-                    bench.run(reading.run(row, epochs, share, words, count), seed)
+def cells_of(reading, place, encoder=None, words=None):
+    """The suite's cells; without `words` all need the word vectors of the books."""
+    material = reading.material
+    encoder = material.encoder_folder(encoder, place.features)
+    needs = ()
+    if words:
+        material.words_folder(words, place.data, place.features, None)  # is it one?
+    else:
+        make = functools.partial(material.words_folder, "", place.data, place.features)
+        words, needs = str(Path(place.features) / material.words), (Making(material.words, make),)
+    counts = {
+        task: len(TASKS[task].read(place.data, "train"))
+        for task, _ in reading.epochs
+        if min(reading.shares) < 1
+    }
+    return [
+        Cell(
+            task,
+            words if row == "baseline" else encoder,
+            reading.run(row, epochs, share, words, counts.get(task)),
+            needs=needs,
+        )
+        for share in sorted(reading.shares, reverse=True)
+        for task, epochs in reading.epochs
+        for row in reading.rows
+    ]
 
 
 def scales(rows, shares=(1.0,)):

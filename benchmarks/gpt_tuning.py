@@ -11,10 +11,10 @@ import numpy as np
 
 import keras_plm
 from benchmarks import records
+from benchmarks.cells import Cell
 from benchmarks.elmo_reading import shown
 from benchmarks.report import add_seed, read_results
-from benchmarks.run import Bench, Run, summary
-from benchmarks.tasks import TASKS
+from benchmarks.run import Run, summary
 from keras_plm.models import GPT, RecurrentLM
 from keras_plm.plots import lines
 from keras_plm.resume import set_seed
@@ -139,23 +139,16 @@ def encoder_folder(kind, given, data, features, tiny):
     return str(folder)
 
 
-def run_tunings(
-    tuning, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
-):
-    """Does what is not done yet: all runs with the first seed, then the others."""
+def cells_of(tuning, place, encoder=None):
+    """The suite's cells; the encoder given stands for its GPT."""
     runs = list(tuning.runs)
     folders = {
-        kind: encoder_folder(kind, encoder if kind == "gpt" else None, data, features, tuning.tiny)
+        kind: encoder_folder(
+            kind, encoder if kind == "gpt" else None, place.data, place.features, tuning.tiny
+        )
         for kind in dict.fromkeys(kind for _, kind, _ in runs)
     }
-    benches = {}
-    for seed in range(seeds):
-        for task, kind, run in runs:
-            if (task, kind) not in benches:
-                benches[task, kind] = Bench(
-                    TASKS[task], data, folders[kind], results, features, feature_gb, progress
-                )
-            benches[task, kind].run(run, seed)
+    return [Cell(task, folders[kind], run) for task, kind, run in runs]
 
 
 def scales(rows, tasks=TASKS_READ, more=()):

@@ -1,16 +1,12 @@
-"""Tasks of two texts beyond GLUE: SciTail, SICK's two, and SWAG with its four endings."""
+"""Tasks of two texts beyond GLUE: SciTail and SICK's two."""
 
-from glue_tasks.tasks import group_shared, with_labels, with_scores
+from glue_tasks.tasks import with_labels, with_scores
 from keras_plm import metrics
-from keras_plm.heads import Classifier, MultipleChoice, Regressor
-from keras_plm.task import Example, Task, find_file, read_table, split_groups, table_rows
-
-# Share of SWAG's train that the choosing set takes, as of GLUE's.
-CHOOSING = 0.1
+from keras_plm.heads import Classifier, Regressor
+from keras_plm.task import Task, find_file, read_table
 
 SCITAIL_LABELS = ("entails", "neutral")
 SICK_LABELS = ("CONTRADICTION", "ENTAILMENT", "NEUTRAL")
-SWAG_ENDINGS = 4
 
 
 def read_scitail(path):
@@ -42,56 +38,6 @@ def read_sick(path, scores=False):
     return with_scores(examples, 1, 5) if scores else with_labels(examples, SICK_LABELS)
 
 
-def read_swag(path, gold_only=False):
-    """Questions of SWAG: a sentence, and four ways in which the next may end.
-
-    The text is the first sentence; a choice is the beginning of the second (`sent2`), a blank and
-    an ending. Questions of one video, or with the same first sentence, are of one group.
-
-    Args:
-        path: `train.csv` or `val.csv`.
-        gold_only: If True, questions whose right ending a language model wrote (`gold-source` not
-            "gold") are left out, as published readers can; by default all are read.
-
-    Raises:
-        ValueError: Naming file and line, if a line is malformed or its label is none of 0 to 3; as
-            in `test.csv`, which has no labels.
-    """
-    columns = ["video-id", "sent1", "sent2", "gold-source"]
-    columns += [*(f"ending{i}" for i in range(SWAG_ENDINGS)), "label"]
-    examples = []
-    for where, row in table_rows(path):
-        missing = [name for name in columns if name not in row]
-        if missing:
-            raise ValueError(
-                f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
-            )
-        if row["label"] not in map(str, range(SWAG_ENDINGS)):
-            raise ValueError(
-                f"{where}: The label is the number of the right ending, 0 to {SWAG_ENDINGS - 1}. "
-                f"Received: {row['label']!r}"
-            )
-        if gold_only and row["gold-source"] != "gold":
-            continue
-        endings = [f"{row['sent2']} {row[f'ending{i}']}" for i in range(SWAG_ENDINGS)]
-        group = f"video {row['video-id']}"
-        examples.append(
-            Example(row["sent1"], int(row["label"]), choices=endings, group=group, where=where)
-        )
-    if not examples:
-        raise ValueError(f"{path}: No question in this file. Received: an empty table")
-    return group_shared(examples, lambda example: (example.text, example.group))
-
-
-def _splits_of_swag(folder, split):
-    """The test set has no labels: val is reported, the choosing set is cut out of train."""
-    examples = read_swag(find_file(folder, _SWAG[split]))
-    if split == "test":
-        return examples
-    train, dev = split_groups(examples, (1 - CHOOSING, CHOOSING), seed=0)
-    return train if split == "train" else dev
-
-
 def _read(files, reader, **options):
     return lambda folder, split: reader(find_file(folder, files[split]), **options)
 
@@ -101,7 +47,6 @@ _SCITAIL = {
 }
 _SICK = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
 _SICK = {split: f"SICK/{file}" for split, file in _SICK.items()}
-_SWAG = {"train": "swag/train.csv", "dev": "swag/train.csv", "test": "swag/val.csv"}
 
 _OF_SICK = ("Marelli et al. 2014, SemEval-2014 task 1", "CC BY-NC-SA 3.0")
 
@@ -134,14 +79,5 @@ PAIR_TASKS = (
         _SICK,
         *_OF_SICK,
         symmetric=True,
-    ),
-    Task(
-        "swag",
-        _splits_of_swag,
-        MultipleChoice,
-        {"accuracy": metrics.accuracy},
-        _SWAG,
-        "Zellers et al. 2018, github.com/rowanz/swagaf",
-        "see the page of the data",
     ),
 )

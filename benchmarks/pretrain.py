@@ -310,6 +310,11 @@ def _weights_of(folder):
     return checksum(path)
 
 
+def snapshot_name(step):
+    """The folder's name of the encoder behind a step."""
+    return f"step_{step:06d}"
+
+
 class Snapshots(keras.callbacks.Callback):
     """Keeps the encoder behind some steps, each in a folder of its own."""
 
@@ -321,7 +326,7 @@ class Snapshots(keras.callbacks.Callback):
         if self.state.steps in self.marks:
             if hasattr(self.model, "jax_state_sync"):
                 self.model.jax_state_sync()
-            folder = self.folder / f"step_{self.state.steps:06d}"
+            folder = self.folder / snapshot_name(self.state.steps)
             keras_plm.save(folder, self.objective.encoder, self.objective.tokenizer)
 
 

@@ -47,6 +47,26 @@ def progress_bar(description, total, unit=None):
         yield advance
 
 
+@contextlib.contextmanager
+def cells_view(description, total):
+    """Yields `(progress, epoch, finished)` for `cells.run_cells`: lines, and below them one bar.
+
+    In a log there are lines alone, without epochs.
+    """
+    if not console.is_terminal:
+        yield console.print, None, None
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[line]}")]
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(description, total=total, line="")
+        yield (
+            console.print,
+            lambda line: bar.update(task, line=line),
+            lambda count: bar.update(task, completed=count, line=""),
+        )
+
+
 def held_out_line(when, losses):
     """One line about held-out text."""
     words = []

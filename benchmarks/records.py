@@ -156,9 +156,13 @@ def write_examples(path, hash, parts):
     arrays = {f"{name}.{kind}": array for name, (kind, array) in parts.items()}
     path = Path(path).with_suffix(".npz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez_compressed(temporary, hash=np.array(hash), **arrays)
-    os.replace(temporary, path)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
+    try:
+        np.savez_compressed(temporary, hash=np.array(hash), **arrays)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_examples(path, hash):
@@ -192,6 +196,11 @@ def write_text(path, text):
     """Writes a text file under a temporary name, then renames it; makes its folder."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    # A name of its own: two processes may write one file.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError:  # a full disk, say
+        temporary.unlink(missing_ok=True)
+        raise

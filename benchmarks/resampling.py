@@ -150,6 +150,9 @@ class Difference:
     p: float
     seeds: tuple
 
+    def __str__(self):
+        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
 
 def difference(kind, first, second, resamples=10_000, seed=0):
     """The difference of two methods' scores on the same examples, by a hierarchical bootstrap.
@@ -172,7 +175,7 @@ def difference(kind, first, second, resamples=10_000, seed=0):
     both = [np.asarray(parts, "float64") for parts in (first, second)]
     if (
         any(parts.ndim != 3 or not parts.size for parts in both)
-        or both[0].shape[1:] != (both[1].shape[1:])
+        or both[0].shape[1:] != both[1].shape[1:]
     ):
         raise ValueError(
             "Two methods are compared on the same examples: give (seeds, examples, sums) of each. "
@@ -194,7 +197,7 @@ def difference(kind, first, second, resamples=10_000, seed=0):
     found = np.concatenate(found)
     low, high = np.quantile(found, [0.025, 0.975])
     # A resample more on each side, so that no p is 0: Davison and Hinkley 1997, section 4.2.
-    sides = [(np.sum(found <= 0) + 1), (np.sum(found >= 0) + 1)]
+    sides = np.sum(found <= 0) + 1, np.sum(found >= 0) + 1
     p = min(1.0, 2 * min(sides) / (resamples + 1))
     seeds = tuple(len(parts) for parts in both)
     return Difference(float(means[0] - means[1]), float(low), float(high), float(p), seeds)

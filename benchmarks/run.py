@@ -14,12 +14,14 @@ import os
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_examples, write_json
 from benchmarks.resampling import summands
 from benchmarks.settings import policy, setting
+from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint
 from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import choice_name
@@ -257,6 +259,7 @@ class Bench:
         progress: Called with a line of text when something is done.
         models: Folder for the fine-tuned models of the first seed, if they are kept.
         name: What results call the encoder, by default its folder's name.
+        epoch: Called with a line of text about where training is.
     """
 
     task: object
@@ -268,6 +271,7 @@ class Bench:
     progress: object = None
     models: str | None = None
     name: str = ""
+    epoch: object = None
 
     def __post_init__(self):
         self.name = self.name or Path(self.encoder).resolve().name
@@ -340,6 +344,7 @@ class Bench:
         if run.reads_features:
             FeatureBased.check_head(self.task.head)
         started = time.monotonic()
+        forget_peak()
         set_seed(seed)
         train = self.train_examples(run)
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
@@ -384,6 +389,7 @@ class Bench:
             **({"mixes": mixes} if mixes else {}),
             **({} if run.reads_features else {"curve": _curve(log)}),
             "seconds": round(time.monotonic() - started, 1),
+            "cost": _cost(run, log),
             **environment(),
             "hash": self.key(run, seed),
             "inputs": self._inputs(run),
@@ -464,12 +470,14 @@ class Bench:
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)
         dev, metric = self.parts(run)[0]["dev"], next(iter(self.task.metrics.values()))
+        told = [_Told(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
-            return method.fit_reader(
-                self.task.head, stores, train, dev, labels, metric, words=beside
+            readout, log = method.fit_reader(
+                self.task.head, stores, train, dev, labels, metric, told, words=beside
             )
+            return readout, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
             self._encoder(run, seed),
             self.task.head,
@@ -478,6 +486,7 @@ class Bench:
             dev,
             labels=labels,
             metric=metric,
+            callbacks=told,
             symmetric=self.task.symmetric,
         )
         return model, model.training_log
@@ -518,6 +527,32 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def _cost(run, log):
+    """What a fit took beside time.
+
+    Passes of the encoder over the training examples; weights that learned; the size of the features
+    of training and choosing examples on disk; and the most memory of the process, in megabytes,
+    since the run began, its search of rates among it.
+    """
+    return {
+        "encoder_passes": 1 if run.reads_features else run.epochs,
+        "learned_weights": log["learned_weights"],
+        "feature_bytes": log.get("feature_bytes", 0),
+        "peak_mb": round(peak_so_far()),
+    }
+
+
+class _Told(keras.callbacks.Callback):
+    """Says which epoch it is."""
+
+    def __init__(self, say, what, epochs):
+        super().__init__()
+        self.say, self.what, self.epochs = say, what, epochs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.say(f"{self.what}: epoch {epoch + 1} of {self.epochs}")
 
 
 def _content(example):

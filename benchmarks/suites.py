@@ -29,21 +29,24 @@ class Suite:
     """A published comparison. Each scale but "small" has its own folder of results.
 
     Args:
-        run: `run(runs, data, results, seeds, progress, **flags)` does what is not done yet.
         markdown: `markdown(results)`, the tables of its result files.
         figures: `figures(results)`, a dict of pictures by name.
         scales: Lists of runs by scale: "small" for two cores in hours, "long" for a GPU or a day,
             "test" for seconds.
         source: The tables and figures that it follows.
+        cells: `cells(runs, place, **flags)` lists its `Cell`s, of a suite that is made of them.
+        run: `run(runs, data, results, seeds, progress, **flags)` does what is not done yet, of
+            another suite.
         home: The folder of results, where suites share one; by default the suite's own.
         flags: Names of the flags of the command `run` that it takes.
     """
 
-    run: typing.Callable
     markdown: typing.Callable
     figures: typing.Callable
     scales: dict
     source: str
+    cells: typing.Callable | None = None
+    run: typing.Callable | None = None
     home: str = ""
     flags: tuple = ()
 
@@ -88,7 +91,6 @@ _ELMO = {"home": elmo_reading.HOME, "flags": ("encoder", "words", "features", "f
 
 SUITES = {
     "seq2seq": Suite(
-        _run_seq2seq,
         report_seq2seq.markdown,
         report_seq2seq.figures,
         {
@@ -101,9 +103,9 @@ SUITES = {
             ],
         },
         "Bahdanau et al. 2015, table 1 and figure 2; Vaswani et al. 2017, tables 1 and 2",
+        run=_run_seq2seq,
     ),
     "word_vectors": Suite(
-        vectors.run_vectors,
         vectors.markdown,
         lambda results: {},
         {
@@ -122,9 +124,9 @@ SUITES = {
             ],
         },
         "Mikolov et al. 2013, arXiv 1301.3781; Pennington et al. 2014; Bojanowski et al. 2017",
+        run=vectors.run_vectors,
     ),
     "language_models": Suite(
-        language_models.run_models,
         language_models.markdown,
         lambda results: {},
         {
@@ -141,74 +143,74 @@ SUITES = {
             ],
         },
         "Bengio et al. 2003, tables 1 and 2; Chen and Goodman 1998",
+        run=language_models.run_models,
     ),
     "elmo_layers": Suite(
-        elmo_reading.run_readings,
         elmo_reading.layers_markdown,
         elmo_reading.layers_figures,
         elmo_reading.scales(elmo_reading.LAYERS),
         "Peters et al. 2018, table 2",
+        cells=elmo_reading.cells_of,
         **_ELMO,
     ),
     "elmo_placement": Suite(
-        elmo_reading.run_readings,
         elmo_reading.placement_markdown,
         elmo_reading.placement_figures,
         elmo_reading.scales(elmo_reading.PLACES),
         "Peters et al. 2018, table 3 and figure 2",
+        cells=elmo_reading.cells_of,
         **_ELMO,
     ),
     "sample_efficiency": Suite(
-        elmo_reading.run_readings,
         elmo_reading.efficiency_markdown,
         elmo_reading.efficiency_figures,
         elmo_reading.scales(elmo_reading.EFFICIENCY, tuple(elmo_reading.SHARES)),
         "Peters et al. 2018, figure 1",
+        cells=elmo_reading.cells_of,
         **_ELMO,
     ),
     "domain_transfer": Suite(
-        domain_transfer.run_adaptations,
         domain_transfer.markdown,
         lambda results: {},
         domain_transfer.scales(),
         "Peters et al. 2018, table 7",
+        cells=domain_transfer.cells_of,
         **_ELMO,
     ),
     "elmo_neighbours": Suite(
-        elmo_neighbours.run_neighbours,
         elmo_neighbours.markdown,
         lambda results: {},
         elmo_neighbours.SCALES,
         "Peters et al. 2018, table 4",
+        run=elmo_neighbours.run_neighbours,
         **_ELMO,
     ),
     "elmo_intrinsic": Suite(
-        elmo_intrinsic.run_intrinsic,
         elmo_intrinsic.markdown,
         lambda results: {},
         elmo_intrinsic.SCALES,
         "Peters et al. 2018, tables 5 and 6",
+        run=elmo_intrinsic.run_intrinsic,
         home=elmo_reading.HOME,
         flags=(*_ELMO["flags"], "task_file", "text", "label"),
     ),
     "gpt_ablation": Suite(
-        gpt_tuning.run_tunings,
         gpt_tuning.ablation_markdown,
         gpt_tuning.ablation_figures,
         gpt_tuning.scales(gpt_tuning.ABLATION, more=gpt_tuning.SIZES),
         "Radford et al. 2018, table 5",
+        cells=gpt_tuning.cells_of,
         **_GPT,
     ),
     "gpt_layers_transferred": Suite(
-        gpt_tuning.run_tunings,
         gpt_tuning.layers_markdown,
         gpt_tuning.layers_figures,
         gpt_tuning.scales(gpt_tuning.DEPTHS, gpt_tuning.LAYERS_READ),
         "Radford et al. 2018, figure 2, left",
+        cells=gpt_tuning.cells_of,
         **_GPT,
     ),
     "gpt_zero_shot": Suite(
-        zero_shot.run_zero_shot,
         zero_shot.markdown,
         zero_shot.figures,
         {
@@ -216,31 +218,32 @@ SUITES = {
             "test": zero_shot.ZeroShot(threshold_from=20, limit=20, questions=3, tiny=True),
         },
         "Radford et al. 2018, figure 2, right",
+        run=zero_shot.run_zero_shot,
         **_GPT,
     ),
     "gpt_samples": Suite(
-        samples.run_samples,
         samples.markdown,
         lambda results: {},
         {"small": samples.Samples(), "test": samples.Samples(("a", "a cat"), 5, tiny=True)},
         "what a small GPT writes",
+        run=samples.run_samples,
         **_GPT,
     ),
     "bert_tasks": Suite(
-        bert_tasks.run_tasks,
         bert_tasks.markdown,
         lambda results: {},
         bert_tasks.SCALES,
         "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
+        cells=bert_tasks.cells_of,
         flags=_GPT["flags"],
     ),
     **{
         name: Suite(
-            bert_studies.run_studies,
             bert_studies.markdown(name),
             bert_studies.figures(name),
             bert_studies.scales(name),
             source,
+            cells=bert_studies.cells_of,
             home=bert_studies.HOME,
             flags=("features", "feature_gb"),
         )

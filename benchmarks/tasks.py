@@ -7,6 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
+from benchmarks.choice_tasks import CHOICE_TASKS
 from benchmarks.pair_tasks import PAIR_TASKS
 from benchmarks.records import write_text
 from benchmarks.squad import SQUAD
@@ -167,7 +168,7 @@ TASKS = {
             "CC BY-SA 4.0",
         ),
     ),
-    **_row(*PAIR_TASKS),
+    **_row(*PAIR_TASKS, *CHOICE_TASKS),
     **SQUAD,
 }
 

@@ -132,6 +132,12 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
+    cost, reads = result["cost"], name.startswith(("features", "untrained"))
+    # Of the two labels' output layer, the mix of three layers; or of the whole encoder too.
+    weights = 2 * 8 + 2 + (3 + 1 if "elmo_mix" in name else 0)
+    assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
+    assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
+    assert (cost["feature_bytes"] > 0) == reads
     assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
@@ -271,6 +277,7 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
 
     def fit(self, run, rate, seed, train, labels):
         log = {"dev_score": 0.5, "best_epoch": 1, "dev_scores": [0.5], "steps_per_epoch": 7}
+        log["learned_weights"] = 3
         return rate, log
 
     def predict(self, run, model, seed, labels, examples):
@@ -302,11 +309,17 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
     assert main([*flags, "--picture", str(picture)]) == 0
-    names = {json.loads(f.read_text())["fields"]["layers"] for f in result_files(tmp_path)}
+    results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
+    shown = capsys.readouterr().out
+    assert "Frozen, read" in shown and "| layers | choosing set |" in shown
+    assert {r["method"] for r in results} == {"features", "fine_tune"}
+    names = {result["fields"]["layers"] for result in results}
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
     assert picture.stat().st_size > 1000
     # One store per split.
     assert len(list((tmp_path / "features").iterdir())) == 3
+    assert main([*flags, "--no-fine-tune"]) == 0
+    assert "Fine-tuning was not tried" in capsys.readouterr().out
 
 
 def test_data_says_what_is_there(tmp_path, capsys):

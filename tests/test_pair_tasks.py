@@ -1,4 +1,4 @@
-"""SciTail, SICK and SWAG, from small files in the official layout."""
+"""SciTail, SICK, SWAG, RACE and Story Cloze, from small files in the official layout."""
 
 import csv
 import io
@@ -9,7 +9,8 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.pair_tasks import read_scitail, read_sick, read_swag
+from benchmarks.choice_tasks import read_race, read_story_cloze, read_swag
+from benchmarks.pair_tasks import read_scitail, read_sick
 from benchmarks.tasks import TASKS
 from keras_plm.heads import MultipleChoice, Regressor
 from keras_plm.models import BERT
@@ -137,3 +138,58 @@ class TestSwag:
         assert main(["run", *flags, "--method", "features"]) == 2
         assert "error: Choices are fine-tuned" in capsys.readouterr().err
         assert TASKS["swag"].head is MultipleChoice
+
+
+def test_race(tmp_path):
+    passage = {
+        "article": "A cat sat.", "id": "high3.txt", "questions": ["Who sat?", "It _ ."],
+        "options": [["a cat", "a dog", "he", "no one"], ["ran", "sat", "ate", "hid"]],
+        "answers": ["A", "B"],
+    }  # fmt: skip
+    for level, names in (("middle", ["10", "9"]), ("high", ["3"])):
+        for name in names:
+            path = f"RACE/test/{level}/{name}.txt"
+            write(tmp_path, path, json.dumps(passage | {"article": f"{level} {name}."}))
+    examples = TASKS["race"].read(tmp_path, "test")
+    assert [e.text for e in examples[::2]] == [
+        "middle 9. Who sat?", "middle 10. Who sat?", "high 3. Who sat?",
+    ]  # fmt: skip
+    assert [e.label for e in examples] == [0, 1] * 3
+    assert examples[1].choices == ["ran", "sat", "ate", "hid"]
+    assert len({e.group for e in examples}) == 3 and examples[0].group == examples[1].group
+    assert len(TASKS["race_high"].read(tmp_path, "test")) == 2
+    assert len(TASKS["race_middle"].read(tmp_path, "test")) == 4
+    with pytest.raises(ValueError, match=r"No passage .*train.middle"):
+        TASKS["race"].read(tmp_path, "train")
+    for change in ({"answers": ["A", "E"]}, {"answers": ["A"]}, {"article": None, "options": 3}):
+        path = write(tmp_path, "RACE/test/high/3.txt", json.dumps(passage | change))
+        with pytest.raises(ValueError, match="3.txt: A passage of RACE has"):
+            read_race(tmp_path / "RACE" / "test", ["high"])
+    write(tmp_path, str(path), "{")
+    with pytest.raises(ValueError, match="3.txt: A passage of RACE has"):
+        read_race(tmp_path / "RACE" / "test", ["high"])
+
+
+def test_story_cloze(tmp_path):
+    head = "InputStoryid," + ",".join(f"InputSentence{i}" for i in range(1, 5))
+    head += ",RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding"
+    rows = [f'id{i},"He, a.",b.,c.,d.,He won.,He lost.,{1 + i % 2}' for i in range(10)]
+    for part in ("val", "test"):
+        name = f"StoryCloze/cloze_test_{part}__spring2016 - cloze_test_ALL_{part}.csv"
+        path = write(tmp_path, name, head, *rows)
+    parts = {
+        split: TASKS["story_cloze"].read(tmp_path, split) for split in ("train", "dev", "test")
+    }
+    assert [len(parts[split]) for split in ("train", "dev", "test")] == [8, 2, 10]
+    first, second = parts["test"][:2]
+    assert first.text == "He, a. b. c. d." and first.choices == ["He won.", "He lost."]
+    assert (first.label, second.label) == (0, 1)
+    write(tmp_path, str(path), head, rows[0][:-1] + "3")
+    with pytest.raises(ValueError, match="test.csv:2: The right ending is 1 or 2. Received: '3'"):
+        read_story_cloze(path)
+    write(tmp_path, str(path), head)
+    with pytest.raises(ValueError, match="No story in this file"):
+        read_story_cloze(path)
+    write(tmp_path, str(path), head.replace("AnswerRightEnding", "x"), rows[0])
+    with pytest.raises(ValueError, match="No column 'AnswerRightEnding'"):
+        read_story_cloze(path)

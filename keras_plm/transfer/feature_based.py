@@ -248,6 +248,7 @@ class FeatureBased(Method):
             lambda: self.predict(head, readout, stores[1], labels, beside[1]),
         )
         log = self._train(readout, source, score, callbacks, verbose, head.default_loss())
+        log["learned_weights"] = sum(int(np.prod(w.shape)) for w in readout.trainable_weights)
         if dev:
             readout.settled = head.settle(
                 labels, dev, lambda: self.predict(head, readout, stores[1], labels, beside[1], True)

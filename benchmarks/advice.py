@@ -1,0 +1,131 @@
+"""Which layers of an encoder suit a task, and is fine-tuning worth it: the answer of `layers`."""
+
+import dataclasses
+
+import numpy as np
+
+from benchmarks.plan import duration
+from benchmarks.records import read_examples
+from benchmarks.resampling import Difference, difference
+from benchmarks.run import summary
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """All seeds of a run.
+
+    Attributes:
+        name: Of the layers, or "fine-tuned".
+        results: As the result files hold them.
+        kind, parts: What each example adds to the first metric: a key of `SCORES`, and an
+            array (seeds, examples, sums); `None` if it was not kept.
+    """
+
+    name: str
+    results: tuple
+    kind: str | None = None
+    parts: np.ndarray | None = None
+
+    @classmethod
+    def read(cls, name, results, paths):
+        """A choice with what its examples add, read from beside its result files."""
+        kept = [read_examples(p, r["hash"]) for p, r in zip(paths, results, strict=True)]
+        metric = next(iter(results[0]["metrics"]))
+        if any(found is None or metric not in found for found in kept):
+            return cls(name, tuple(results))
+        kinds, parts = zip(*(found[metric] for found in kept), strict=True)
+        return cls(name, tuple(results), kinds[0], np.stack(parts))
+
+    @property
+    def choosing(self):
+        """The mean score on the choosing set."""
+        return float(np.mean([result["dev_score"] for result in self.results]))
+
+    @property
+    def seconds(self):
+        """Of a seed; of the first, which searched the rates, of one of its trials."""
+        return float(np.mean([
+            r["seconds"] / (len(r["trials"]) if r["seed"] == 0 else 1) for r in self.results
+        ]))  # fmt: skip
+
+    def above(self, other):
+        """The `Difference` to another choice, `None` if examples were not kept."""
+        if (
+            self.parts is None
+            or other.parts is None
+            or self.parts.shape[1:] != other.parts.shape[1:]
+        ):
+            return None
+        return difference(self.kind, self.parts, other.parts)
+
+
+def ranked(choices):
+    """Choices by their mean score on the choosing set, the best first.
+
+    The reported set does not choose, so that the first one's score on it is no best of many.
+    """
+    return sorted(choices, key=lambda choice: -choice.choosing)
+
+
+def markdown(choices):
+    """A table of choices, the best first, each beside the first."""
+    first, *_ = order = ranked(choices)
+    text = [
+        "| layers | choosing set | reported | the first is above by | seconds a fit | features |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for choice in order:
+        mean, deviation, n = summary(choice.results)
+        spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
+        apart = None if choice is first else first.above(choice)
+        size = choice.results[0].get("cost", {}).get("feature_bytes", 0) / 1e6
+        cells = [
+            choice.name.replace("_", " "),
+            f"{100 * choice.choosing:.1f}",
+            f"{100 * mean:.1f}{spread} ({n})",
+            "" if apart is None else str(apart),
+            f"{choice.seconds:.1f}",
+            f"{size:,.0f} MB" if size else "",
+        ]
+        text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def recommendation(frozen, tuned=None):
+    """Two sentences: which layers, and whether fine-tuning is worth it.
+
+    Args:
+        frozen: `Choice`s of layers.
+        tuned: The `Choice` of fine-tuning, if it was done.
+    """
+    best, *others = ranked(frozen)
+    alike = []
+    for other in others:
+        apart = best.above(other)
+        if apart is None or apart.low <= 0 <= apart.high:
+            alike.append(other.name.replace("_", " "))
+    words = f"Frozen, read {best.name.replace('_', ' ')}"
+    if not others:
+        words += "."
+    elif not alike:
+        words += ": every other choice is below it by more than seeds and examples explain."
+    else:
+        words += f"; no worse by what can be told here: {', '.join(alike)}."
+    if tuned is None:
+        return f"{words} Fine-tuning was not tried."
+    times = tuned.seconds / max(best.seconds, 1e-9)
+    cost = f"{times:.1f} times the time of a fit ({duration(tuned.seconds)})"
+    apart: Difference | None = tuned.above(best)
+    if apart is None:
+        gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])
+        return (
+            f"{words} Fine-tuning is {gain:+.1f} points from it, for {cost}; how sure is not known."
+        )
+    if apart.low > 0:
+        return f"{words} Better, fine-tune: {apart} points above it, for {cost}."
+    if apart.high < 0:
+        return f"{words} Do not fine-tune: {apart} points, for {cost}."
+    return (
+        f"{words} Fine-tuning is not worth its cost by what can be told here: {apart} "
+        f"points, for {cost}."
+    )
