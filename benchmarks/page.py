@@ -64,6 +64,7 @@ class Page:
             why = "; ".join(self.broken.values()) or "no suite has a result there"
             raise ValueError(f"Nothing to show below {self.root}: {why}")
         self.where = provenance.where(self.folders)
+        self.failed = [why for kept in self.folders.values() for why in provenance.failed(kept)]
         self.costs, self.cost_pictures = {}, {}
         for name, kept in self.folders.items():
             results = [r for r in provenance.records(kept) if {"score", "method"} <= r.keys()]
@@ -169,9 +170,9 @@ class Page:
             "Each is an ordering that a paper published, tried on the results here. Effects are "
             "differences of means in the claim's unit, by default points, with an interval of a "
             "paired bootstrap over seeds and examples; p is adjusted within a table (Holm). What "
-            "is not separable may still hold: its difference would have been seen from the "
-            "smallest visible on. Each encoder is one pre-trained checkpoint, to which a verdict "
-            "is limited."
+            "is not separable may still hold: only a difference as large as its column says could "
+            "have been seen. A verdict of few seeds alone is descriptive. Each encoder is one "
+            "pre-trained checkpoint, to which a verdict is limited."
         )
         return f"<p>{said}</p>{claims_html(self.claims)}"
 
@@ -181,7 +182,9 @@ class Page:
             "had changes that were not committed; its day is that of the commit. Hours are of "
             "search and training."
         )
-        return f"<p>{said}</p>{_table_html(self.where, 'What was run on what')}"
+        failed = "".join(f"<li>{html.escape(why)}</li>" for why in self.failed)
+        failed = f'<p>Runs that failed:</p><ul class="warning">{failed}</ul>' if failed else ""
+        return f"<p>{said}</p>{_table_html(self.where, 'What was run on what')}{failed}"
 
     def _costs_html(self):
         body = [
@@ -215,7 +218,7 @@ class Page:
         if isinstance(self.claims, str):
             text += ["## Claims", self.claims]
         elif self.claims:
-            counts = ", ".join(f"{n} {verdict}" for verdict, n in count_claims(self.claims).items())
+            counts = ", ".join(f"{n} {name}" for name, n in count_claims(self.claims).items())
             text += ["## Claims", f"{counts}.", claims_table(self.claims).markdown()]
         links = pictures or {}
         for section in self.shown:
@@ -229,6 +232,8 @@ class Page:
             text += [f"## {title}", table]
         if self.where:
             text += ["## What was run on what", self.where.markdown()]
+        if self.failed:
+            text += ["Runs that failed:", "\n".join(f"- {tables.cell(w)}" for w in self.failed)]
         for name, table in self.costs.items():
             text += [f"## Costs of {name}", table.markdown()] if table else []
             for task in self.cost_pictures[name]:

@@ -19,6 +19,7 @@ VERDICTS = {
     "not separable": "≈",
     "not run": "–",
 }
+DESCRIPTIVE = " (descriptive)"  # behind a verdict that rests on few seeds alone
 MOST_WORDS = 80  # of the attention view: numbers grow with their square
 
 
@@ -72,51 +73,67 @@ def claims_table(rows):
     """The verdicts on published orderings as a table.
 
     Args:
-        rows: Dicts with `name`, `statement`, `task`, `source`, `verdict` (a key of `VERDICTS`),
-            `effect`, `low`, `high`, `detectable`, in the claim's `unit` (by default points), `p`,
-            `seeds` and `note`; what is not known is `None` or missing.
+        rows: Dicts with `name`, `statement`, `task`, `source`, `verdict` (a key of `VERDICTS`,
+            which may be descriptive), `effect`, `low`, `high`, `detectable`, in the claim's `unit`
+            (by default points), `p` (`adjusted` takes its place), `seeds`, `published` figures,
+            whether they are `verified`, and `note`; what is not known is `None` or missing.
 
     Raises:
         ValueError: If a verdict is none of `VERDICTS`.
     """
     table = []
     for row in rows:
-        verdict = row.get("verdict")
-        if verdict not in VERDICTS:
-            raise ValueError(
-                f"A verdict is one of {', '.join(VERDICTS)}. "
-                f"Received: {verdict!r} of {row.get('name')!r}"
-            )
+        verdict, effect = verdict_of(row), _signed(row.get("effect"))
+        unit = "" if row.get("unit") in (None, "points") else f" {cell(row['unit'])}"
         interval = [_signed(row.get(end)) for end in ("low", "high")]
-        seeds = row.get("seeds")
-        if isinstance(seeds, list | tuple):
-            seeds = ", ".join(str(n) for n in seeds)
-        unit = row.get("unit")
-        effect = _signed(row.get("effect"))
-        p = row.get("p")
+        p = row.get("p") if row.get("adjusted") is None else row["adjusted"]
+        source = str(row.get("source") or "")
+        source += "" if row.get("verified", True) else ", unverified"
         table.append({
-            "verdict": f"{VERDICTS[verdict]} {verdict}",
+            "verdict": f"{VERDICTS[verdict]} {row['verdict']}",
             "claim": cell(row.get("statement") or ""),
             "task": cell(row.get("task") or ""),
-            "effect": effect + (f" {cell(unit)}" if effect and unit else ""),
+            "effect": effect and effect + unit,
             "95 % interval": f"{interval[0]} to {interval[1]}" if all(interval) else "",
             "p": "" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.1g}",
-            "smallest visible": _signed(row.get("detectable")).removeprefix("+"),
-            "seeds": cell(seeds or ""),
-            "source": cell(row.get("source") or ""),
+            "could have been seen": _signed(row.get("detectable")).removeprefix("+"),
+            "seeds": cell(_listed(row.get("seeds"))),
+            "published": cell(_listed(row.get("published"))),
+            "source": cell(source),
             "note": cell(row.get("note") or ""),
             "name": cell(row.get("name") or ""),
         })  # fmt: skip
-    return Table.of(table, ("effect", "95 % interval", "p", "smallest visible"))
+    return Table.of(table, ("effect", "95 % interval", "p", "could have been seen"))
+
+
+def verdict_of(row):
+    """A claim's verdict, a key of `VERDICTS`.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    verdict = str(row.get("verdict")).removesuffix(DESCRIPTIVE)
+    if verdict not in VERDICTS:
+        raise ValueError(
+            f"A verdict is one of {', '.join(VERDICTS)}. "
+            f"Received: {row.get('verdict')!r} of {row.get('name')!r}"
+        )
+    return verdict
 
 
 def _signed(value):
     return "" if value is None else f"{value:+.2f}"
 
 
+def _listed(value):
+    """One thing or several, as text."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return ", ".join(str(part) for part in values if part is not None)
+
+
 def count_claims(rows):
-    """`{verdict: number of claims}`, of all verdicts."""
-    found = Counter(row.get("verdict") for row in rows)
+    """`{verdict: number of claims}`, of all verdicts; descriptive ones among them."""
+    found = Counter(verdict_of(row) for row in rows)
     return {verdict: found[verdict] for verdict in VERDICTS}
 
 
@@ -124,12 +141,13 @@ def claims_html(rows):
     """Counts that filter, a field to search, and the table."""
     table = claims_table(rows).html()
     for verdict, sign in VERDICTS.items():
-        shown = f"{sign} {verdict}"
         slug = verdict.replace(" ", "-")
-        table = table.replace(
-            f'<tr><th scope="row">{shown}</th>',
-            f'<tr data-verdict="{slug}"><th scope="row" class="verdict {slug}">{shown}</th>',
-        )
+        for shown in (f"{sign} {verdict}", f"{sign} {verdict}{DESCRIPTIVE}"):
+            table = re.sub(
+                rf'<tr><th scope="row"[^>]*>{re.escape(shown)}</th>',
+                f'<tr data-verdict="{slug}"><th scope="row" class="verdict {slug}">{shown}</th>',
+                table,
+            )
     buttons = "".join(
         f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
         f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} <b>{count}</b> {verdict}'

@@ -17,13 +17,13 @@ GROUPS = {
     "features": "pre-trained, frozen",
     "fine_tune": "pre-trained, fine-tuned",
 }
-# Keys of results: a head, and what a number is divided by.
+# Keys of results, or of their `cost`: a head, and what a number is divided by.
 COSTS = {
     "parameters": ("M weights", 1e6),
-    "trained_parameters": ("M trained weights", 1e6),
-    "peak_mb": ("peak memory, MB", 1),
+    "learned_weights": ("M weights that learned", 1e6),
     "encoder_passes": ("encoder passes", 1),
-    "feature_mb": ("features on disk, MB", 1),
+    "feature_bytes": ("features on disk, MB", 1e6),
+    "peak_mb": ("peak memory, MB", 1),
 }
 
 
@@ -40,6 +40,18 @@ def records(folder):
             continue
         if isinstance(record, dict) and {"backend", "device", "commit"} <= record.keys():
             found.append(record)
+    return found
+
+
+def failed(folder):
+    """A line for each run below a folder whose error was recorded."""
+    found = []
+    for path in sorted(Path(folder).rglob("*.failed")):
+        try:
+            error = json.loads(path.read_text())["error"]
+        except (ValueError, KeyError, TypeError):
+            error = "no whole record of it"
+        found.append(f"{path.relative_to(folder.parent)}: {error}")
     return found
 
 
@@ -120,7 +132,8 @@ def name_of(result):
 def costs(results):
     """A row a run: its score and what it cost, search of rates included; `None` of no results."""
     table, numeric = [], ["runs", "score", "fits of the search", "seconds"]
-    extra = {key: head for key, (head, _) in COSTS.items() if any(key in r for r in results)}
+    told = {key for result in results for key in (*result, *result.get("cost", ()))}
+    extra = {key: head for key, (head, _) in COSTS.items() if key in told}
     for of_cell in cells_of(results):
         first = of_cell[0]
         seconds = [result["seconds"] for result in of_cell]
@@ -139,7 +152,8 @@ def costs(results):
             "runs": str(len(of_cell)),
         }
         for key, head in extra.items():
-            values = [result[key] for result in of_cell if key in result]
+            values = [result | result.get("cost", {}) for result in of_cell]
+            values = [value[key] for value in values if key in value]
             row[head] = f"{np.mean(values) / COSTS[key][1]:,.4g}" if values else ""
         table.append(row)
     numeric += ["training examples", *extra.values()]

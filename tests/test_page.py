@@ -210,12 +210,40 @@ def test_claims_are_counted_and_escaped():
     table = claims_table(CLAIMS)
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["effect"], row["95 % interval"], row["p"]) == ("+1.50", "+0.00 to +2.00", "0.100")
-    assert (row["smallest visible"], row["seeds"]) == ("0.70", "5, 3")
+    assert (row["could have been seen"], row["seeds"]) == ("0.70", "5, 3")
     assert table.rows[3][3:6] == ("", "", "")
     nats = claims_table([CLAIMS[0] | {"unit": "nats"}])
     assert nats.rows[0][3] == "+1.50 nats"
+    few = CLAIMS[0] | {
+        "verdict": "reproduced (descriptive)", "adjusted": 0.5, "published": (85.2, 84.7),
+        "verified": False, "unit": "points",
+    }  # fmt: skip
+    row = dict(zip(table.columns, claims_table([few]).rows[0], strict=True))
+    assert row["verdict"] == "✓ reproduced (descriptive)" and row["effect"] == "+1.50"
+    assert row["p"] == "0.500" and row["published"] == "85.2, 84.7"
+    assert row["source"] == "Devlin et al. 2018, table 7, unverified"
+    page = claims_html([few, *CLAIMS])
+    assert page.count('<tr data-verdict="reproduced">') == 3
+    assert "✓ <b>3</b> reproduced" in page
     with pytest.raises(ValueError, match="A verdict is one of .* Received: 'maybe' of 'claim_0'"):
         claims_table([CLAIMS[0] | {"verdict": "maybe"}])
+
+
+def test_costs_and_failures_are_told(root):
+    path = put(root, "words", "sst", "fine_tune", 0.4, 0)
+    cost = {"encoder_passes": 3, "learned_weights": 2_500_000, "feature_bytes": 0, "peak_mb": 812}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cost": cost}))
+    path.with_name("x.seed2.failed").write_text('{"error": "ValueError: a < b"}')
+    page = Page(root, sections(root))
+    table = page.costs["words"]
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert row["run"] == "pre-trained, fine-tuned" and row["runs"] == "2"
+    assert row["seconds"] == "40 ± 1" and row["fits of the search"] == "3"
+    assert row["M weights that learned"] == "2.5" and row["peak memory, MB"] == "812"
+    assert "words/sst/x.seed2.failed: ValueError: a &lt; b" in page.html()
+    assert "x.seed2.failed: ValueError" in page.markdown()
+    where = dict(zip(page.where.columns, page.where.rows[0], strict=True))
+    assert (where["files"], where["seeds"], where["fits in searches"]) == ("8", "2", "24")
 
 
 def test_pages_have_claims_or_why_not(root):
