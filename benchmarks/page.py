@@ -218,7 +218,7 @@ class Page:
         if isinstance(self.claims, str):
             text += ["## Claims", self.claims]
         elif self.claims:
-            counts = ", ".join(f"{n} {name}" for name, n in count_claims(self.claims).items())
+            counts = "; ".join(count_claims(self.claims).values())
             text += ["## Claims", f"{counts}.", claims_table(self.claims).markdown()]
         links = pictures or {}
         for section in self.shown:

@@ -84,7 +84,6 @@ def claims_table(rows):
     table = []
     for row in rows:
         verdict, effect = verdict_of(row), _signed(row.get("effect"))
-        unit = "" if row.get("unit") in (None, "points") else f" {cell(row['unit'])}"
         interval = [_signed(row.get(end)) for end in ("low", "high")]
         p = row.get("p") if row.get("adjusted") is None else row["adjusted"]
         source = str(row.get("source") or "")
@@ -93,10 +92,11 @@ def claims_table(rows):
             "verdict": f"{VERDICTS[verdict]} {row['verdict']}",
             "claim": cell(row.get("statement") or ""),
             "task": cell(row.get("task") or ""),
-            "effect": effect and effect + unit,
+            "effect": effect,
             "95 % interval": f"{interval[0]} to {interval[1]}" if all(interval) else "",
             "p": "" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.1g}",
             "could have been seen": _signed(row.get("detectable")).removeprefix("+"),
+            "unit": cell(row.get("unit") or "points") if effect else "",
             "seeds": cell(_listed(row.get("seeds"))),
             "published": cell(_listed(row.get("published"))),
             "source": cell(source),
@@ -132,9 +132,14 @@ def _listed(value):
 
 
 def count_claims(rows):
-    """`{verdict: number of claims}`, of all verdicts; descriptive ones among them."""
+    """How many claims have each verdict, as text; `{verdict: text}`, of all verdicts."""
     found = Counter(verdict_of(row) for row in rows)
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    few = Counter(verdict_of(row) for row in rows if row["verdict"].endswith(DESCRIPTIVE))
+    return {
+        verdict: f"{found[verdict] - few[verdict]} {verdict}"
+        + (f", {few[verdict]} more descriptively" if few[verdict] else "")
+        for verdict in VERDICTS
+    }
 
 
 def claims_html(rows):
@@ -150,9 +155,8 @@ def claims_html(rows):
             )
     buttons = "".join(
         f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
-        f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} <b>{count}</b> {verdict}'
-        "</button>"
-        for verdict, count in count_claims(rows).items()
+        f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} {text}</button>'
+        for verdict, text in count_claims(rows).items()
     )
     return (
         f'<div class="filters" role="group" aria-label="Filter of claims">{buttons}'

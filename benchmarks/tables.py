@@ -22,6 +22,7 @@ TEX = {
     "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "λ": r"$\lambda$", "→": r"$\to$",
     "≥": r"$\geq$", "≤": r"$\leq$", "…": r"\ldots{}", "≠": r"$\neq$",
 }  # fmt: skip
+LONG_HEAD = 16  # characters of a head from which on its column of numbers is not made narrow
 ROOMY = 22  # characters of a cell from which on its column is not made narrow on the page
 WIDE = 45  # characters of a cell from which on its column breaks lines in LaTeX
 
@@ -66,7 +67,9 @@ class Table:
         kinds = []
         for i, numeric in enumerate(self.numeric):
             room = len(plain(self.columns[i])) if numeric else self._longest(i)
-            kind = ("n " if numeric else "") + ("w" if room > ROOMY else "")
+            kind = ("n " if numeric else "") + (
+                "w" if room > (LONG_HEAD if numeric else ROOMY) else ""
+            )
             kinds.append(f' class="{kind.strip()}"' if kind else "")
         head = "".join(
             f'<th scope="col"{kind}><button type="button">{to_html(name) or "row"}</button></th>'
