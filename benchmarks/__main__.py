@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.make_commands import add_prepare, add_pretrain, add_vectors
+from benchmarks.report_commands import add_claims, add_report
+from benchmarks.settings import named
 from benchmarks.use_commands import add_export, add_generate, add_predict
 
 HERE = Path(__file__).parent
@@ -126,17 +128,6 @@ def open_bench(flags, progress=None):
         progress,
         getattr(flags, "keep", None),
     )
-
-
-def named(table, name, kind):
-    """A row by its name, or an error that knows the near ones."""
-    import difflib
-
-    if name not in table:
-        near = difflib.get_close_matches(name, table, n=1)
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"Unknown {kind} {name!r}.{guess} Known: {', '.join(table)}")
-    return table[name]
 
 
 def add_run(commands):
@@ -424,124 +415,6 @@ def run_encoders(flags):
 
     compare(flags.data, flags.results)
     print(f"\n{markdown(flags.results)}\nResult file: {Path(flags.results) / FILE}")
-
-
-def add_report(commands):
-    text = "tables from result files"
-    parser = commands.add_parser("report", help=text, description=text)
-    parser.add_argument("--suite", default="first", metavar="NAME", help="(default first)")
-    parser.add_argument("--scale", metavar="NAME", help="of a suite that has scales")
-    parser.add_argument(
-        "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
-    )
-    parser.add_argument("--readme", action="store_true", help="put the tables in README.md")
-    parser.add_argument("--pictures", metavar="DIR", help="draw its pictures, PNG files")
-    parser.set_defaults(run=run_report)
-
-
-def run_report(flags):
-    from benchmarks import encoders
-    from benchmarks.report import (
-        into_readme,
-        layer_figure,
-        markdown,
-        read_results,
-        speed_tables,
-    )
-    from benchmarks.suites import SUITES, folder, marked
-
-    root, tables = Path(flags.results), {}
-    if flags.scale is not None:
-        if flags.suite not in SUITES:
-            raise ValueError(
-                f"Only a whole --suite has scales: {', '.join(SUITES)}. "
-                f"Received: --suite {flags.suite} --scale {flags.scale}"
-            )
-        named(SUITES[flags.suite].scales, flags.scale, "scale")
-    kept = folder(root, flags.suite, flags.scale)
-    marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
-    if not kept.is_dir():
-        there = [path.name for path in sorted(root.glob("*/"))]
-        named(dict.fromkeys((*SUITES, *marks, *there)), flags.suite, "suite")
-    if flags.readme and flags.suite not in (*marks, *SUITES):
-        raise ValueError(
-            f"README shows the suites {', '.join((*marks, *SUITES))}. "
-            f"Received: --suite {flags.suite} --readme"
-        )
-    if flags.suite in SUITES:
-        tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
-    else:
-        results = read_results(kept)
-        tables[marks.get(flags.suite, "results")] = markdown(results)
-        if flags.readme:
-            tables |= speed_tables(root) | {"encoders": encoders.markdown(root)}
-    if flags.scale == "test":
-        print("Scale test: small models, whose numbers mean nothing.\n")
-    for mark, table in tables.items():
-        if flags.readme:
-            changed = into_readme(mark, table, HERE.parent / "README.md")
-            print(f"README.md, {mark}: {'a new table' if changed else 'up to date'}")
-        else:
-            print(table)
-    if flags.pictures:
-        if flags.suite in SUITES:
-            pictures = SUITES[flags.suite].figures(kept)
-        else:
-            read = sorted({r["task"] for r in results if r["method"] == "features"})
-            pictures = {task: layer_figure(results, task) for task in read}
-        Path(flags.pictures).mkdir(parents=True, exist_ok=True)
-        for name, figure in pictures.items():
-            path = Path(flags.pictures) / f"{name}.png"
-            figure.savefig(path, dpi=150)
-            print(path)
-
-
-def add_claims(commands):
-    text = "which published orderings the results reproduce, and how sure that is"
-    parser = commands.add_parser("claims", help=text, description=text)
-    parser.add_argument("--suite", metavar="NAME", help="those that rest on one suite")
-    parser.add_argument(
-        "--results", default=str(HERE / "results"), metavar="DIR", help="where suites are kept"
-    )
-    parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
-    parser.add_argument("--markdown", action="store_true", help="as README shows them")
-    parser.add_argument("--readme", action="store_true", help="put them in README.md")
-    parser.add_argument(
-        "--resamples", type=int, default=10_000, metavar="N", help="(default 10000)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
-    parser.set_defaults(run=run_claims)
-
-
-def run_claims(flags):
-    from benchmarks import verdicts
-    from benchmarks.claims import verdicts as verdicts_of
-    from benchmarks.evidence import names_of_suites
-    from benchmarks.report import into_readme
-
-    if flags.suite is not None:
-        named(dict.fromkeys(names_of_suites()), flags.suite, "suite")
-        if flags.readme:
-            raise ValueError(
-                f"README shows the claims of all suites. Received: --suite {flags.suite} --readme"
-            )
-    if flags.resamples < 1000:
-        raise ValueError(
-            f"`--resamples` must be 1000 or more, for p values. Received: {flags.resamples}"
-        )
-    if flags.seed < 0:
-        raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
-    found = verdicts_of(flags.results, flags.resamples, flags.seed)
-    if flags.suite is not None:
-        found = verdicts.of_suite(found, flags.suite)
-    if flags.readme:
-        changed = into_readme("claims", verdicts.markdown(found), HERE.parent / "README.md")
-        print(f"README.md, claims: {'a new table' if changed else 'up to date'}")
-    else:
-        print(verdicts.markdown(found) if flags.markdown else verdicts.text(found))
-    if flags.out:
-        verdicts.write(flags.out, found, flags.resamples, flags.seed)
-        print(f"Verdicts: {flags.out}")
 
 
 def add_speed(commands):

@@ -266,7 +266,7 @@ def _table(suite, folder):
         keys = [(encoder, task, _kind({**fields, **own})) for _, task, fields in study.readings]
         rows.append((names, made.get(encoder), own, [found.get(key, []) for key in keys]))
     if not any(results for *_, of_row in rows for results in of_row):
-        raise ValueError(
+        raise records.NoResult(
             f"No result of {suite} below {folder}: `python -m benchmarks run --suite {suite}` "
             f"writes them. Received: {str(folder)!r}"
         )
@@ -314,7 +314,7 @@ def _curves(folder):
 def _steps_table(folder):
     curves = _curves(folder)
     if not curves:
-        raise ValueError(
+        raise records.NoResult(
             f"No result of bert_steps below {folder}: `python -m benchmarks run --suite "
             f"bert_steps` writes them. Received: {str(folder)!r}"
         )

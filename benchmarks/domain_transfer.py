@@ -116,7 +116,7 @@ def markdown(folder):
     """
     adapted = [records.read_json(path) for path in sorted(Path(folder).glob(f"**/*{ADAPTED}"))]
     if not adapted:
-        raise ValueError(
+        raise records.NoResult(
             f"No adapted biLM below {folder}: `python -m benchmarks run --suite domain_transfer` "
             f"makes them. Received: {str(folder)!r}"
         )

@@ -339,7 +339,7 @@ def markdown(folder):
     every = read_results(folder)
     tasks = [r["task"] for r in every if r["method"] == METHOD]
     if not tasks:
-        raise ValueError(
+        raise records.NoResult(
             f"No result of nearest averages below {folder}: `python -m benchmarks run --suite "
             f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
         )

@@ -264,7 +264,7 @@ def markdown(folder):
     """The suite's tables: what is measured, and what is shown."""
     found = [r for r in read_results(folder) if r["method"] == METHOD]
     if not found:
-        raise ValueError(
+        raise records.NoResult(
             f"No result of neighbours below {folder}: `python -m benchmarks run --suite "
             f"elmo_neighbours` writes them. Received: {str(folder)!r}"
         )

@@ -221,7 +221,7 @@ def cells(folder, rows, limited=False):
             )
             add_seed(r, of_cell)
     if not found:
-        raise ValueError(
+        raise records.NoResult(
             f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
             f"writes them. Received: {str(folder)!r}"
         )
@@ -336,7 +336,7 @@ def _curves(folder):
                 by_row[row][n] = results
             curves[task] = max(full), by_row
     if not curves:
-        raise ValueError(
+        raise records.NoResult(
             f"No result on all training examples below {folder}: `python -m benchmarks run --suite "
             f"sample_efficiency` writes them. Received: {str(folder)!r}"
         )

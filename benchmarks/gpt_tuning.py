@@ -187,7 +187,7 @@ def cells(folder, rows):
             of_task = found.setdefault((result["task"], result["counts"]["train"]), {})
             add_seed(result, of_task.setdefault(row, []))
     if not found:
-        raise ValueError(
+        raise records.NoResult(
             f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
             f"writes them. Received: {str(folder)!r}"
         )

@@ -14,6 +14,14 @@ import numpy as np
 
 import keras_plm
 
+# What every result of a run tells: scripts rely on it.
+KEYS = ("task", "encoder", "method", "seed", "score", "metrics", "seconds", "backend", "device",
+        "versions", "commit")  # fmt: skip
+
+
+class NoResult(ValueError):
+    """Nothing was run yet, or it is kept elsewhere."""
+
 
 def environment():
     """Backend, device, versions and commit, as every result file tells them."""
@@ -83,10 +91,31 @@ def read_json(path):
     """
     try:
         return json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # broken JSON, or bytes that are no text
         raise ValueError(
             f"{path} is no whole result file: remove it to run again. Received: {error}"
         ) from error
+
+
+def read_result(path, keys=("task", "encoder", "method")):
+    """The result of a run that a file holds.
+
+    Args:
+        path: The file.
+        keys: By which it is known.
+
+    Raises:
+        ValueError: If the file is damaged or holds something else.
+    """
+    result = read_json(path)
+    missing = [key for key in keys if key not in result] if isinstance(result, dict) else keys
+    if missing:
+        kind = "an object" if isinstance(result, dict) else f"a {type(result).__name__}"
+        raise ValueError(
+            f"{path} is no result of a run: move it elsewhere. "
+            f"Received: {kind} without {', '.join(missing)}"
+        )
+    return result
 
 
 def set_aside(path):

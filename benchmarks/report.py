@@ -1,10 +1,11 @@
 """Result files to tables and pictures; nothing is computed from a live process."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.records import read_json, write_text
+from benchmarks.records import NoResult, read_json, read_result, write_text
 from benchmarks.run import summary
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
@@ -17,13 +18,23 @@ def read_results(folder):
     """All result files below a folder.
 
     Raises:
-        ValueError: If there is none, or one is damaged.
+        ValueError: If there is none, one is damaged or foreign, or two are of one run and seed.
     """
-    results = []
+    results, paths = [], {}
     for path in sorted(Path(folder).glob("**/*.seed*.json")):
-        results.append(read_json(path))
+        result = read_result(path)
+        names = ("task", "encoder", "method", "run", "name", "fields", "seed")
+        key = json.dumps([result.get(name) for name in names])
+        if key in paths:
+            raise ValueError(
+                f"A run has one result a seed, and {paths[key]} and {path} hold the same: keep "
+                f"the right one. Received: scores {read_result(paths[key]).get('score')} and "
+                f"{result.get('score')}"
+            )
+        paths[key] = path
+        results.append(result)
     if not results:
-        raise ValueError(
+        raise NoResult(
             f"No result file below {folder}: `python -m benchmarks run` writes them; `--results` "
             "names another folder, `--scale` what a suite was run at. "
             f"Received: {str(folder)!r}"
@@ -114,10 +125,15 @@ def add_seed(result, of_cell):
     if of_cell and settings_of(of_cell[0]) != settings_of(result):
         raise ValueError(
             "Seeds of one run share settings, data and encoder: remove the older files. "
-            f"Received: {result['run']} on {result['task']} with seeds "
-            f"{of_cell[0]['seed']} and {result['seed']} of different runs"
+            f"Received: {file_of(of_cell[0])} and {file_of(result)}, of different runs"
         )
     of_cell.append(result)
+
+
+def file_of(result):
+    """The name of a result's file in its suite's folder."""
+    name = f"{result['encoder']}.{result['run']}.seed{result['seed']}.json"
+    return f"{result['task']}/{name}"
 
 
 def _place(result):

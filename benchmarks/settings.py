@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import typing
 
 
@@ -47,3 +48,12 @@ def from_flags(cls, flags, **values):
     """A settings object from parsed flags; `values` come on top."""
     given = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls) if f.name in flags}
     return cls(**{**given, **values})
+
+
+def named(table, name, kind):
+    """A row by its name, or an error that knows the near ones."""
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"Unknown {kind} {name!r}.{guess} Known: {', '.join(table)}")
+    return table[name]

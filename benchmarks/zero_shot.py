@@ -167,7 +167,7 @@ def _read(folder):
     """
     paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
     if not paths:
-        raise ValueError(
+        raise records.NoResult(
             f"No result below {folder}: `python -m benchmarks run --suite gpt_zero_shot` writes "
             f"them. Received: {str(folder)!r}"
         )

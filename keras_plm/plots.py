@@ -1,6 +1,7 @@
 """Pictures as matplotlib figures: returned, so that the caller shows or saves them."""
 
 import itertools
+import textwrap
 
 import numpy as np
 from keras import ops
@@ -81,6 +82,82 @@ def score_by_layer(table, title="", metric="score", baselines=None):
     axes.tick_params(axis="y", length=0)
     if baselines:
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def score_by_cost(points, title="", metric="score", cost="seconds"):
+    """Scores against what they cost: what nothing cheaper reaches is named, others are dots.
+
+    Args:
+        points: Rows with `name`, `group` (which has a colour and a marker), `score` and
+            `deviation` in [0, 1], and `cost`, which is larger than 0.
+        title: Above the picture.
+        metric: What the score is.
+        cost: What the cost is, on a logarithmic axis.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: If there is no point, or a cost is not larger than 0.
+    """
+    from matplotlib.ticker import LogLocator
+
+    if not points:
+        raise ValueError("There is nothing to draw. Received: no points")
+    if min(point["cost"] for point in points) <= 0:
+        raise ValueError(
+            "What costs nothing has no place on a logarithmic axis. "
+            f"Received: {min(points, key=lambda point: point['cost'])}"
+        )
+    front = []
+    for point in sorted(points, key=lambda point: (point["cost"], -point["score"])):
+        if not front or point["score"] > front[-1]["score"]:
+            front.append(point)
+    groups = list(dict.fromkeys(point["group"] for point in points))
+    names = [textwrap.fill(point["name"], 95) for point in front]
+    named = sum(name.count("\n") + 1 for name in names) + len(groups)
+    figure = _figure(7, 3.4 + 0.21 * named)
+    axes = figure.add_subplot()
+    for i, group in enumerate(groups):
+        colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
+        own = [point for point in points if point["group"] == group]
+        axes.errorbar(
+            [point["cost"] for point in own],
+            [100 * point["score"] for point in own],
+            yerr=[100 * point["deviation"] for point in own],
+            fmt=marker,
+            color=colour,
+            elinewidth=0.8,
+            markersize=5,
+            alpha=0.85,
+            label=group,
+        )
+    places = [(point["cost"], 100 * point["score"]) for point in front]
+    axes.plot(*zip(*places, strict=True), color="#777777", linewidth=1, linestyle=":", zorder=1)
+    for i, (place, name) in enumerate(zip(places, names, strict=True), 1):
+        axes.annotate(
+            str(i), place, xytext=(-4, 5), textcoords="offset points", ha="right", fontsize=9
+        )
+        axes.plot([], [], " ", label=f"{i}  {name}")
+    _style_curves(axes, range(99), True, False)
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axes.margins(x=0.05)
+    axes.set_xlabel(cost)
+    axes.set_ylabel(metric)
+    axes.set_title(title, fontsize=11, loc="left")
+    handles, labels = axes.get_legend_handles_labels()
+    # Groups, which are drawn with error bars, behind the numbers of what is named.
+    order = sorted(range(len(labels)), key=lambda i: labels[i][:1].isdigit())
+    figure.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="outside lower left",
+        frameon=False,
+        fontsize=9,
+        handletextpad=0.4,
+    )
     return figure
 
 

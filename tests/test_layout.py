@@ -15,7 +15,7 @@ GROUPS = [
     ["layers"],
     ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
     ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
-    ["data", "vector_files", "readouts", "readers", "squad", "windows"],
+    ["data", "vector_files", "readouts", "readers", "self_attention", "squad", "windows"],
     ["stream_files"],
     ["streams"],
     ["heads", "features", "resume", "cloning", "lora"],

@@ -11,6 +11,7 @@ from keras_plm.plots import (
     attention,
     lines,
     mixing_weights,
+    score_by_cost,
     score_by_layer,
 )
 
@@ -201,3 +202,23 @@ def test_mixes_that_are_none_are_refused():
     mix = {"input": {"weights": [0.5, 0.5], "gamma": 1.0}}
     with pytest.raises(ValueError, match="1 names for 2 layers"):
         mixing_weights({"a": mix}, layers=["one"])
+
+
+def test_scores_by_cost_name_what_nothing_cheaper_reaches(tmp_path):
+    rows = [("slow", "b", 0.7, 900), ("quick", "a", 0.5, 2), ("dear", "b", 0.6, 1000),
+            ("worse", "a", 0.4, 3), ("middle", "a", 0.6, 40)]  # fmt: skip
+    points = [
+        {"name": name, "group": group, "score": score, "deviation": 0.01, "cost": cost}
+        for name, group, score, cost in rows
+    ]
+    figure = score_by_cost(points, "a task", "F1", "seconds")
+    axes = figure.axes[0]
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == ["b", "a", "1  quick", "2  middle", "3  slow"]
+    assert [text.xy for text in axes.texts] == [(2, 50), (40, 60), (900, 70)]
+    assert axes.get_xscale() == "log" and axes.get_xlabel() == "seconds"
+    figure.savefig(tmp_path / "picture.svg")
+    with pytest.raises(ValueError, match="Received: no points"):
+        score_by_cost([])
+    with pytest.raises(ValueError, match="costs nothing.*'cost': 0"):
+        score_by_cost([points[0] | {"cost": 0}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as cli
-from benchmarks import make_commands, use_commands
+from benchmarks import make_commands, report_commands, use_commands
 from benchmarks.__main__ import main
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,8 @@ def test_commands_know_their_flags(line, monkeypatch, capsys):
     words = shlex.split(line)
     reached = []
     command = f"run_{words[0]}"
-    (home,) = [part for part in (cli, make_commands, use_commands) if hasattr(part, command)]
+    parts = (cli, make_commands, report_commands, use_commands)
+    (home,) = [part for part in parts if hasattr(part, command)]
     monkeypatch.setattr(home, command, reached.append)
     assert main(words) == 0, capsys.readouterr().err
     assert len(reached) == 1

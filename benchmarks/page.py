@@ -1,0 +1,353 @@
+"""All results as one page: HTML that needs nothing else, Markdown, files of tables and pictures."""
+
+import dataclasses
+import html
+import os
+import re
+from pathlib import Path
+
+import keras_plm
+from benchmarks import encoders, provenance, tables
+from benchmarks.page_sections import claims_of, reason, sections
+from benchmarks.page_views import attention_html, claims_html, claims_table, count_claims, svg
+from benchmarks.records import write_text
+from benchmarks.report import speed_tables
+from benchmarks.tables import Table, to_html
+
+TEMPLATE = Path(__file__).with_name("page.html")
+SPEEDS = {
+    "speed": "BERT beside its peers",
+    "speed_translator": "Attention, decoding, translation",
+    "speed_words": "Word vectors",
+    "speed_elmo": "ELMo and LSTMs",
+    "speed_gpt": "GPT",
+    "speed_prepare": "Preparing text",
+    "speed_squad": "Questions and answers",
+}
+LONG = 40  # rows from which on a table scrolls in its own box
+HOW = (
+    "Scores are in points, means over seeds ± their standard deviation, the number of seeds in "
+    "parentheses. Rates and passes were chosen on a choosing set, the same search for all runs of "
+    "a table; the reported split was looked at once. The best mean of a column is **bold**, which "
+    "does not say that it is better than the next: the claims say that."
+)
+
+
+@dataclasses.dataclass
+class Page:
+    """What the page holds: write it with `html()`, `markdown()`, `write_tables()`.
+
+    Attributes:
+        root: The folder of results.
+        sections: Of `sections`.
+        claims: Dicts, see `page_views.claims_table`; `None` for no such part, a string why not.
+        attention: `(weights, words, name of the encoder)`, or `None`.
+        whole: Whether all suites are asked for: then speed and encoders are shown too.
+    """
+
+    root: Path
+    sections: list
+    claims: object = None
+    attention: tuple | None = None
+    whole: bool = True
+
+    def __post_init__(self):
+        self.root = Path(self.root)
+        self.shown = [s for s in self.sections if not s.left_out]
+        self.broken = {s.name: s.left_out for s in self.sections if s.left_out and not s.empty}
+        self.not_run = [s for s in self.sections if s.empty]
+        self.folders = {s.folder.name: s.folder for s in self.shown}
+        self.more = {}  # Markdown of what is no suite, by name and title
+        if self.whole:
+            self._add_more()
+        if not self.shown and not self.more:
+            why = "; ".join(self.broken.values()) or "no suite has a result there"
+            raise ValueError(f"Nothing to show below {self.root}: {why}")
+        self.where = provenance.where(self.folders)
+        self.failed = [why for kept in self.folders.values() for why in provenance.failed(kept)]
+        self.costs, self.cost_pictures = {}, {}
+        for name, kept in self.folders.items():
+            results = [r for r in provenance.records(kept) if {"score", "method"} <= r.keys()]
+            self.costs[name] = provenance.costs(results)
+            self.cost_pictures[name] = provenance.cost_figures(results)
+
+    def _add_more(self):
+        """The encoders' table and those of speed, where their files are."""
+        try:
+            self.more["encoders", "Our own encoders"] = encoders.markdown(self.root)
+        except (ValueError, KeyError, TypeError) as error:
+            if (self.root / encoders.FILE).is_file():
+                self.broken["encoders"] = reason(self.root, encoders.FILE, error)
+        try:
+            for mark, text in speed_tables(self.root).items():
+                self.more[mark, f"Speed: {SPEEDS.get(mark, mark)}"] = text
+        except (ValueError, KeyError, TypeError) as error:
+            self.broken["speed"] = reason(self.root, "speed*.json", error)
+
+    def pictures(self):
+        """`{name: figure}` of all that is shown."""
+        found = {f"{s.name}.{name}": f for s in self.shown for name, f in s.pictures.items()}
+        for folder_name, pictures in self.cost_pictures.items():
+            found |= {f"cost.{folder_name}.{task}": f for task, f in pictures.items()}
+        return found
+
+    def tables(self):
+        """`{name: Table}` of all that is shown."""
+        texts = {s.name: s.text for s in self.shown} | {n: t for (n, _), t in self.more.items()}
+        found = {}
+        for name, text in texts.items():
+            own = [block for block in tables.blocks(text) if isinstance(block, Table)]
+            for i, table in enumerate(own, 1):
+                found[f"{name}.{i}"] = table
+        found |= {f"cost.{name}": table for name, table in self.costs.items() if table}
+        if self.where:
+            found["where"] = self.where
+        if self.claims and not isinstance(self.claims, str):
+            found["claims"] = claims_table(self.claims)
+        return found
+
+    def summary(self):
+        """What the page rests on, in a sentence."""
+        number = sum(int(row[2].replace(",", "")) for row in self.where.rows) if self.where else 0
+        hours = sum(float(row[5] or 0) for row in self.where.rows) if self.where else 0
+        devices = sorted({row[7] for row in self.where.rows}) if self.where else []
+        count = len(self.shown)
+        text = f"{count} comparison{'s' if count != 1 else ''} from {number:,} result files"
+        text += f", {hours:,.1f} hours of measured runs" if hours else ""
+        text += f", on {len(devices)} kinds of machine" if len(devices) > 1 else ""
+        text += f", on {devices[0]}" if len(devices) == 1 else ""
+        return f"{text}. keras_plm {keras_plm.__version__}."
+
+    def html(self):
+        """The page."""
+        parts, contents = [], []
+
+        def part(mark, title, body, level=2):
+            contents.append((mark, title, level))
+            name = f"h{level}"
+            parts.append(f'<section id="{mark}"><{name}>{to_html(title)}</{name}>{body}</section>')
+
+        if self.broken:
+            items = "".join(
+                f"<li><b>{html.escape(name)}</b>: {html.escape(why)}</li>"
+                for name, why in self.broken.items()
+            )
+            part("left-out", "Left out", f'<ul class="warning">{items}</ul>')
+        if self.claims is not None:
+            part("claims", "Claims", self._claims_html())
+        part("suites", "Comparisons", f"<p>{to_html(HOW)} A click on a head sorts.</p>")
+        for section in self.shown:
+            part(slug(section.name), section.name.replace("_", " "), _section_html(section), 3)
+        if self.not_run:
+            names = "; ".join(f"{s.name} ({s.title})" for s in self.not_run)
+            parts.append(f'<p class="quiet">Not run here: {html.escape(names)}.</p>')
+        for (name, title), text in self.more.items():
+            part(slug(name), title, _text_html(text, title))
+        part("where", "What was run on what", self._where_html())
+        if any(self.costs.values()):
+            part("costs", "Scores and what they cost", self._costs_html())
+        if self.attention is not None:
+            part("attention", "Where words look", attention_html(*self.attention))
+        links = "".join(
+            f'<li class="level{level}"><a href="#{mark}">{to_html(title)}</a></li>'
+            for mark, title, level in contents
+        )
+        text = TEMPLATE.read_text(encoding="utf-8")
+        for mark, value in (
+            ("summary", to_html(self.summary())),
+            ("contents", links),
+            ("body", "\n".join(parts)),
+        ):
+            text = text.replace(f"<!-- {mark} -->", value, 1)
+        return text
+
+    def _claims_html(self):
+        if isinstance(self.claims, str):
+            return f'<p class="warning">{html.escape(self.claims)}</p>'
+        if not self.claims:
+            return "<p>None was tried.</p>"
+        said = (
+            "Each is an ordering that a paper published, tried on the results here. Effects are "
+            "differences of means in the claim's unit, by default points, with an interval of a "
+            "paired bootstrap over seeds and examples; p is adjusted within a table (Holm). What "
+            "is not separable may still hold: only a difference as large as its column says could "
+            "have been seen. A verdict of few seeds alone is descriptive. Each encoder is one "
+            "pre-trained checkpoint, to which a verdict is limited."
+        )
+        return f"<p>{said}</p>{claims_html(self.claims)}"
+
+    def _where_html(self):
+        said = (
+            "A row for each folder of results, task, machine and set of versions. A commit with + "
+            "had changes that were not committed; its day is that of the commit. Hours are of "
+            "search and training."
+        )
+        failed = "".join(f"<li>{html.escape(why)}</li>" for why in self.failed)
+        failed = f'<p>Runs that failed:</p><ul class="warning">{failed}</ul>' if failed else ""
+        return f"<p>{said}</p>{_table_html(self.where, 'What was run on what')}{failed}"
+
+    def _costs_html(self):
+        body = [
+            "<p>Seconds are of one seed, with the search of its rates. Those of encoders that are "
+            "read, not trained, hold the readers' training, and the encoder's passes where they "
+            "were not yet stored. In the pictures a number stands where nothing cheaper is as "
+            "good.</p>"
+        ]
+        for name, table in self.costs.items():
+            pictures = "".join(
+                _figure_html(figure, f"cost.{name}.{task}", f"{name}, {task}: score against cost")
+                for task, figure in self.cost_pictures[name].items()
+            )
+            if table:
+                body.append(
+                    f"<details><summary>{html.escape(name)}: {len(table.rows)} runs</summary>"
+                    f"{pictures}{_table_html(table, f'Costs of {name}')}</details>"
+                )
+        return "".join(body)
+
+    def markdown(self, pictures=None):
+        """The same as Markdown.
+
+        Args:
+            pictures: `{name of a picture: its file}`, as links lead to it.
+        """
+        text = ["# Results of keras_plm", self.summary(), HOW]
+        if self.broken:
+            lines = [f"- {name}: {tables.cell(why)}" for name, why in self.broken.items()]
+            text += ["## Left out", "\n".join(lines)]
+        if isinstance(self.claims, str):
+            text += ["## Claims", self.claims]
+        elif self.claims:
+            counts = "; ".join(count_claims(self.claims).values())
+            text += ["## Claims", f"{counts}.", claims_table(self.claims).markdown()]
+        links = pictures or {}
+        for section in self.shown:
+            text += [f"## {section.name.replace('_', ' ')}", f"{section.title}.", section.text]
+            for name in section.pictures:
+                path = links.get(f"{section.name}.{name}")
+                text += [f"![{name.replace('_', ' ')}]({path})"] if path else []
+        if self.not_run:
+            text.append(f"Not run here: {', '.join(s.name for s in self.not_run)}.")
+        for (_, title), table in self.more.items():
+            text += [f"## {title}", table]
+        if self.where:
+            text += ["## What was run on what", self.where.markdown()]
+        if self.failed:
+            text += ["Runs that failed:", "\n".join(f"- {tables.cell(w)}" for w in self.failed)]
+        for name, table in self.costs.items():
+            text += [f"## Costs of {name}", table.markdown()] if table else []
+            for task in self.cost_pictures[name]:
+                path = links.get(f"cost.{name}.{task}")
+                text += [f"![{task}: score against cost]({path})"] if path else []
+        if self.attention is not None:
+            weights, words, name = self.attention
+            text += [f"## Where words look: {name}", _looks(weights, words).markdown()]
+        return "\n\n".join(part.strip("\n") for part in text) + "\n"
+
+
+def slug(name):
+    """A name as the id of a part."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _text_html(text, title):
+    found = []
+    for block in tables.blocks(text):
+        if isinstance(block, Table):
+            found.append(_table_html(block, block.title or title))
+        elif isinstance(block, list):
+            found.append(f"<ul>{''.join(f'<li>{to_html(item)}</li>' for item in block)}</ul>")
+        else:
+            found.append(f"<p>{to_html(block)}</p>")
+    return "".join(found)
+
+
+def _table_html(table, label):
+    if not table:
+        return ""
+    tall = " tall" if len(table.rows) > LONG else ""
+    return (
+        f'<div class="scroll{tall}" tabindex="0" role="region" '
+        f'aria-label="{html.escape(label)}">{table.html()}</div>'
+    )
+
+
+def _figure_html(figure, name, label):
+    picture = svg(figure, slug(name), label)
+    return (
+        f'<figure><div class="scroll" tabindex="0" role="region" aria-label="'
+        f'{html.escape(label)}">{picture}</div>'
+        f"<figcaption>{html.escape(label)}</figcaption></figure>"
+    )
+
+
+def _section_html(section):
+    pictures = "".join(
+        _figure_html(figure, f"{section.name}.{name}", name.replace("_", " "))
+        for name, figure in section.pictures.items()
+    )
+    source = f'<p class="source">{html.escape(section.title)}</p>'
+    return source + _text_html(section.text, section.name) + pictures
+
+
+def _looks(weights, words):
+    """Where each word looks most in each layer, on the mean of its heads."""
+    rows = []
+    for i, word in enumerate(words):
+        row = {"word": tables.cell(word)}
+        for layer, heads in enumerate(weights.mean(axis=1), 1):
+            best = heads[i].argmax()
+            row[f"layer {layer}"] = f"{tables.cell(words[best])} {100 * heads[i][best]:.0f} %"
+        rows.append(row)
+    return Table.of(rows)
+
+
+def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tables_folder=None,
+          pictures_folder=None, picture_type="png", attention=None):  # fmt: skip
+    """Makes the page and writes what is asked for; gives it and the paths written.
+
+    Args:
+        root, suite, scale: As of `sections`.
+        html_file, markdown_file: Where the page is put.
+        tables_folder: Where a .csv and a .tex of each table are put.
+        pictures_folder: Where a file of each picture is put.
+        picture_type: "png" or "svg".
+        attention: `(folder of an encoder, text)`, or `None`.
+
+    Raises:
+        ValueError: If nothing can be shown, or the encoder or its text cannot.
+    """
+    looked = None
+    if attention is not None:
+        from keras_plm.self_attention import word_attention
+
+        encoder, tokenizer = keras_plm.load(attention[0], dtype="float32")
+        looked = (*word_attention(encoder, tokenizer, attention[1]), Path(attention[0]).name)
+    claims = claims_of(root) if suite is None else None
+    page = Page(root, sections(root, suite, scale), claims, looked, whole=suite is None)
+    texts, links = {}, {}
+    if html_file:
+        texts[Path(html_file)] = page.html()
+    if tables_folder:
+        for name, table in page.tables().items():
+            texts[Path(tables_folder) / f"{name}.csv"] = table.csv()
+            texts[Path(tables_folder) / f"{name}.tex"] = table.latex()
+    written = []
+    if pictures_folder:
+        Path(pictures_folder).mkdir(parents=True, exist_ok=True)
+        for name, figure in page.pictures().items():
+            path = Path(pictures_folder) / f"{name}.{picture_type}"
+            temporary = path.with_suffix(f".tmp.{picture_type}")
+            figure.savefig(temporary, dpi=150)
+            os.replace(temporary, path)
+            links[name] = path
+            written.append(path)
+    if markdown_file:
+        home = Path(markdown_file).resolve().parent
+        near = {name: Path(os.path.relpath(path.resolve(), home)).as_posix()
+                for name, path in links.items()}  # fmt: skip
+        texts[Path(markdown_file)] = page.markdown(near)
+    for path, text in texts.items():
+        write_text(path, text)
+        written.append(path)
+    return page, written

@@ -1,0 +1,148 @@
+"""What a page of results shows: each suite's tables and pictures, or why they cannot be shown."""
+
+import dataclasses
+import importlib
+import importlib.util
+from pathlib import Path
+
+from benchmarks import tables
+from benchmarks.records import KEYS, NoResult, read_json, read_result
+from benchmarks.report import layer_figure, markdown, read_results
+from benchmarks.suites import SUITES, folder
+
+PLAIN = {
+    "first": "Features or fine-tuning: choices of layers, each single layer, readers",
+    "words": "Word vectors under the same tasks",
+    "local": "Your own runs",
+}
+
+
+@dataclasses.dataclass
+class Section:
+    """A suite's part of the page.
+
+    Attributes:
+        name: Of the suite and scale, one for each of a page.
+        title: Its head.
+        folder: Its results.
+        text: Its tables and notes, as Markdown.
+        pictures: `{name: matplotlib figure}`.
+        left_out: Why it is not shown; empty where it is.
+        empty: Whether that is because nothing was run.
+    """
+
+    name: str
+    title: str
+    folder: Path
+    text: str = ""
+    pictures: dict = dataclasses.field(default_factory=dict)
+    left_out: str = ""
+    empty: bool = False
+
+
+def sections(root, suite=None, scale=None):
+    """The suites below a folder of results, those that cannot be shown too.
+
+    Args:
+        root: The folder.
+        suite: One of them alone: of `SUITES`, or a folder's name.
+        scale: Its scale; without `suite`, all scales but "test".
+
+    Raises:
+        ValueError: If the folder is not there.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(
+            "`--results` is the folder where suites are kept. "
+            f"Received: {str(root)!r}, which is no folder"
+        )
+    found, taken = [], set()
+    for name, about in SUITES.items():
+        for at in about.scales:
+            taken.add(folder(root, name, at).name)
+            wanted = (at != "test" and (suite is None or scale is None)) or at == scale
+            if suite not in (None, name) or not wanted:
+                continue
+            kept = folder(root, name, at)
+            marked = name if at == "small" else f"{name}_{at}"
+            title = about.source if at == "small" else f"{about.source}; scale {at}"
+            if at == "test":
+                title += ": small models, whose numbers mean nothing"
+            section = Section(marked, title, kept)
+            if kept.is_dir() or at == "small":
+                found.append(_fill(section, lambda kept, about=about: _of_suite(about, kept)))
+    plain = [
+        path
+        for path in sorted(root.glob("*/"))
+        if path.name not in taken and any(path.glob("**/*.seed*.json"))
+    ]
+    plain.sort(key=lambda path: (path.name not in PLAIN, path.name))
+    of_plain = [
+        _fill(Section(path.name, PLAIN.get(path.name, "Runs of this folder"), path), _of_runs)
+        for path in plain
+        if suite == path.name or (suite is None and scale is None)
+    ]
+    return of_plain + found
+
+
+def _of_suite(suite, kept):
+    return suite.markdown(kept), suite.figures(kept)
+
+
+def _of_runs(kept):
+    results = read_results(kept)
+    read = sorted({r["task"] for r in results if r["method"] == "features"})
+    return markdown(results), {f"{task}_by_layer": layer_figure(results, task) for task in read}
+
+
+def _fill(section, read):
+    """A section with what its files give, or why they give nothing."""
+    try:
+        section.text, section.pictures = read(section.folder)
+        tables.blocks(section.text)
+    except NoResult as error:
+        section.left_out, section.empty = str(error), True
+    except ValueError as error:
+        section.left_out = str(error)
+    except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+        section.left_out = _blame(section.folder, error)
+    return section
+
+
+def _blame(kept, error):
+    """Which file of a folder is not as a suite writes them."""
+    for path in sorted(kept.rglob("*.json")):
+        try:
+            record = read_result(path, KEYS) if ".seed" in path.name else read_json(path)
+            if not isinstance(record, dict):
+                raise ValueError(
+                    f"{path} is no result file: move it elsewhere. "
+                    f"Received: a {type(record).__name__}"
+                )
+        except (ValueError, OSError) as named:
+            return str(named)
+    return (
+        f"A file below {kept} is not as this suite writes them: run it again into another folder. "
+        f"Received: {type(error).__name__}: {error}"
+    )
+
+
+def reason(root, files, error):
+    """Why what is kept beside the suites cannot be shown."""
+    if isinstance(error, ValueError):
+        return str(error)
+    return (
+        f"{root / files} is not as the harness writes it: move it elsewhere. "
+        f"Received: {type(error).__name__}: {error}"
+    )
+
+
+def claims_of(root):
+    """The verdicts of `benchmarks.claims`; `None` without it, a string where they fail."""
+    if importlib.util.find_spec("benchmarks.claims") is None:
+        return None
+    try:
+        return importlib.import_module("benchmarks.claims").verdicts(root)
+    except (ValueError, OSError) as error:
+        return str(error)

@@ -1,0 +1,216 @@
+"""Parts of the page of results that are no plain tables: pictures, claims, a text's attention."""
+
+import html
+import io
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+from benchmarks.tables import Table, cell
+
+XLINK = "{http://www.w3.org/1999/xlink}href"
+# The widths of DejaVu Sans, in which matplotlib sets its texts, are nearly those of Verdana.
+FONT = "'DejaVu Sans', Verdana, sans-serif"
+POINT = 4 / 3  # pixels
+VERDICTS = {
+    "reproduced": "✓",
+    "contradicted": "✗",
+    "not separable": "≈",
+    "not run": "–",
+}
+DESCRIPTIVE = " (descriptive)"  # behind a verdict that rests on few seeds alone
+MOST_WORDS = 80  # of the attention view: numbers grow with their square
+
+
+def svg(figure, name, label):
+    """A matplotlib figure as `<svg>` that stands within a page: no namespaces, no doubled ids.
+
+    Args:
+        figure: The figure.
+        name: What its ids begin with, one for each of a page.
+        label: What it shows, for readers of screens.
+    """
+    from matplotlib import rc_context
+
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        keep = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=keep)
+    root = ElementTree.fromstring(file.getvalue())
+    text = ElementTree.tostring(root, encoding="unicode")
+    used = set(re.findall(r"url\(#([^)]+)\)", text))
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        if XLINK in element.attrib:
+            element.set("href", element.attrib.pop(XLINK))
+        used.add(element.get("href", "#").removeprefix("#"))
+    for element in list(root.iter()):
+        for child in list(element):
+            if child.tag in ("metadata", "style"):
+                element.remove(child)
+        mark = element.attrib.pop("id", None)
+        if mark in used:
+            element.set("id", f"{name}-{mark}")
+        if element.get("href", "").startswith("#"):
+            element.set("href", f"#{name}-{element.get('href')[1:]}")
+        for key, value in element.attrib.items():
+            element.set(key, re.sub(r"url\(#", f"url(#{name}-", value))
+        if element.tag == "text":
+            style = re.sub(r"(font(?:-family)?: [^;]*?)'DejaVu Sans'[^;]*", rf"\1{FONT}",
+                           element.get("style", ""))  # fmt: skip
+            element.set("style", style)
+    width = float(root.attrib.pop("width").removesuffix("pt")) * POINT
+    root.attrib.pop("height")
+    root.attrib.pop("version", None)
+    root.set("style", f"width: {width:.0f}px")
+    root.set("role", "img")
+    root.set("aria-label", label)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def claims_table(rows):
+    """The verdicts on published orderings as a table.
+
+    Args:
+        rows: Dicts with `name`, `statement`, `task`, `source`, `verdict` (a key of `VERDICTS`,
+            which may be descriptive), `effect`, `low`, `high`, `detectable`, in the claim's `unit`
+            (by default points), `p` (`adjusted` takes its place), `seeds`, `published` figures,
+            whether they are `verified`, and `note`; what is not known is `None` or missing.
+
+    Raises:
+        ValueError: If a verdict is none of `VERDICTS`.
+    """
+    table = []
+    for row in rows:
+        verdict, effect = verdict_of(row), _signed(row.get("effect"))
+        interval = [_signed(row.get(end)) for end in ("low", "high")]
+        p = row.get("p") if row.get("adjusted") is None else row["adjusted"]
+        source = str(row.get("source") or "")
+        source += "" if row.get("verified", True) else ", unverified"
+        table.append({
+            "verdict": f"{VERDICTS[verdict]} {row['verdict']}",
+            "claim": cell(row.get("statement") or ""),
+            "task": cell(row.get("task") or ""),
+            "effect": effect,
+            "95 % interval": f"{interval[0]} to {interval[1]}" if all(interval) else "",
+            "p": "" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.1g}",
+            "could have been seen": _signed(row.get("detectable")).removeprefix("+"),
+            "unit": cell(row.get("unit") or "points") if effect else "",
+            "seeds": cell(_listed(row.get("seeds"))),
+            "published": cell(_listed(row.get("published"))),
+            "source": cell(source),
+            "note": cell(row.get("note") or ""),
+            "name": cell(row.get("name") or ""),
+        })  # fmt: skip
+    return Table.of(table, ("effect", "95 % interval", "p", "could have been seen"))
+
+
+def verdict_of(row):
+    """A claim's verdict, a key of `VERDICTS`.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    verdict = str(row.get("verdict")).removesuffix(DESCRIPTIVE)
+    if verdict not in VERDICTS:
+        raise ValueError(
+            f"A verdict is one of {', '.join(VERDICTS)}. "
+            f"Received: {row.get('verdict')!r} of {row.get('name')!r}"
+        )
+    return verdict
+
+
+def _signed(value):
+    return "" if value is None else f"{value:+.2f}"
+
+
+def _listed(value):
+    """One thing or several, as text."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return ", ".join(str(part) for part in values if part is not None)
+
+
+def count_claims(rows):
+    """How many claims have each verdict, as text; `{verdict: text}`, of all verdicts."""
+    found = Counter(verdict_of(row) for row in rows)
+    few = Counter(verdict_of(row) for row in rows if row["verdict"].endswith(DESCRIPTIVE))
+    return {
+        verdict: f"{found[verdict] - few[verdict]} {verdict}"
+        + (f", {few[verdict]} more descriptively" if few[verdict] else "")
+        for verdict in VERDICTS
+    }
+
+
+def claims_html(rows):
+    """Counts that filter, a field to search, and the table."""
+    table = claims_table(rows).html()
+    for verdict, sign in VERDICTS.items():
+        slug = verdict.replace(" ", "-")
+        for shown in (f"{sign} {verdict}", f"{sign} {verdict}{DESCRIPTIVE}"):
+            table = re.sub(
+                rf'<tr><th scope="row"[^>]*>{re.escape(shown)}</th>',
+                f'<tr data-verdict="{slug}"><th scope="row" class="verdict {slug}">{shown}</th>',
+                table,
+            )
+    buttons = "".join(
+        f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
+        f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} {text}</button>'
+        for verdict, text in count_claims(rows).items()
+    )
+    return (
+        f'<div class="filters" role="group" aria-label="Filter of claims">{buttons}'
+        '<label>Search <input type="search" autocomplete="off"></label>'
+        f'<output aria-live="polite">{len(rows)} of {len(rows)} shown</output></div>'
+        f'<div class="scroll tall" id="claims-table" tabindex="0" role="region" '
+        f'aria-label="Claims">{table}</div>'
+    )
+
+
+def attention_html(weights, words, about):
+    """A sentence whose words, pointed at or reached by keyboard, show where they look.
+
+    Args:
+        weights: (L, N, W, W), see `keras_plm.self_attention.word_attention`.
+        words: W strings.
+        about: The encoder's name.
+
+    Raises:
+        ValueError: If the text is too long to be shown.
+    """
+    if len(words) > MOST_WORDS:
+        raise ValueError(
+            f"The attention view shows {MOST_WORDS} words at most. Received: {len(words)}"
+        )
+    num_layers, heads = weights.shape[:2]
+    thousandths = (weights * 1000).round().astype(int).reshape(-1).tolist()
+    data = {"heads": heads, "layers": num_layers, "words": words, "weights": thousandths}
+    buttons = "".join(
+        f'<button type="button" tabindex="{0 if i == 0 else -1}">{html.escape(word)}</button> '
+        for i, word in enumerate(words)
+    )
+    spans = "".join(f"<span>{html.escape(word)}</span> " for word in words)
+    choices = "".join(
+        f'<label><input type="radio" name="head" value="{head}"'
+        f"{' checked' if head < 0 else ''}> {'mean of all' if head < 0 else head + 1}</label> "
+        for head in range(-1, heads)
+    )
+    # The highest layer on top, as the papers draw them.
+    rows = "".join(
+        f'<div class="layer" data-layer="{i}"><b>layer {i + 1}</b><p>{spans}</p><small></small>'
+        "</div>"
+        for i in reversed(range(num_layers))
+    )
+    # What could end the script is written as JSON can write it too.
+    safe = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    return (
+        "<p>Point at a word of the sentence, or go to it with Tab and the arrow keys, to see "
+        f"where {html.escape(about)} looks from there: the stronger the colour, the more of what "
+        "the word takes in is of that word. A word of several pieces looks as they do on the mean "
+        "and is looked at as much as they are together.</p>"
+        f'<div id="look"><fieldset><legend>Head</legend>{choices}</fieldset>'
+        f'<p class="sentence" role="group" aria-label="Words of the sentence">{buttons}</p>'
+        f'<div aria-live="polite">{rows}</div>'
+        f'<script type="application/json">{safe}</script></div>'
+        "<noscript><p>This view needs JavaScript.</p></noscript>"
+    )

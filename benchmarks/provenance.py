@@ -1,0 +1,208 @@
+"""What was run on what, and what it cost: tables and pictures of any folder of results."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import ORDER, describe
+from benchmarks.run import summary
+from benchmarks.tables import Table, cell
+from keras_plm.plots import score_by_cost
+
+GROUPS = {
+    "scratch": "random weights, all trained",
+    "untrained": "random weights, frozen",
+    "features": "pre-trained, frozen",
+    "fine_tune": "pre-trained, fine-tuned",
+}
+# Keys of results, or of their `cost`: a head, and what a number is divided by.
+COSTS = {
+    "parameters": ("M weights", 1e6),
+    "learned_weights": ("M weights that learned", 1e6),
+    "encoder_passes": ("encoder passes", 1),
+    "feature_bytes": ("features on disk, MB", 1e6),
+    "peak_mb": ("peak memory, MB", 1),
+}
+
+
+def records(folder):
+    """Every JSON file below a folder that tells where it was measured; damaged ones are left out.
+
+    They are named where their suite is read.
+    """
+    found = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except ValueError:
+            continue
+        if isinstance(record, dict) and {"backend", "device", "commit"} <= record.keys():
+            found.append(record)
+    return found
+
+
+def failed(folder):
+    """A line for each run below a folder whose error was recorded."""
+    found = []
+    for path in sorted(Path(folder).rglob("*.failed")):
+        try:
+            error = json.loads(path.read_text())["error"]
+        except (ValueError, KeyError, TypeError):
+            error = "no whole record of it"
+        found.append(f"{path.relative_to(folder.parent)}: {error}")
+    return found
+
+
+def dates():
+    """`{commit: day}` of the repository's history; empty without it."""
+    root = Path(__file__).parent.parent
+    command = ["git", "-C", str(root), "log", "--all", "--format=%H %cs"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(line.split() for line in lines.splitlines())
+
+
+def day_of(commit, days):
+    """The day of an abbreviated commit, or an empty string."""
+    commit = (commit or "").removesuffix("+")
+    return next((day for name, day in days.items() if commit and name.startswith(commit)), "")
+
+
+def where(folders):
+    """What was run on what: a row for each folder, task, device and set of versions.
+
+    Args:
+        folders: `{name: folder}`.
+    """
+    days, rows = dates(), {}
+    for name, folder in folders.items():
+        for record in records(folder):
+            versions = ", ".join(f"{k} {v}" for k, v in sorted(record.get("versions", {}).items()))
+            task = record.get("task") or record.get("name") or record.get("encoder") or ""
+            key = name, str(task), record["backend"], record["device"], versions
+            rows.setdefault(key, []).append(record)
+    table = []
+    for (name, task, backend, device, versions), found in rows.items():
+        commits = sorted({str(record["commit"]) for record in found if record["commit"]})
+        made = sorted(filter(None, {day_of(commit, days) for commit in commits}))
+        seconds = sum(record.get("seconds") or 0 for record in found)
+        fits = sum(len(record.get("trials") or ()) for record in found)
+        table.append({
+            "results": cell(name),
+            "task": cell(task),
+            "files": f"{len(found):,}",
+            "seeds": str(len({record.get("seed") for record in found} - {None}) or ""),
+            "fits in searches": f"{fits:,}" if fits else "",
+            "hours": f"{seconds / 3600:.2f}" if seconds else "",
+            "backend": cell(backend),
+            "device": cell(device),
+            "days of the commits": " to ".join(sorted({made[0], made[-1]})) if made else "",
+            "commits": cell(" ".join(commits)),
+            "versions": cell(versions),
+        })  # fmt: skip
+    return table and Table.of(table, ("files", "seeds", "fits in searches", "hours"))
+
+
+def cells_of(results):
+    """`[[result of each seed] of each run]`, in the order of a table."""
+    found = {}
+    for result in results:
+        run = result.get("run") or result.get("name") or json.dumps(result.get("fields"))
+        key = result["task"], result["encoder"], result["method"], run
+        found.setdefault(key, []).append(result)
+
+    def place(item):
+        task, encoder, method, run = item[0]
+        return task, encoder, ORDER.index(method) if method in ORDER else len(ORDER), run
+
+    return [of_cell for _, of_cell in sorted(found.items(), key=place)]
+
+
+def name_of(result):
+    """What a run did, in words."""
+    if result["method"] in GROUPS and {"layers", "reader"} <= result.get("fields", {}).keys():
+        return describe(result)
+    return str(result.get("run") or result.get("name") or result["method"]).replace("_", " ")
+
+
+def costs(results):
+    """A row a run: its score and what it cost, search of rates included; `None` of no results."""
+    table, numeric = [], ["runs", "score", "fits of the search", "seconds"]
+    told = {key for result in results for key in (*result, *result.get("cost", ()))}
+    extra = {key: head for key, (head, _) in COSTS.items() if key in told}
+    for of_cell in cells_of(results):
+        first = of_cell[0]
+        seconds = [result["seconds"] for result in of_cell]
+        digits = 0 if np.mean(seconds) >= 10 else 1
+        spread = f" ± {np.std(seconds, ddof=1):,.{digits}f}" if len(seconds) > 1 else ""
+        train = first.get("counts", {}).get("train")
+        trials = {len(result.get("trials") or ()) for result in of_cell}
+        row = {
+            "run": cell(name_of(first)),
+            "task": cell(first["task"]),
+            "encoder": cell(first["encoder"]),
+            "training examples": f"{train:,}" if isinstance(train, int) else "",
+            "score": _spread(of_cell),
+            "seconds": f"{np.mean(seconds):,.{digits}f}{spread}",
+            "fits of the search": str(max(trials) or ""),
+            "runs": str(len(of_cell)),
+        }
+        for key, head in extra.items():
+            values = [result | result.get("cost", {}) for result in of_cell]
+            values = [value[key] for value in values if key in value]
+            row[head] = f"{np.mean(values) / COSTS[key][1]:,.4g}" if values else ""
+        table.append(row)
+    numeric += ["training examples", *extra.values()]
+    return Table.of(table, numeric) if table else None
+
+
+def _spread(of_cell):
+    """Points of what is a share of 1; as it is what is none, as perplexity."""
+    if any(result["score"] is None for result in of_cell):  # an infinite perplexity
+        return ""
+    mean, deviation, n = summary(of_cell)
+    factor = 100 if abs(mean) <= 1 else 1
+    spread = f" ± {factor * deviation:.1f}" if n > 1 else ""
+    return f"{factor * mean:,.1f}{spread} ({n})"
+
+
+def cost_figures(results):
+    """`{task: picture}` of score against seconds, of the number of examples most runs have.
+
+    Tasks with fewer than four runs that the command `run` knows have none.
+    """
+    pictures, by_task = {}, {}
+    for of_cell in cells_of(results):
+        first = of_cell[0]
+        if first["method"] in GROUPS and "train" in first.get("counts", {}):
+            by_task.setdefault(first["task"], []).append(of_cell)
+    for task, runs in by_task.items():
+        counts = [of_cell[0]["counts"]["train"] for of_cell in runs]
+        count = max(set(counts), key=counts.count)
+        runs = [of_cell for of_cell in runs if of_cell[0]["counts"]["train"] == count]
+        encoders = {of_cell[0]["encoder"] for of_cell in runs}
+        points = []
+        for of_cell in runs:
+            first = of_cell[0]
+            mean, deviation, n = summary(of_cell)
+            seconds = float(np.mean([result["seconds"] for result in of_cell]))
+            name = name_of(first)
+            points.append({
+                "name": f"{first['encoder']}: {name}" if len(encoders) > 1 else name,
+                "group": GROUPS[first["method"]],
+                "score": mean,
+                "deviation": deviation if n > 1 else 0.0,
+                "cost": max(seconds, 0.1),
+            })  # fmt: skip
+        if len(points) > 3:
+            metric = next(iter(runs[0][0]["metrics"])).replace("_", " ")
+            title = f"{task}, {count:,} training examples"
+            cost = "seconds of a run: search and training" if any(
+                "trials" in of_cell[0] for of_cell in runs
+            ) else "seconds of a run"  # fmt: skip
+            pictures[task] = score_by_cost(points, title, metric, cost)
+    return pictures
