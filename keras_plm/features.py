@@ -1,5 +1,6 @@
 """Features of a frozen encoder: which layers are read, and the store that holds them."""
 
+import functools
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from keras_plm.data import (
     words_of,
 )
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.tokenizers.characters import Spelled
+from keras_plm.two_texts import TextPlaces
 from keras_plm.windows import MAX_LENGTH, Windows
 
 LAYER_CHOICES = {
@@ -106,6 +109,7 @@ def distinct_choices(encoder):
 # Of what a store holds. 2: a text behind a text of one word has its first word.
 VERSION = 2
 PAIRS = "pairs"  # an empty file that says so
+PARTS = "parts.npy"
 TOKENS = "tokens"  # no pooling: a vector of each token of questions and their passages
 
 
@@ -128,23 +132,47 @@ class FeatureStore:
 
     One vector per word (its first token), or one pooled vector per text, for every layer; choices
     of layers are computed on reading. The folder's name is a hash of encoder, tokenizer and
-    texts, so that a stale store is never read.
+    texts, so that a stale store is never read. Texts that are read apart are read and kept once,
+    in however many examples they stand.
 
     Attributes:
         counts: (N,) vectors of each example.
-        array: (sum of counts, L + 1, D) float16.
+        array: (vectors, L + 1, D) float16.
+        parts: (N, 2, 2) where those of an example's first and second text begin, and how many there
+            are; `None` where all are one text's.
         pairs: Whether an example's two vectors are those of two texts that were read apart.
         windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
             these, of which a question may have several.
+        places: `TextPlaces` of an example's two texts; `None` where there is one.
     """
 
-    def __init__(self, folder, windows=None):
+    def __init__(self, folder, windows=None, words=None):
         folder = Path(folder)
         self.array = np.load(folder / "features.npy", mmap_mode="r")
         self.counts = np.load(folder / "counts.npy")
         self.starts = np.cumsum(self.counts) - self.counts
+        self.parts = np.load(folder / PARTS) if (folder / PARTS).is_file() else None
         self.pairs = (folder / PAIRS).is_file()
         self.windows = windows
+        self.places = None if windows is None else windows.places
+        if windows is None and self.parts is not None:
+            counts = self.parts[..., 1]
+            self.places = TextPlaces(self.counts, np.cumsum(counts, axis=1) - counts, counts)
+        self._words = words
+
+    @functools.cached_property
+    def spelled(self):
+        """The spelling of the words, one after another, as `self.starts` counts them.
+
+        Raises:
+            ValueError: If the store does not know its words.
+        """
+        if self._words is None:
+            raise ValueError(
+                "Words are spelled where each has a vector, in a store that `FeatureStore.build` "
+                "gave with pool=None. Received: a store of something else"
+            )
+        return Spelled([word for words in self._words() for word in words])
 
     def __len__(self):
         return len(self.counts)
@@ -165,9 +193,9 @@ class FeatureStore:
 
         Raises:
             ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
-                carries states or is of another tokenizer, words are asked for of pairs that the
-                tokenizer puts in no one row, a feature is beyond float16, or the store would be
-                larger, with its size and what to do.
+                carries states or is of another tokenizer, some examples have a pair and others
+                none, a feature is beyond float16, or the store would be larger, with its size and
+                what to do.
         """
         if pool is not None and pool not in (*POOLINGS, TOKENS):
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
@@ -176,41 +204,32 @@ class FeatureStore:
         tokenizer = fitting(tokenizer, encoder)
         limit = getattr(encoder, "max_sequence_length", None)
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
-        windows, settings = None, ()
+        windows, settings, words = None, (), None
+        paired = any(pair is not None for _, pair in texts)
+        apart = paired and not getattr(tokenizer, "joint_pairs", True)
         if pool == TOKENS:
-            windows = Windows(examples, tokenizer, min(limit or MAX_LENGTH, MAX_LENGTH))
-            settings = windows.max_length, windows.stride
-        apart = windows is None and read_apart(examples, tokenizer)
-        if apart:
-            if pool is None:
-                raise ValueError(
-                    "Two texts that are read apart are pooled: give a `pool`, and read them with "
-                    "reader='linear', or fine-tune with `FineTune`. "
-                    f"Received: pairs of texts for {type(tokenizer).__name__}, pool=None"
-                )
+            longest = min(limit or MAX_LENGTH, MAX_LENGTH)
+            windows = Windows(examples, tokenizer, longest, apart=apart)
+            settings = windows.max_length, windows.stride, *["apart"][: int(apart)]
+        elif apart:
             lone = [i for i, (_, pair) in enumerate(texts) if pair is None]
             if lone:
                 raise ValueError(
                     f"Either all examples have a pair or none. Received: example {lone[0]} without"
                 )
+        if pool is None:
+            settings = ("texts",) if paired else ()
+            words = functools.partial(words_of, examples, tokenizer, limit)
         precision = getattr(encoder, "compute_dtype", "float32")
         key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION, *settings)[:24]
         final = Path(folder) / key
         if (final / "features.npy").is_file():
-            return cls(final, windows)
+            return cls(final, windows, words)
 
-        count = len(encoder.output["layers"])
-        counts = np.full(len(examples), 2 if apart else 1, dtype=np.int64)
-        if windows is not None:
-            packed, counts = windows, windows.lengths
-        else:
-            rows = [Unlabelled(*text) for text in texts]
-            if apart:  # the two of an example one after the other
-                rows = [Unlabelled(part) for text in texts for part in text]
-            packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
-        if pool is None:
-            counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
-        shape = (int(counts.sum()), count, encoder.hidden_dim)
+        sources, counts, parts = cls._sources(texts, tokenizer, windows, limit, pool, apart)
+        each = [cls._sizes(source, pool, windows) for source in sources]
+        shape = (sum(int(sizes.sum()) for sizes in each), len(encoder.output["layers"]))
+        shape += (encoder.hidden_dim,)
         size = np.prod(shape, dtype=float) * 2 / 1e9
         if size > feature_gb:
             raise ValueError(
@@ -224,11 +243,17 @@ class FeatureStore:
             array = np.lib.format.open_memmap(
                 temporary / "features.npy", mode="w+", dtype=np.float16, shape=shape
             )
-            cls._fill(array, counts, encoder, packed, pool)
+            begin = 0
+            for source, sizes in zip(sources, each, strict=True):
+                end = begin + int(sizes.sum())
+                cls._fill(array[begin:end], sizes, encoder, source, pool)
+                begin = end
             array.flush()
             del array
             np.save(temporary / "counts.npy", counts)
-            if apart:
+            if parts is not None:
+                np.save(temporary / PARTS, parts)
+            elif apart:
                 (temporary / PAIRS).touch()
             if final.exists():  # another process was first
                 shutil.rmtree(temporary)
@@ -237,7 +262,7 @@ class FeatureStore:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        return cls(final, windows)
+        return cls(final, windows, words)
 
     @classmethod
     def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0):
@@ -256,7 +281,53 @@ class FeatureStore:
         return cls.build(folder, words, words.tokenizer(), found, None, feature_gb)
 
     @staticmethod
-    def _fill(array, counts, encoder, packed, pool):
+    def _sources(texts, tokenizer, windows, limit, pool, apart):
+        """What the encoder reads, and what becomes of it.
+
+        Returns:
+            `(sources, counts, parts)`: a list of packed rows; and the attributes of these names.
+        """
+        if windows is not None and not apart:
+            return [windows], windows.lengths, None
+        if windows is not None:
+            sources, of_rows = windows.texts()
+        elif apart and pool is None:
+            numbers = {}
+            names = [[x if isinstance(x, str) else tuple(x) for x in both] for both in texts]
+            of_rows = [[numbers.setdefault(x, len(numbers)) for x in both] for both in names]
+            of_rows = np.array(of_rows)
+            rows = [Unlabelled(x if isinstance(x, str) else list(x)) for x in numbers]
+            sources = [PackedExamples(rows, tokenizer, max_length=limit, words=True)]
+        else:
+            rows = [Unlabelled(*text) for text in texts]
+            if apart:  # the two of an example one after the other
+                rows = [Unlabelled(part) for text in texts for part in text]
+            packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
+            if pool is not None:
+                return [packed], np.full(len(texts), 2 if apart else 1, dtype=np.int64), None
+            counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
+            if texts[0][1] is None:
+                return [packed], counts, None
+            sizes = packed.words_of_texts
+            starts = (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
+            return [packed], counts, np.stack([starts, sizes], axis=-1)
+        sizes = np.concatenate(
+            [np.bincount(s.examples_of, s.words) if windows is None else s.words for s in sources]
+        ).astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        parts = np.stack([starts[of_rows], sizes[of_rows]], axis=-1)  # (N, 2, 2)
+        return sources, parts[..., 1].sum(axis=1) if windows is None else windows.lengths, parts
+
+    @staticmethod
+    def _sizes(packed, pool, windows):
+        """How many vectors of each row of a source are kept."""
+        if packed is windows:
+            return packed.lengths
+        return np.ones(len(packed.lengths), dtype=np.int64) if pool in POOLINGS else packed.words
+
+    @staticmethod
+    def _fill(array, sizes, encoder, packed, pool):
+        """Fills `array` with `sizes` vectors of each row."""
         source = Batches(
             packed.lengths,
             packed.collate,
@@ -267,8 +338,6 @@ class FeatureStore:
         )
         model = _every_layer(encoder)
         # Windows of one example follow one another.
-        sizes = np.ones(len(packed.lengths), dtype=np.int64) if pool else packed.words
-        sizes = packed.lengths if pool == TOKENS else sizes
         begins = np.cumsum(sizes) - sizes
         for i in range(len(source)):
             rows, x = source.rows(i), source[i][0]
@@ -282,7 +351,7 @@ class FeatureStore:
             for b, row in enumerate(rows):
                 if row < 0:
                     continue
-                if pool is None:
+                if positions is not None:
                     vectors = layers[b][positions[b, : sizes[row]]]  # (W, L + 1, D)
                 elif pool == TOKENS:
                     vectors = layers[b, : sizes[row]]  # (T, L + 1, D)
@@ -299,12 +368,23 @@ class FeatureStore:
     def vectors(self, example, choice):
         """(W, n, D) features of one example under a choice of layers."""
         indices = choice.indices(self.array.shape[1])
-        start = self.starts[example]
-        rows = self.array[start : start + self.counts[example], indices[0] : indices[-1] + 1]
-        rows = rows.astype("float32")
+        layers = slice(indices[0], indices[-1] + 1)
+        parts = [(self.starts[example], self.counts[example])]
+        parts = parts if self.parts is None else self.parts[example]
+        rows = [self.array[start : start + count, layers] for start, count in parts]
+        rows = (np.concatenate(rows) if rows[1:] else rows[0]).astype("float32")
         return rows.mean(axis=1, keepdims=True) if choice.combine == "mean" else rows
 
-    def batches(self, choice, targets=None, training=True, words=None, **options):
+    def batches(
+        self,
+        choice,
+        targets=None,
+        training=True,
+        words=None,
+        spelled=False,
+        text_places=False,
+        **options,
+    ):
         """`Batches` of features for a head's readout.
 
         Args:
@@ -312,10 +392,13 @@ class FeatureStore:
             targets: The label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.
+            spelled: Whether `x` also holds the words' `spellings`, see `data.batches`.
+            text_places: Whether it also tells where an example's two texts are, see there.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` is of other words.
+            ValueError: If `words` is of other words, the words to spell are not known, or there are
+                no two texts.
         """
         choice = layer_choice(choice)
         if words is not None and not np.array_equal(words.counts, self.counts):
@@ -325,6 +408,13 @@ class FeatureStore:
                 f"{len(words)} examples beside {self.counts.sum()} of {len(self)}"
             )
 
+        if text_places and self.places is None:
+            raise ValueError(
+                "A reader of two texts needs the words of both: examples with a `pair`, and a store"
+                " of pool=None. Received: a store of single texts, or of pooled ones"
+            )
+        spellings = self.spelled if spelled else None
+
         def collate(rows, length, rng, epoch):
             features = stack_padded([self.vectors(row, choice) for row in rows], length)
             real = np.arange(length) < self.counts[rows][:, None]
@@ -332,6 +422,12 @@ class FeatureStore:
             if words is not None:
                 vectors = [words.vectors(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
                 x["words"] = stack_padded(vectors, length)
+            if spellings is not None:
+                ends = self.starts + self.counts
+                found = [spellings[self.starts[row] : ends[row]] for row in rows]
+                x["spellings"] = stack_padded(found, length)
+            if text_places:
+                x.update(self.places.arrays(rows, length))
             if self.windows is not None:
                 x["answer_mask"] = self.windows.answer_mask(rows, length)
             if targets is None:

@@ -84,7 +84,7 @@ class MultipleChoice(Head):
         return x
 
     @staticmethod
-    def output_of(x, num_labels, dropout):
+    def output_of(x, num_labels, dropout, reader=None, inputs=None):
         x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # alike for all choices
         dense = keras.layers.Dense(1, dtype="float32", name="logits")
         return ops.squeeze(dense(x), axis=-1)  # (B, P)
