@@ -155,8 +155,8 @@ class FeatureBased(Method):
         """Trains a reader; the encoder stays as it is.
 
         Two texts that the tokenizer puts in no one row are read apart and pooled, or their words
-        meet in a reader of two texts, see `Classifier`'s `pairs`. An encoder that does not know its tokenizer's special
-        tokens, as a GPT that was not fine-tuned, reads texts without them.
+        meet in a reader of two texts, see `Classifier`'s `pairs`. An encoder that does not know its
+        tokenizer's special tokens, as a GPT that was not fine-tuned, reads texts without them.
 
         Args:
             encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in

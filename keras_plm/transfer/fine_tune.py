@@ -20,8 +20,8 @@ from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
 from keras_plm.transfer.method import (
-    Method,
     READERS,
+    Method,
     check_examples,
     check_reader,
     check_reads,
