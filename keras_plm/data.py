@@ -10,7 +10,7 @@ import numpy as np
 from keras_plm.batching import Batches, class_weights
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
-from keras_plm.two_texts import TextPlaces
+from keras_plm.two_texts import TextPlaces, spans_in, words_in
 
 
 def batches(
@@ -278,7 +278,7 @@ class PackedExamples:
 
     def _find_words(self):
         """Positions of the first token of each word, flat, with the starts of the rows."""
-        first, rows, second, ids = _words_of(self.parts)
+        first, rows, second, ids = words_in(self.parts)
         count = len(self.encoded)
         self.words_of_texts = np.bincount(2 * rows + second, minlength=2 * count).reshape(count, 2)
         self.words = self.words_of_texts.sum(axis=1)
@@ -298,7 +298,7 @@ class PackedExamples:
                 if len(whole) > 1:
                     of_parts = [(self._texts, None), (self._pairs, None)]
                 whole = [self.tokenizer.encode(*part, return_offsets=True) for part in of_parts]
-            spans = _spans_of(whole)
+            spans = spans_in(whole)
         words = []
         for name in zip(*names, strict=True):
             row, of_pair, word = name
@@ -350,43 +350,6 @@ def _all_or_none(examples, name, called):
             f"Received: example {found.index(None)} without"
         )
     return found
-
-
-def _word_runs(encoded):
-    """First and last token of each word, flat; its row, whether it is a pair's, its word id."""
-    ids = encoded.word_ids
-    row = np.repeat(np.arange(len(encoded)), encoded.lengths)
-    name = np.stack([row, encoded.segment_ids, ids])
-    new = np.ones(len(ids) + 1, dtype=bool)
-    new[1:-1] = (name[:, 1:] != name[:, :-1]).any(axis=0)
-    first = np.flatnonzero(new[:-1] & (ids >= 0))
-    last = np.flatnonzero(new[1:] & (ids >= 0))
-    return first, last, row[first], encoded.segment_ids[first], ids[first]
-
-
-def _words_of(parts):
-    """First token of each word in its row; its row, whether it is a pair's, its word id.
-
-    Row by row, also where the two texts of a row are in parts of their own.
-    """
-    found = []
-    for part, encoded in enumerate(parts):
-        first, _, row, second, ids = _word_runs(encoded)
-        found.append((first - encoded.starts[row], row, np.maximum(second, part), ids))
-    found = [np.concatenate(of_parts) for of_parts in zip(*found, strict=True)]
-    order = np.argsort(found[1], kind="stable")
-    return [values[order] for values in found]
-
-
-def _spans_of(parts):
-    """Where each word stands in its text, in characters, by what `_words_of` calls it."""
-    spans = {}
-    for part, encoded in enumerate(parts):
-        first, last, row, second, ids = _word_runs(encoded)
-        begins, ends = encoded.offsets[first, 0].tolist(), encoded.offsets[last, 1].tolist()
-        names = zip(row.tolist(), np.maximum(second, part).tolist(), ids.tolist(), strict=True)
-        spans.update(zip(names, zip(begins, ends, strict=True), strict=True))
-    return spans
 
 
 def words_of(examples, tokenizer, max_length=None):

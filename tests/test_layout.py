@@ -19,7 +19,7 @@ GROUPS = [
     ["stream_files", "readouts"],
     ["streams"],
     ["heads", "features", "resume", "cloning", "lora"],
-    ["models"],
+    ["models", "extraction"],
     ["pretraining"],
     ["bert_formats"],
     ["elmo_files", "gpt_files", "bert_files", "hub"],

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.heads.head import Head, chosen_pool, softmax
+from keras_plm.heads.encoded import chosen_pool
+from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import Pooling
 from keras_plm.readers import BiAttention
 from keras_plm.readers.reading import texts_of

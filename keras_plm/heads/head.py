@@ -13,74 +13,17 @@ from keras_plm.batching import Batches, FitsBatches, check_vocabulary, run_on
 from keras_plm.data import (
     Unlabelled,
     batches,
-    check_first,
     check_stateless,
     check_word_vectors,
     label_ids,
     label_names,
     share_of_range,
 )
-from keras_plm.layers import POOLINGS, CharacterEncoder, Dropout, LayerChoice, Pooling
+from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
+from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 from keras_plm.two_texts import PLACES as TEXT_PLACES
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class Frozen(keras.layers.Layer):
-    """An encoder that neither learns nor drops, whatever the model around it does.
-
-    `trainable = False` alone is not enough: inside a functional model Keras passes the outer
-    model's `training` on, and a frozen encoder's dropout would stay at work.
-
-    Args:
-        encoder: Any encoder.
-
-    Call arguments:
-        inputs: The encoder's inputs.
-
-    Returns:
-        The encoder's outputs, without gradient.
-    """
-
-    def __init__(self, encoder, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
-        self.encoder.trainable = False
-
-    def call(self, inputs):
-        outputs = self.encoder(inputs, training=False)
-        return keras.tree.map_structure(ops.stop_gradient, outputs)
-
-    def compute_output_spec(self, inputs):
-        return self.encoder.compute_output_spec(inputs)
-
-    def get_config(self):
-        config = keras.saving.serialize_keras_object(self.encoder)
-        return {**super().get_config(), "encoder": config}
-
-    @classmethod
-    def from_config(cls, config):
-        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"))
-        return cls(encoder, **config)
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class FirstTokens(keras.layers.Layer):
-    """Vectors of each word's first token, of one or more layers.
-
-    Call arguments:
-        layers: A list of n tensors (B, T, D).
-        word_positions: (B, W), the first token of each word, -1 at padding.
-
-    Returns:
-        (B, W, n, D).
-    """
-
-    def call(self, layers, word_positions):
-        stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
-        positions = ops.maximum(word_positions, 0)[..., None, None]
-        return ops.take_along_axis(stacked, positions, axis=1)
 
 
 class Head(FitsBatches, keras.Model):
@@ -149,7 +92,7 @@ class Head(FitsBatches, keras.Model):
         rows = 2 if pairs else rows
         inputs, texts = dict(encoder.input), dict(encoder.input)
         if rows > 1:
-            inputs, texts = _flat_rows(encoder, rows)
+            inputs, texts = flat_rows(encoder, rows)
         outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(texts)
         every = outputs["layers"]
         chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
@@ -521,42 +464,6 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
-
-
-def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
-    """How texts are pooled: as asked, or the way that suits the encoder.
-
-    Args:
-        pool: What is asked for, or `None`.
-        joint: Whether a row is all that an output is of, so that the encoder's own way can be had.
-
-    Raises:
-        ValueError: If there is no such pooling here.
-    """
-    own = "pooled" in encoder.output and layers is None and joint
-    if pool is None:
-        pool = "mean" if joint else "max"
-        if joint and layers is None and not frozen:
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own else "last" if causal else "mean"
-    allowed = ("pooled", *POOLINGS) if own else POOLINGS
-    if pool not in allowed:
-        raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
-    check_first(pool, tokenizer)
-    return pool
-
-
-def _flat_rows(encoder, rows):
-    """Inputs (B, P, T, ...) of P rows an example, and the same as an encoder's (P B, T, ...).
-
-    The first rows of all examples come before the second ones.
-    """
-    inputs = {
-        name: keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
-        for name, x in encoder.input.items()
-    }
-    flat = {name: ops.concatenate([x[:, i] for i in range(rows)]) for name, x in inputs.items()}
-    return inputs, flat
 
 
 def softmax(logits):

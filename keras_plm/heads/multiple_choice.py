@@ -4,7 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.heads.head import Head, chosen_pool, softmax
+from keras_plm.heads.encoded import chosen_pool
+from keras_plm.heads.head import Head, softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")
