@@ -114,8 +114,8 @@ def test_esim_is_that_of_chen_et_al(tmp_path):
     inputs = {
         "first": first, "second": second, "first_mask": first_mask, "second_mask": second_mask,
     }  # fmt: skip
-    check_layer(layer, inputs, tmp_path)
-    output = to_numpy(layer(**inputs))
+    model = check_layer(layer, inputs, tmp_path)
+    output = model.predict_on_batch(inputs)
     weights = [[to_numpy(w) for w in part.weights] for part in (layer.comparison, layer.hidden)]
 
     def compared(a, b):
@@ -137,9 +137,9 @@ def test_esim_is_that_of_chen_et_al(tmp_path):
         wanted = np.concatenate(both) @ weights[1][0] + weights[1][1]
         assert_close(output[row], np.maximum(wanted, 0))
     other = {**inputs, "first": np.where(first_mask[..., None], first, 9).astype("float32")}
-    assert_close(layer(**other), output)
-    empty = layer(**{**inputs, "second_mask": np.zeros((2, 7), bool)})
-    assert np.isfinite(to_numpy(empty)).all()
+    assert_close(model.predict_on_batch(other), output)
+    empty = model.predict_on_batch({**inputs, "second_mask": np.zeros((2, 7), bool)})
+    assert np.isfinite(empty).all()
 
 
 def trilinear(kernel, x, y):
@@ -155,8 +155,8 @@ def test_bidaf_is_that_of_clark_and_gardner(tmp_path):
         "passage": passage, "question": question,
         "passage_mask": passage_mask, "question_mask": question_mask,
     }  # fmt: skip
-    check_layer(layer, inputs, tmp_path)
-    output = to_numpy(layer(**inputs))
+    model = check_layer(layer, inputs, tmp_path)
+    output = model.predict_on_batch(inputs)
 
     def dense(part, x, activate=True):
         kernel, bias = (to_numpy(w) for w in part.weights)
@@ -194,7 +194,7 @@ def test_bidaf_is_that_of_clark_and_gardner(tmp_path):
     noise = {"passage": np.where(passage_mask[..., None], passage, 9).astype("float32")}
     noise["question"] = np.where(question_mask[..., None], question, 9).astype("float32")
     real = np.repeat(passage_mask[:, None], 2, axis=1)
-    assert_close(to_numpy(layer(**{**inputs, **noise}))[real], output[real])
+    assert_close(model.predict_on_batch({**inputs, **noise})[real], output[real])
     alone = layer.self_attention(np.ones((1, 3, 6)), padding_mask=np.array([[True, False, False]]))
     assert (to_numpy(alone)[0, 0] == 0).all()
 

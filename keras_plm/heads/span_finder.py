@@ -36,7 +36,8 @@ class SpanFinder(Head):
         tokenizer: The encoder's; needed for `batches` and to predict.
         layers: A `LayerChoice`; without it the last layer is read.
         reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row; or
-            `readers.BiDAF`, which reads question and passage each by itself and scores both ends.
+            `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
+            what stands for no answer is then the passage's last.
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
