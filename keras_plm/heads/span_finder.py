@@ -113,7 +113,7 @@ class SpanFinder(Head):
                 "out. Received: `words`"
             )
         if pairs is None:
-            pairs = read_apart(tokenizer, reader)
+            pairs = _pairs_of(tokenizer, reader)
         if pairs not in (False, "words") or (pairs and reader is None):
             raise ValueError(
                 "`pairs` is False, or 'words' under a reader. "
@@ -329,7 +329,7 @@ class SpanFinder(Head):
         return {k: v for k, v in config.items() if k != "words"}
 
 
-def read_apart(tokenizer, reader):
+def _pairs_of(tokenizer, reader):
     """How question and passage are read: `"words"` if a reader has both from rows of their own."""
     apart = tokenizer is not None and not getattr(tokenizer, "joint_pairs", False)
     return "words" if apart and reader is not None else False
