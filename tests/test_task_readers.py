@@ -76,8 +76,9 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
     make, tokenizer = READ[kind]
     model, words = make(), word_vectors() if options else None
     train, dev = text_pairs(32), text_pairs(9, seed=1)
-    # Cut in a row of twelve, and the other text's premise once more.
-    dev += [Example("a b c d e f g h a b c", "no", pair="h g f e d c b"), train[0]]
+    dev += train[:1]
+    if kind == "bert":  # cut in a row of twelve; elsewhere one more shape to compile
+        dev.append(Example("a b c d e f g h a b c", "no", pair="h g f e d c b"))
     labels = LABELS
     if head is Regressor:
         train, dev = ([Example(e.text, float(e.label == "yes"), e.pair) for e in part]
