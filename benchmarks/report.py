@@ -78,6 +78,7 @@ def variant(fields):
         "penalty": "λ = {:g}",
         "mix_norm": "layers normalised",
         "feature_dropout": "feature dropout {:g}",
+        "character_filters": "{} character filters",
         "units": "{} units",
         "schedule": "{} rate",
         "layer_decay": "rates {:g} times per lower layer",

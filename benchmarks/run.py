@@ -24,7 +24,8 @@ from benchmarks.settings import policy, setting
 from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint
 from keras_plm.documents import join_sentences, part_sentences
-from keras_plm.features import choice_name
+from keras_plm.features import choice_name, fitting
+from keras_plm.heads import CRFTagger, Tagger
 from keras_plm.readouts import PLACES
 from keras_plm.resume import set_seed
 from keras_plm.transfer import (
@@ -43,19 +44,30 @@ METHODS = {
     "untrained": "a reader of the frozen encoder with random weights",
 }
 
+READER = "'linear' or 'bilstm'; of texts 'bcn', of pairs 'esim', of questions 'bidaf', of tagged "
+READER += "words 'bilstm_crf', behind an encoder"
+
 # Fields of a run that came after the first results.
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
 LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
-LATER += ("bias_correction", "document_tokens", "lora_rank")
+LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters")
+
+CRF = "bilstm_crf"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run is, but for its task, encoder and seed."""
+    """What a run is, but for its task, encoder and seed.
+
+    Reader "bilstm_crf" is the reader "bilstm" under a CRF, which in the library is another head: a
+    task has one head for all its runs, so that here the reader's name tells. The spelling of words
+    that Peters et al.'s tagger also reads is a setting of its own, `character_filters`: features
+    know much of it already, and whether it helps beside them is a question to ask of any reader.
+    """
 
     method: str = setting("fine_tune", f"one of {', '.join(METHODS)}")
     layers: str = setting("", "which layers are read (features, untrained); see `layers`")
-    reader: str = setting("linear", "'linear', 'bilstm' or, of texts, 'bcn', behind an encoder")
+    reader: str = setting("linear", READER)
     pool: str = setting("mean", "how a text's vectors are pooled for a linear reader")
     learning_rates: str = setting("1e-4,3e-4,1e-3,3e-3", "the grid, the same for every method")
     epochs: int = setting(10, "of each trial; the best on the choosing set is kept")
@@ -79,6 +91,9 @@ class Run:
     )
     bias_correction: bool = setting(False, "of a trained encoder's AdamW, as GPT was fine-tuned")
     lora_rank: int = setting(0, "of the matrices that alone learn beside attention's; 0 for none")
+    character_filters: int = setting(
+        0, "width of what a reader reads of each word's spelling; 0 is none, 128 AllenNLP's tagger"
+    )
     document_tokens: int = setting(
         0, "a tagger's sentences of one document together, up to so many tokens; 0 is each alone"
     )
@@ -113,6 +128,7 @@ class Run:
             ("mix_norm", self.mix_norm, mixes, by_mix),
             ("feature_dropout", self.feature_dropout, self.reads_features, by_features),
             ("words", self.words, of_words, by_reader),
+            ("character_filters", self.character_filters, of_words, by_reader),
             ("units", self.units, has_reader, "a reader, 'bilstm' say"),
             ("schedule", self.schedule != "linear", not self.reads_features, by_training),
             ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
@@ -191,6 +207,7 @@ class Run:
             parts += [f"words_{self.words_name}"] if self.words else []
         elif self.reader != "linear":
             parts.append(self.reader)
+        parts += [f"characters{self.character_filters}"] if self.character_filters else []
         parts += [f"units{self.units}"] if self.units else []
         parts += [self.schedule] if self.schedule != "linear" else []
         parts += [f"decay{self.layer_decay:g}"] if self.layer_decay != 1.0 else []
@@ -232,17 +249,30 @@ class Run:
             "dropout": self.dropout,
             "seed": seed,
         }
+        reader = "bilstm" if self.reader == CRF else self.reader
         if not self.reads_features:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction", "reader")
-            chosen = {name: getattr(self, name) for name in names}
+            names += ("bias_correction",)
+            chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
             count = None if self.n_transfer == "all" else int(self.n_transfer)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
             return FineTune(pool=pool, n_transfer=count, **more, **chosen, **common)
-        names = ("layers", "reader", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
-        chosen = {name: getattr(self, name) for name in names}
+        names = ("layers", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
+        names += ("character_filters",)
+        chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
         return FeatureBased(units=self.units or None, **chosen, **common)
+
+    def head(self, task):
+        """The head that solves a task under this reader."""
+        if self.reader != CRF:
+            return task.head
+        if task.head is not Tagger:
+            raise ValueError(
+                "A CRF chooses the tags of words; texts are read by 'bilstm', 'bcn' or 'esim', "
+                f"questions by 'bidaf'. Received: reader={CRF!r} on {task.name}"
+            )
+        return CRFTagger
 
 
 @dataclasses.dataclass
@@ -341,12 +371,13 @@ class Bench:
                 "`document_tokens` is of tasks that tag words. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
+        train, head = self.train_examples(run), run.head(self.task)
         if run.reads_features:
-            FeatureBased.check_head(self.task.head)
+            tokenizer = fitting(self.tokenizer, self.pretrained)
+            run.build(run.grid[0], seed).check(head, train, tokenizer, run.words or None)
         started = time.monotonic()
         forget_peak()
         set_seed(seed)
-        train = self.train_examples(run)
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
         for example in self.examples["test"]:
             self.task.head.target(example, labels)  # before anything is trained
@@ -475,12 +506,12 @@ class Bench:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
             readout, log = method.fit_reader(
-                self.task.head, stores, train, dev, labels, metric, told, words=beside
+                run.head(self.task), stores, train, dev, labels, metric, told, words=beside
             )
             return readout, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
             self._encoder(run, seed),
-            self.task.head,
+            run.head(self.task),
             self.tokenizer,
             train,
             dev,
@@ -497,11 +528,11 @@ class Bench:
         method = run.build(run.grid[0], seed)
         store = self._features(run, seed, examples)
         beside = self._words_beside(run, examples) if run.words else None
-        return method.predict(self.task.head, model, store, labels, beside)
+        return method.predict(run.head(self.task), model, store, labels, beside)
 
     def _features(self, run, seed, examples):
         """The features of some examples, read once for all choices of layers."""
-        pool = run.build(run.grid[0], seed).store_pool(self.task.head)
+        pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
         key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
         if key not in self._stores:
             encoder = self._encoder(run, seed)

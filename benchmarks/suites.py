@@ -15,6 +15,7 @@ from benchmarks import (
     language_models,
     report_seq2seq,
     samples,
+    transfer,
     vectors,
     zero_shot,
 )
@@ -235,6 +236,14 @@ SUITES = {
         bert_tasks.SCALES,
         "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
         cells=bert_tasks.cells_of,
+        flags=_GPT["flags"],
+    ),
+    "transfer": Suite(
+        transfer.markdown,
+        lambda results: {},
+        transfer.SCALES,
+        "Peters, Ruder and Smith 2019; Devlin et al. 2018, section 5.3; Peters et al. 2018",
+        cells=transfer.cells_of,
         flags=_GPT["flags"],
     ),
     **{

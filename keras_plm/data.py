@@ -8,7 +8,9 @@ import keras
 import numpy as np
 
 from keras_plm.batching import Batches, class_weights
+from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
+from keras_plm.two_texts import TextPlaces, spans_in, words_in
 
 
 def batches(
@@ -21,6 +23,8 @@ def batches(
     word_tokenizer=None,
     joint_pairs=None,
     both_orders=False,
+    spelled=False,
+    text_places=False,
     scores=False,
     max_length=None,
     training=True,
@@ -41,9 +45,14 @@ def batches(
             padding; by default where examples are lists of words.
         word_tokenizer: A `Words`: `x` also holds `vector_ids` (B, T), the id in its vocabulary of
             each word, 0 at padding.
-        joint_pairs: If False, the two texts of an example are packed apart, and every array of `x`
-            is (B, 2, T, ...); by default as the tokenizer does it.
+        joint_pairs: If False, the two texts of an example are packed apart, and every array of a
+            model's inputs is (B, 2, T, ...); by default as the tokenizer does it. Words of the
+            second text are then counted from T on in `word_positions`.
         both_orders: If True, pairs are packed in both orders, and every array is (B, 2, T).
+        spelled: If True, `x` also holds `spellings` (B, T, C), the characters of each word, see
+            `tokenizers.characters.spell`.
+        text_places: If True, `x` also holds `first_positions` and `second_positions`, which words
+            are those of each of two texts, see `two_texts.TextPlaces`.
         scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
             range, 0 to 1.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
@@ -76,6 +85,8 @@ def batches(
             joint_pairs,
             both_orders,
             scores,
+            spelled,
+            text_places,
         )
     made = Batches(
         source.lengths,
@@ -144,6 +155,7 @@ class PackedExamples:
         lengths: (rows,) tokens of each row, of the longest of several.
         examples_of: (rows,) the example each row came from.
         words: (rows,) number of words of each row; `None` unless asked for or given.
+        words_of_texts: (rows, 2) those of the first and of the second text.
         cut: Tokens that were cut away for `max_length`.
     """
 
@@ -158,6 +170,8 @@ class PackedExamples:
         joint_pairs=None,
         both_orders=False,
         scores=False,
+        spelled=False,
+        text_places=False,
     ):
         if isinstance(examples, str):
             raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
@@ -182,12 +196,11 @@ class PackedExamples:
             texts, self.examples_of, first_words = self._windows(texts, max_length)
         if joint_pairs is None:
             joint_pairs = getattr(tokenizer, "joint_pairs", True)
-        several = choices is not None or (pairs is not None and (both_orders or not joint_pairs))
-        if several and words:
-            what = "pairs of texts" if choices is None else "choices"
+        if words and (choices is not None or (pairs is not None and both_orders)):
+            what = "pairs of texts in both orders" if choices is None else "choices"
             raise ValueError(
-                "Words are read one by one in a text, or in two texts that the tokenizer puts in "
-                f"one row. Received: {what} for {type(tokenizer).__name__}"
+                "Words are read one by one in a text, or in the two texts of a pair. "
+                f"Received: {what} for {type(tokenizer).__name__}"
             )
         if choices is not None and not getattr(tokenizer, "joint_pairs", True):
             raise ValueError(
@@ -195,7 +208,10 @@ class PackedExamples:
                 f"in one. Received: {type(tokenizer).__name__}"
             )
         if pairs is not None and not joint_pairs:
-            self.parts = [tokenizer.encode(part, None, max_length) for part in (texts, pairs)]
+            self.parts = [
+                tokenizer.encode(part, None, max_length, return_offsets=bool(words))
+                for part in (texts, pairs)
+            ]
         else:
             self.parts = encode_parts(
                 tokenizer, texts, pairs, max_length, words, both_orders and pairs, choices
@@ -212,6 +228,12 @@ class PackedExamples:
             # As lists of one word, so that none is split again.
             found = word_tokenizer.encode([[word] for word in self.spelled()])
             self._vector_ids = found.token_ids
+        self._spellings = Spelled(self.spelled()) if spelled else None
+        self._places = None
+        if text_places:
+            counts = self.words_of_texts
+            begins = np.cumsum(counts, axis=1) - counts
+            self._places = TextPlaces(self.lengths, begins, counts)
 
         found = [getattr(example, "label", None) for example in examples]
         self.targets = None
@@ -256,24 +278,29 @@ class PackedExamples:
 
     def _find_words(self):
         """Positions of the first token of each word, flat, with the starts of the rows."""
-        flat, _, row, _, _ = _word_runs(self.encoded)
-        self.words = np.bincount(row, minlength=len(self.encoded))
-        self._word_positions = (flat - self.encoded.starts[row]).astype(np.int32)
+        first, rows, second, ids = words_in(self.parts)
+        count = len(self.encoded)
+        self.words_of_texts = np.bincount(2 * rows + second, minlength=2 * count).reshape(count, 2)
+        self.words = self.words_of_texts.sum(axis=1)
+        self._word_positions = first.astype(np.int32)
+        self._word_parts = second if len(self.parts) > 1 else 0 * second
         self._word_starts = np.concatenate([[0], np.cumsum(self.words)])
+        self._word_names = rows, second, ids
 
     def spelled(self):
         """The words as the texts write them, all rows one after another; whole where cut."""
-        _, _, rows, second, ids = _word_runs(self.encoded)
-        spans, whole = {}, self.encoded
+        names = [name.tolist() for name in self._word_names]
+        spans = {}
         if any(isinstance(text, str) for text in (*self._texts[:1], *(self._pairs or ())[:1])):
+            whole = self.parts
             if self.cut:
-                whole = self.tokenizer.encode(self._texts, self._pairs, return_offsets=True)
-            first, last, *names = _word_runs(whole)
-            begins, ends = whole.offsets[first, 0].tolist(), whole.offsets[last, 1].tolist()
-            names = zip(*(name.tolist() for name in names), strict=True)
-            spans = dict(zip(names, zip(begins, ends, strict=True), strict=True))
+                of_parts = [(self._texts, self._pairs)]
+                if len(whole) > 1:
+                    of_parts = [(self._texts, None), (self._pairs, None)]
+                whole = [self.tokenizer.encode(*part, return_offsets=True) for part in of_parts]
+            spans = spans_in(whole)
         words = []
-        for name in zip(rows.tolist(), second.tolist(), ids.tolist(), strict=True):
+        for name in zip(*names, strict=True):
             row, of_pair, word = name
             text = (self._pairs if of_pair else self._texts)[row]
             if isinstance(text, str):
@@ -289,12 +316,16 @@ class PackedExamples:
             parts = [x, *others]
             x = {name: np.stack([p[name] for p in parts], axis=1) for name in x}  # (B, P, T, ...)
         if self.words is not None:
-            positions = [self.word_positions(row) for row in rows]
-            x["word_positions"] = stack_padded(positions, length, -1)
-        if self._vector_ids is not None:
-            starts = self._word_starts
-            ids = [self._vector_ids[starts[row] : starts[row + 1]] for row in rows]
-            x["vector_ids"] = stack_padded(ids, length)
+            slices = [slice(*self._word_starts[row : row + 2]) for row in rows]
+            room = length * len(self.parts)
+            positions = [self._word_positions[s] + length * self._word_parts[s] for s in slices]
+            x["word_positions"] = stack_padded(positions, room, -1).astype("int32")
+            if self._vector_ids is not None:
+                x["vector_ids"] = stack_padded([self._vector_ids[s] for s in slices], room)
+            if self._spellings is not None:
+                x["spellings"] = stack_padded([self._spellings[s] for s in slices], room)
+            if self._places is not None:
+                x.update(self._places.arrays(rows, length))
         if self.targets is None:
             return x, None, None
         if not self.tags:
@@ -304,7 +335,7 @@ class PackedExamples:
         return x, y, weights
 
     def word_positions(self, row):
-        """Where each word of a row begins."""
+        """Where each word of a row begins, in its text where two are packed apart."""
         return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
 
 
@@ -319,18 +350,6 @@ def _all_or_none(examples, name, called):
             f"Received: example {found.index(None)} without"
         )
     return found
-
-
-def _word_runs(encoded):
-    """First and last token of each word, flat; its row, whether it is a pair's, its word id."""
-    ids = encoded.word_ids
-    row = np.repeat(np.arange(len(encoded)), encoded.lengths)
-    name = np.stack([row, encoded.segment_ids, ids])
-    new = np.ones(len(ids) + 1, dtype=bool)
-    new[1:-1] = (name[:, 1:] != name[:, :-1]).any(axis=0)
-    first = np.flatnonzero(new[:-1] & (ids >= 0))
-    last = np.flatnonzero(new[1:] & (ids >= 0))
-    return first, last, row[first], encoded.segment_ids[first], ids[first]
 
 
 def words_of(examples, tokenizer, max_length=None):

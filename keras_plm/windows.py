@@ -1,11 +1,14 @@
 """Questions and their passages as rows: long passages in windows that overlap.
 
-Shapes: N questions, R rows (windows), T tokens of a row.
+Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
 """
+
+import functools
 
 import numpy as np
 
 from keras_plm.batching import Batches
+from keras_plm.two_texts import TextPlaces
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
@@ -23,6 +26,10 @@ class Windows:
     Differs from it: windows go on by half of their room where that is less than `stride`, so that
     they always overlap; questions are never cut; an answer's tokens are found by their offsets.
 
+    With `apart=True` an encoder reads question and window each by itself. A row of vectors is then
+    made of theirs, the question's first, without what the tokenizer puts around a text; behind them
+    is a vector of zeros that stands for no answer.
+
     Args:
         examples: A list of `Example(question, answers, pair=passage, starts=starts)`; to predict,
             without answers. Of several answers the first is learned, as in the original.
@@ -30,13 +37,16 @@ class Windows:
             behind it, as GPT's `_classify_`.
         max_length: Longest row T.
         stride: Tokens between the beginnings of windows.
+        apart: Whether question and passage are read apart, as by ELMo.
 
     Attributes:
         examples_of: (R,) the question of each row, ascending.
         lengths: (R,) tokens of each row.
         begins, counts: (R,) the first token of the passage that is in each row, and their number.
         first: (R,) where in the row the passage's tokens begin.
-        null: (R,) where in the row the special token is that stands for no answer.
+        null: (R,) where in the row stands what means no answer, a special token.
+        places: `TextPlaces` of question and passage; what means no answer is read as the passage's
+            last.
         targets: (R, 2) where the answer begins and ends in each row, both `null` where it does not
             stand in it whole; `None` without answers.
 
@@ -46,7 +56,7 @@ class Windows:
             or the tokenizer puts no two texts in one row.
     """
 
-    def __init__(self, examples, tokenizer, max_length=MAX_LENGTH, stride=STRIDE):
+    def __init__(self, examples, tokenizer, max_length=MAX_LENGTH, stride=STRIDE, apart=False):
         examples = list(examples) if not isinstance(examples, str) else examples
         if not examples or isinstance(examples, str):
             raise ValueError(
@@ -55,10 +65,12 @@ class Windows:
             )
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
-        check_joint(tokenizer)
+        if not apart:
+            check_joint(tokenizer)
         if stride < 1:
             raise ValueError(f"`stride` must be 1 token or more. Received: stride={stride}")
         self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
+        self.apart = apart
         self.passages = [_passage_of(example, i) for i, example in enumerate(examples)]
         questions = _unique([example.text for example in examples])
         passages = _unique(self.passages)
@@ -69,7 +81,8 @@ class Windows:
 
         asked = self._questions.lengths[question_of]  # (N,)
         total = self._passages.lengths[self._passage_of]
-        special = tokenizer.num_special(paired=True)
+        # Apart, each text must have room for its own special tokens too.
+        special = 1 + tokenizer.num_special() if apart else tokenizer.num_special(paired=True)
         room = max_length - special - asked
         for wrong, rule in (
             (room < 1, f"A row of max_length={max_length} tokens must have room for the passage "
@@ -91,9 +104,16 @@ class Windows:
         self.counts = np.minimum(room[self.examples_of], total[self.examples_of] - self.begins)
         self._asked = question_of[self.examples_of]
         self._read = self._passage_of[self.examples_of]
-        self.lengths = asked[self.examples_of] + self.counts + special
-        self.first = self.lengths - self.counts - tokenizer.framed[1]
-        self.null = np.zeros_like(self.first) if tokenizer.has_cls else self.lengths - 1
+        self.asked = asked[self.examples_of]
+        behind = 1 if apart else int(tokenizer.framed[1])
+        self.lengths = self.asked + self.counts + (1 if apart else special)
+        self.first = self.lengths - self.counts - behind
+        at_begin = tokenizer.has_cls and not apart
+        self.null = np.zeros_like(self.first) if at_begin else self.lengths - 1
+        begins = np.stack([0 * self.first if apart else 0 * self.first + tokenizer.framed[0],
+                           self.first], axis=1)  # fmt: skip
+        counts = np.stack([self.asked, self.counts], axis=1)
+        self.places = TextPlaces(self.lengths, begins, counts, last=self.null)
         # How many windows behind a window still share tokens with it.
         self._reach = int(np.where(windows > 1, -(-room // step) - 1, 0).max())
         self.targets = self._find(examples)
@@ -136,22 +156,61 @@ class Windows:
         inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
         return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
 
-    def collate(self, rows, length, rng, epoch):
+    def collate(self, rows, length, rng, epoch, text_places=False):
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
-        x = self.tokenizer.arrays(self.tokenizer.join(asked, read), length=length)
+        join, arrays = self.tokenizer.join, self.tokenizer.arrays
+        if self.apart:
+            x, second = (arrays(join(texts), length=length) for texts in (asked, read))
+            x = {name: np.stack([x[name], second[name]], axis=1) for name in x}  # (B, 2, T, ...)
+            x["word_positions"] = self._word_positions(rows, length)
+        else:
+            x = arrays(join(asked, read), length=length)
+        if text_places:
+            x.update(self.places.arrays(rows, length))
         x["answer_mask"] = self.answer_mask(rows, length)
         if self.targets is None:
             return x, None, None
         return x, self.targets[rows].astype("int32"), np.ones((len(rows), 2), "float32")
 
-    def batches(self, training=True, batch_size=None, tokens_per_batch=None, **options):
-        """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets."""
+    def _word_positions(self, rows, length):
+        """(B, T) which of a row's 2 T vectors, T of each text, are its tokens'; -1 at others."""
+        begin, place = int(self.tokenizer.framed[0]), np.arange(length)
+        in_passage = place - self.first[rows][:, None]
+        at = np.where(in_passage < 0, begin + place, length + begin + in_passage)
+        return np.where(in_passage < self.counts[rows][:, None], at, -1).astype("int32")
+
+    def texts(self):
+        """Each question and each window of a passage once, for encoders that read them apart.
+
+        Returns:
+            `(sources, of_rows)`: two `TextRows`, of questions and of passages, and (R, 2) which of
+            both, counted on, are a row's.
+        """
+        read = np.stack([self._read, self.begins, self.counts], axis=1)
+        windows, numbers = np.unique(read, axis=0, return_inverse=True)
+        parts = self._questions, self._passages.part(*windows.T)
+        behind = len(self._questions.lengths)
+        of_rows = np.stack([self._asked, behind + numbers.reshape(-1)], axis=1)
+        return [TextRows(self.tokenizer, part) for part in parts], of_rows
+
+    def batches(
+        self,
+        training=True,
+        batch_size=None,
+        tokens_per_batch=None,
+        text_places=False,
+        **options,
+    ):
+        """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets.
+
+        With `text_places` `x` also tells where question and passage are, see `places`.
+        """
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
         made = Batches(
             self.lengths,
-            self.collate,
+            functools.partial(self.collate, text_places=text_places),
             training=training,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
@@ -205,6 +264,22 @@ class Windows:
         return np.stack([offsets[starts + first, 0], offsets[starts + last, 1]])
 
 
+class TextRows:
+    """Texts that are each a row, as rows of an encoder; their words are their tokens."""
+
+    def __init__(self, tokenizer, pieces):
+        self.tokenizer, self.pieces = tokenizer, pieces
+        self.words = pieces.lengths
+        self.lengths = pieces.lengths + tokenizer.num_special()
+
+    def collate(self, rows, length, rng, epoch):
+        x = self.tokenizer.arrays(self.tokenizer.join(self.pieces.part(rows)), length=length)
+        place = np.arange(length)
+        at = place + self.tokenizer.framed[0]
+        x["word_positions"] = np.where(place < self.words[rows][:, None], at, -1)
+        return x, None, None
+
+
 def _unique(texts):
     """Each text that occurs -> its number."""
     return {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -232,7 +307,7 @@ def check_joint(tokenizer):
         raise ValueError(
             "Question and passage are read in one row: use an encoder whose tokenizer puts two "
             "texts in one, as `WordPiece`, or GPT's `BytePair` with its special tokens, which a "
-            "GPT knows when it was fine-tuned. "
+            "GPT knows when it was fine-tuned; or a reader of both, 'bidaf' or 'bilstm'. "
             f"Received: {type(tokenizer).__name__}, which packs one text in a row"
         )
     if not (tokenizer.has_cls or tokenizer.framed[1]):

@@ -289,8 +289,42 @@ def test_two_texts_that_are_packed_apart(tokenizer):
             assert (got[: len(wanted)] == wanted).all() and not got[len(wanted) :].any()
     cut = PackedExamples(examples, tokenizer, ["x", "y"], max_length=4)
     assert cut.lengths.max() == 4 and cut.cut == sum(max(n - 4, 0) for n in lengths)
-    with pytest.raises(ValueError, match="read one by one.*pairs of texts for"):
-        PackedExamples(examples, tokenizer, ["x", "y"], words=True)
+    with pytest.raises(ValueError, match="read one by one.*pairs of texts in both orders for"):
+        PackedExamples(examples, tokenizer, ["x", "y"], words=True, both_orders=True)
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, WORDS, Characters()], ids=["bert", "w", "elmo"])
+@pytest.mark.parametrize("max_length", [None, 7])
+def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
+    texts = [("a b c a a", "b"), ("c", "a b c a b c a"), ("a b", "c a")]
+    examples = [Example(first, "x", pair=second) for first, second in texts]
+    source = PackedExamples(
+        examples, tokenizer, ["x"], max_length, words=True, spelled=True, text_places=True
+    )
+    x, _, _ = source.collate(np.array([2, 0, 1]), 11, None, 0)
+    assert x["first_positions"].shape == x["second_positions"].shape == (3, 8)
+    words = source.spelled()
+    for row, example in enumerate((2, 0, 1)):
+        begin, end = source._word_starts[example : example + 2]
+        positions = x["word_positions"][row][: end - begin]
+        assert (x["word_positions"][row][end - begin :] == -1).all()
+        for text, name in enumerate(("first_positions", "second_positions")):
+            places = x[name][row][x[name][row] >= 0]
+            of_text = [words[begin + place] for place in places]
+            assert of_text == texts[example][text].split()[: len(of_text)] and of_text
+            assert len(of_text) == source.words_of_texts[example, text]
+            assert (x["spellings"][row, places, 1] == [ord(word) + 1 for word in of_text]).all()
+            if tokenizer is TOKENIZER:
+                ids = x["token_ids"][row][positions[places]]
+            else:  # of both texts, one behind the other
+                name = "token_ids" if tokenizer is WORDS else "character_ids"
+                flat = x[name][row].reshape(2 * 11, *x[name].shape[3:])
+                ids = flat[positions[places]]
+            wanted = tokenizer.pack([of_text])
+            wanted = wanted["character_ids" if "character_ids" in wanted else "token_ids"][0]
+            framed = tokenizer.framed
+            wanted = wanted[int(framed[0]) : len(wanted) - int(framed[1])]
+            assert (ids[..., : wanted.shape[-1]] == wanted).all()
 
 
 def test_tagged_words_go_in_windows_and_none_is_lost():

@@ -31,7 +31,7 @@ FAST = {"learning_rate": 1e-2, "epochs": 2, "batch_size": 16, "dropout": 0.0}
 
 
 def gpt(count=TOKENIZER.text_size, **options):
-    model = GPT(count, **SIZE, **{"max_sequence_length": 24, "dropout": 0.0, **options})
+    model = GPT(count, **{**SIZE, "max_sequence_length": 24, "dropout": 0.0, **options})
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) * 0.3 for w in model.get_weights()])
     return model

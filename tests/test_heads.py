@@ -26,7 +26,7 @@ TAGS = ["O", "B-A", "I-A"]
 
 def encoder(**options):
     size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
-    return BERT(len(TOKENIZER), **size, **{"max_sequence_length": 12, **options})
+    return BERT(len(TOKENIZER), **{**size, "max_sequence_length": 12, **options})
 
 
 def texts(count=64, seed=0):

@@ -13,13 +13,13 @@ ROOT = Path(__file__).parent.parent
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
     ["layers"],
-    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans"],
+    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans", "two_texts"],
     ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
-    ["data", "vector_files", "readouts", "readers", "self_attention", "squad", "windows"],
-    ["stream_files"],
+    ["data", "vector_files", "readers", "self_attention", "squad", "windows"],
+    ["stream_files", "readouts"],
     ["streams"],
     ["heads", "features", "resume", "cloning", "lora"],
-    ["models"],
+    ["models", "extraction"],
     ["pretraining"],
     ["bert_formats"],
     ["elmo_files", "gpt_files", "bert_files", "hub"],

@@ -238,8 +238,9 @@ class TestFineTuningOfAnELMo:
         assert fitted.pairs and len(fitted.predict(dev)) == 16
         assert not method.fit(model, Classifier, WORDS, texts(16)).pairs
         assert not method.fit(encoder(), Classifier, TOKENIZER, text_pairs(16)).pairs
-        with pytest.raises(ValueError, match="are pooled: give a `pool`.*pool=None"):
-            extract_features(model, WORDS, dev)
+        found = extract_features(model, WORDS, dev)
+        alone = [extract_features(model, WORDS, [e.text, e.pair]) for e in dev]
+        assert_close(found, [np.concatenate(both) for both in alone], atol=0)
         with pytest.raises(ValueError, match="`FineTune`.*pairs of texts for Words"):
             FeatureBased(**FAST, reader="bilstm").fit(model, Classifier, WORDS, text_pairs(16))
 
@@ -436,7 +437,7 @@ class TestFeatureExtractor:
 
 
 def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="one of linear, bilstm, bcn"):
+    with pytest.raises(ValueError, match="one of linear, bilstm, bcn, esim, bidaf"):
         FeatureBased(reader="lstm")
     with pytest.raises(ValueError, match="`pool` must be"):
         FeatureBased(pool="sum")

@@ -6,7 +6,7 @@ logits. Fine-tuning trains both; feature-based transfer trains the readout on st
 """
 
 from keras_plm.heads.classifier import Classifier
-from keras_plm.heads.head import Frozen
+from keras_plm.heads.encoded import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
 from keras_plm.heads.span_finder import SpanFinder, no_answer_odds

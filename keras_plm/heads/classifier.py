@@ -4,12 +4,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.heads.head import Head, chosen_pool, softmax
+from keras_plm.heads.encoded import chosen_pool
+from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import Pooling
 from keras_plm.readers import BiAttention
+from keras_plm.readers.reading import texts_of
 from keras_plm.readouts import Combine, Readout
 
-PAIRS = (False, True, "pooled", "both_orders")
+PAIRS = (False, True, "pooled", "both_orders", "words")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -33,8 +35,9 @@ class Classifier(Head):
             `_classify_`; else `"mean"`; with `pairs=True` `"max"`, and never the encoder's own.
             Without meaning under a reader, which sees words.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs its
-            `pooling()` pools, by default to their maximum; without it the features go straight to
-            the output layer.
+            `pooling()` pools, by default to their maximum; or of pairs one as `readers.ESIM`, from
+            the words of both to one vector. Without it the features go straight to the output
+            layer.
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
@@ -48,12 +51,15 @@ class Classifier(Head):
             pooling of each text, and the output layer over both (Peters et al. 2019, arXiv
             1903.05987, section 3). If `"pooled"`, each is read apart and pooled, to u and v, and
             the output layer reads u, v, |u - v| and u v (Conneau et al. 2017, arXiv 1705.02364,
-            section 3.1): for frozen vectors.
+            section 3.1): for frozen vectors. If `"words"`, each is read apart, and a reader of two
+            texts, `readers.ESIM`, reads the words of both.
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
-            `vector_ids` (B, W), their ids in its vocabulary. With `pairs` other than False the
-            encoder's inputs have a second axis of 2, (B, 2, T).
+            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters` `spellings`
+            (B, W, C), their characters; under a reader of two texts `first_positions` (B, T) and
+            `second_positions` (B, S), which of the W are each text's. With `pairs` other than False
+            the encoder's inputs have a second axis of 2, (B, 2, T).
 
     Returns:
         (B, K) logits.
@@ -82,6 +88,11 @@ class Classifier(Head):
     ):
         if pairs not in PAIRS:
             raise ValueError(f"`pairs` must be one of {PAIRS}. Received: {pairs!r}")
+        if pairs == "words" and texts_of(reader) is None:
+            raise ValueError(
+                "Words of two texts that are read apart need a reader of two texts, `readers.ESIM`."
+                f" Received: pairs='words', reader={reader}"
+            )
         pool = chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=pairs is not True)
         read_pool = pool if reader is None else None
         super().__init__(
@@ -120,6 +131,8 @@ class Classifier(Head):
     @staticmethod
     def before_output(x, mask, reader, pairs=False):
         """One vector of an example: as the reader pools, or what was pooled before."""
+        if texts_of(reader) is not None:
+            return x
         if reader is not None:
             pooling = reader.pooling() if hasattr(reader, "pooling") else Pooling("max", name="max")
             return pooling(x, padding_mask=mask)

@@ -13,78 +13,24 @@ from keras_plm.batching import Batches, FitsBatches, check_vocabulary, run_on
 from keras_plm.data import (
     Unlabelled,
     batches,
-    check_first,
     check_stateless,
     check_word_vectors,
     label_ids,
     label_names,
     share_of_range,
 )
-from keras_plm.layers import POOLINGS, Dropout, LayerChoice, Pooling
+from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
+from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
+from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class Frozen(keras.layers.Layer):
-    """An encoder that neither learns nor drops, whatever the model around it does.
-
-    `trainable = False` alone is not enough: inside a functional model Keras passes the outer
-    model's `training` on, and a frozen encoder's dropout would stay at work.
-
-    Args:
-        encoder: Any encoder.
-
-    Call arguments:
-        inputs: The encoder's inputs.
-
-    Returns:
-        The encoder's outputs, without gradient.
-    """
-
-    def __init__(self, encoder, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
-        self.encoder.trainable = False
-
-    def call(self, inputs):
-        outputs = self.encoder(inputs, training=False)
-        return keras.tree.map_structure(ops.stop_gradient, outputs)
-
-    def compute_output_spec(self, inputs):
-        return self.encoder.compute_output_spec(inputs)
-
-    def get_config(self):
-        config = keras.saving.serialize_keras_object(self.encoder)
-        return {**super().get_config(), "encoder": config}
-
-    @classmethod
-    def from_config(cls, config):
-        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"))
-        return cls(encoder, **config)
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class FirstTokens(keras.layers.Layer):
-    """Vectors of each word's first token, of one or more layers.
-
-    Call arguments:
-        layers: A list of n tensors (B, T, D).
-        word_positions: (B, W), the first token of each word, -1 at padding.
-
-    Returns:
-        (B, W, n, D).
-    """
-
-    def call(self, layers, word_positions):
-        stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
-        positions = ops.maximum(word_positions, 0)[..., None, None]
-        return ops.take_along_axis(stacked, positions, axis=1)
+from keras_plm.two_texts import PLACES as TEXT_PLACES
 
 
 class Head(FitsBatches, keras.Model):
     """What all heads share; see `Classifier`.
 
     Attributes:
+        kind: What it solves, of `keras_plm.readers`: "texts", "words" or "answers".
         per_word: Whether each word has an output, and a label.
         per_token: Whether each token of a row has an output: of a question with its passage.
         scores: Whether labels are numbers, of which the lowest and highest stand for all.
@@ -94,6 +40,7 @@ class Head(FitsBatches, keras.Model):
             (B P, T, D), for objectives beside the head's.
     """
 
+    kind = "texts"
     per_word = False
     per_token = False
     scores = False
@@ -127,6 +74,7 @@ class Head(FitsBatches, keras.Model):
             )
         placement = placement or Placement()
         placement.check(reader, words)
+        check_serves(reader, type(self))
         if words is not None:
             check_word_vectors(words)
         if readout is not None and ("words" in readout.input) != (words is not None):
@@ -135,15 +83,16 @@ class Head(FitsBatches, keras.Model):
                 f"for them. Received: {'no ' if words is None else ''}`words`, "
                 f"a readout of {', '.join(sorted(readout.input))}"
             )
-        if pairs and (reader is not None or words is not None):
+        if pairs and pairs != "words" and (reader is not None or words is not None):
             raise ValueError(
                 "Two texts that are not one row meet without a reader or word vectors: leave both "
-                f"out. Received: pairs={pairs}, reader={reader}, words={words}"
+                "out, or choose pairs='words' under a reader of two texts. "
+                f"Received: pairs={pairs}, reader={reader}, words={words}"
             )
         rows = 2 if pairs else rows
         inputs, texts = dict(encoder.input), dict(encoder.input)
         if rows > 1:
-            inputs, texts = _flat_rows(encoder, rows)
+            inputs, texts = flat_rows(encoder, rows)
         outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(texts)
         every = outputs["layers"]
         chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
@@ -156,12 +105,14 @@ class Head(FitsBatches, keras.Model):
                 readout = self.build_pair_readout(
                     features.shape[3:], len(labels), layers, pool, dropout
                 )
-        elif self.per_token:
+        elif self.per_token and not pairs:
             features = ops.stack(chosen, axis=2)  # (B, T, n, D)
             mask = texts["padding_mask"]
         elif pool is None:
             positions = keras.Input((None,), dtype="int32", name="word_positions")
             inputs["word_positions"] = positions
+            if pairs:  # the second text's vectors behind the first's, (B, 2 T, D)
+                chosen = [ops.concatenate(ops.split(x, 2, axis=0), axis=1) for x in chosen]
             features = FirstTokens(name="first_tokens")(chosen, positions)  # (B, W, n, D)
             mask = positions >= 0
         else:
@@ -173,19 +124,23 @@ class Head(FitsBatches, keras.Model):
             features = ops.stack(vectors, axis=1)  # (B P, n, D)
             features = ops.stack(ops.split(features, rows, axis=0), axis=1)  # (B, P, n, D)
             mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
-        more = self.more_inputs()
+        more = self.more_inputs(reader, placement)
         inputs.update(more)
-        read = {"features": features, "padding_mask": mask, **more}
+        if self.per_token and pairs:
+            # Zeros stand for no answer, as in a `FeatureStore`.
+            features = features * ops.cast(mask, features.dtype)[..., None, None]
+            mask = ops.logical_or(mask, more["answer_mask"])
+        read_of = {"features": features, "padding_mask": mask, **more}
         if words is not None:
             inputs["vector_ids"] = keras.Input((None,), dtype="int32", name="vector_ids")
             asked = {"token_ids": inputs["vector_ids"], "padding_mask": mask}
-            read["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
+            read_of["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
         if readout is None:
             width = None if words is None else words.hidden_dim
             readout = self.build_readout(
                 features.shape[2:], len(labels), layers, reader, dropout, placement, width, pairs
             )
-        logits = readout(read)
+        logits = readout(read_of)
         super().__init__(inputs, logits, name=name)
         self.readout = readout
         self.encoder = encoder
@@ -226,21 +181,28 @@ class Head(FitsBatches, keras.Model):
             pairs: As in `Classifier`, but for True.
 
         Returns:
-            A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W) and, if asked for, `words`
-            (B, W, D').
+            A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W), and what is asked for of
+            `words` (B, W, D'), `spellings` (B, W, C), and `first_positions` and `second_positions`.
 
         Raises:
             ValueError: If the placement needs a reader or word vectors that are not there.
         """
         placement = placement or Placement()
         placement.check(reader, words)
+        check_serves(reader, cls)
         features = keras.Input((None, *shape), name="features")
         mask = keras.Input((None,), dtype="bool", name="padding_mask")
-        inputs = {"features": features, "padding_mask": mask, **cls.more_inputs()}
+        more = cls.more_inputs(reader, placement)
+        inputs = {"features": features, "padding_mask": mask, **more}
         vectors = []
         if words is not None:
             inputs["words"] = keras.Input((None, words), name="words")
             vectors.append(inputs["words"])
+        if placement.character_filters:
+            # Sizes: AllenNLP's tagger.
+            count = placement.character_filters
+            spelling = CharacterEncoder(count, [[3, count]], num_highway=0, name="spelling")
+            vectors.append(spelling(inputs["spellings"]))
 
         def combined(place):
             combine = Combine(
@@ -258,17 +220,22 @@ class Head(FitsBatches, keras.Model):
             vectors.append(combined("input"))
         x = ops.concatenate(vectors, axis=-1) if vectors[1:] else vectors[0]
         if reader is not None:
-            x = reader(x, padding_mask=mask)
+            x = read(reader, x, mask, inputs)
         if placement.place != "input":
             x = ops.concatenate([x, combined("output")], axis=-1)
         x = cls.before_output(x, mask, reader, pairs)
-        logits = cls.masked(cls.output_of(x, num_labels, dropout), inputs)
+        logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
         return Readout(inputs, logits, name="readout")
 
-    @staticmethod
-    def more_inputs():
+    @classmethod
+    def more_inputs(cls, reader, placement):
         """Inputs of head and readout beside the encoder's and the features."""
-        return {}
+        inputs = {}
+        if texts_of(reader) is not None:
+            inputs |= {name: keras.Input((None,), dtype="int32", name=name) for name in TEXT_PLACES}
+        if placement.character_filters:
+            inputs["spellings"] = keras.Input((None, None), dtype="int32", name="spellings")
+        return inputs
 
     @staticmethod
     def masked(logits, inputs):
@@ -276,7 +243,7 @@ class Head(FitsBatches, keras.Model):
         return logits
 
     @staticmethod
-    def output_of(x, num_labels, dropout):
+    def output_of(x, num_labels, dropout, reader=None, inputs=None):
         """Logits of what the output layer reads."""
         x = Dropout(dropout, name="dropout")(x)
         return keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
@@ -434,22 +401,25 @@ class Head(FitsBatches, keras.Model):
             word_tokenizer=self._word_tokenizer,
             joint_pairs=self.pairs in (False, "both_orders"),
             both_orders=self.pairs == "both_orders",
+            spelled="spellings" in self.input,
+            text_places=texts_of(self.reader) is not None,
             scores=self.scores,
             **options,
         )
 
     def _check_pairs(self, examples):
         paired = [getattr(example, "pair", None) is not None for example in examples]
-        if self.pairs and not all(paired):
+        if (self.pairs or texts_of(self.reader)) and not all(paired):
+            what = f"with `pairs={self.pairs!r}`" if self.pairs else "under a reader of two texts"
             raise ValueError(
-                f"A head with `pairs={self.pairs!r}` reads two texts at a time: give it "
+                f"A head {what} reads two texts at a time: give it "
                 "`Example(text, label, pair)`, or to `predict` texts and `pairs`. "
                 f"Received: example {paired.index(False)} without a pair"
             )
         if not (self.pairs or getattr(self.tokenizer, "joint_pairs", True)) and any(paired):
             raise ValueError(
                 f"`{type(self.tokenizer).__name__}` puts no two texts in one row: build the head "
-                "with `pairs=True`, which reads them apart. "
+                "with `pairs=True`, which reads them apart, or under a reader with 'words'. "
                 f"Received: example {paired.index(True)} with a pair, pairs=False"
             )
 
@@ -494,42 +464,6 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
-
-
-def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
-    """How texts are pooled: as asked, or the way that suits the encoder.
-
-    Args:
-        pool: What is asked for, or `None`.
-        joint: Whether a row is all that an output is of, so that the encoder's own way can be had.
-
-    Raises:
-        ValueError: If there is no such pooling here.
-    """
-    own = "pooled" in encoder.output and layers is None and joint
-    if pool is None:
-        pool = "mean" if joint else "max"
-        if joint and layers is None and not frozen:
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own else "last" if causal else "mean"
-    allowed = ("pooled", *POOLINGS) if own else POOLINGS
-    if pool not in allowed:
-        raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
-    check_first(pool, tokenizer)
-    return pool
-
-
-def _flat_rows(encoder, rows):
-    """Inputs (B, P, T, ...) of P rows an example, and the same as an encoder's (P B, T, ...).
-
-    The first rows of all examples come before the second ones.
-    """
-    inputs = {
-        name: keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
-        for name, x in encoder.input.items()
-    }
-    flat = {name: ops.concatenate([x[:, i] for i in range(rows)]) for name, x in inputs.items()}
-    return inputs, flat
 
 
 def softmax(logits):

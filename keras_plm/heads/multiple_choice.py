@@ -4,7 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.heads.head import Head, chosen_pool, softmax
+from keras_plm.heads.encoded import chosen_pool
+from keras_plm.heads.head import Head, softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -84,7 +85,7 @@ class MultipleChoice(Head):
         return x
 
     @staticmethod
-    def output_of(x, num_labels, dropout):
+    def output_of(x, num_labels, dropout, reader=None, inputs=None):
         x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # alike for all choices
         dense = keras.layers.Dense(1, dtype="float32", name="logits")
         return ops.squeeze(dense(x), axis=-1)  # (B, P)

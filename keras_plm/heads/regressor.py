@@ -61,7 +61,7 @@ class Regressor(Classifier):
         return [keras.metrics.MeanSquaredError(name="squared_error")]
 
     @staticmethod
-    def output_of(x, num_labels, dropout):
+    def output_of(x, num_labels, dropout, reader=None, inputs=None):
         x = Dropout(dropout, name="dropout")(x)
         bias = keras.initializers.Constant(0.5)
         dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")

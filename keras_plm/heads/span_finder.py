@@ -7,6 +7,7 @@ from keras import ops
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
+from keras_plm.readers.reading import Spread, texts_of
 from keras_plm.spans import Span, best_answers
 from keras_plm.windows import MAX_LENGTH, STRIDE, Windows, check_joint
 
@@ -18,8 +19,9 @@ LABELS = ["start", "end"]
 class SpanFinder(Head):
     """Where in a passage the answer to a question begins and ends, if it has one.
 
-    Question and passage are one row, of which every token has two logits. Long passages are read in
-    windows that overlap, see `Windows`. `predict` gives answers as the passage writes them.
+    Question and passage are one row, of which every token has two logits; or they are read apart,
+    as ELMo must, and meet in a reader. Long passages are read in windows that overlap, see
+    `Windows`. `predict` gives answers as the passage writes them.
 
     An ordinary Keras model: `compile`, `fit` on `model.batches(examples)`, `evaluate`; examples are
     `Example(question, answers, pair=passage, starts=starts)`, as `squad.read_squad` reads them.
@@ -29,17 +31,18 @@ class SpanFinder(Head):
     passage at their tokens' ends, where it goes on to the next space.
 
     Args:
-        encoder: An encoder that reads two texts in a row, as BERT; fine-tuned in place unless
-            `frozen`. GPT reads the question first.
+        encoder: An encoder; fine-tuned in place unless `frozen`. GPT reads the question first.
         labels: `["start", "end"]`, and behind them `"no answer"` where a passage may have none.
         tokenizer: The encoder's; needed for `batches` and to predict.
         layers: A `LayerChoice`; without it the last layer is read.
-        reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row.
+        reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row; or
+            `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
+            what stands for no answer is then the passage's last.
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
         words: None; tokens have no word vectors beside them.
-        placement: A `Placement`; its place is `"input"`.
+        placement: A `Placement`; its place is `"input"`, without character filters.
         max_length: Longest row in tokens; by default 384, or what the encoder reads if that is
             less.
         stride: Tokens between the beginnings of windows.
@@ -47,10 +50,15 @@ class SpanFinder(Head):
         n_best: How many answers a question has on request.
         null_threshold: With "no answer": there is none where its score is above that of the best
             span by more than this. `choose_threshold` finds a good one.
+        pairs: `"words"` where question and passage are read apart; by default as the tokenizer
+            does it. It needs a reader.
 
     Call arguments:
         inputs: The encoder's inputs, and `answer_mask` (B, T), True at the tokens of the passage
-            and at the special token that stands for no answer, BERT's [CLS] or GPT's `_classify_`.
+            and at what stands for no answer, BERT's [CLS] or GPT's `_classify_`. With
+            `pairs="words"` the encoder's inputs are (B, 2, T), and `word_positions` (B, T) tells
+            which of the 2 T vectors are the row's; a vector of zeros stands for no answer. Under a
+            reader of two texts also `first_positions` and `second_positions`, see `Classifier`.
 
     Returns:
         (B, 2, T) logits, of start and end; -1e9 where there can be none.
@@ -60,6 +68,7 @@ class SpanFinder(Head):
             texts in one row, or there are word vectors.
     """
 
+    kind = "answers"
     per_word = True
     per_token = True
 
@@ -80,6 +89,7 @@ class SpanFinder(Head):
         max_answer_length=30,  # run_squad.py's, as is the next
         n_best=20,
         null_threshold=0.0,
+        pairs=None,
         name="span_finder",
     ):
         limit = getattr(encoder, "max_sequence_length", None)
@@ -102,8 +112,21 @@ class SpanFinder(Head):
                 "Word vectors stand beside words, and a `SpanFinder` reads tokens: leave `words` "
                 "out. Received: `words`"
             )
-        if tokenizer is not None:
+        if pairs is None:
+            pairs = _pairs_of(tokenizer, reader)
+        if pairs not in (False, "words") or (pairs and reader is None):
+            raise ValueError(
+                "`pairs` is False, or 'words' under a reader. "
+                f"Received: pairs={pairs!r}, reader={reader}"
+            )
+        if tokenizer is not None and not pairs:
             check_joint(tokenizer)
+        if placement is not None and placement.character_filters:
+            raise ValueError(
+                "Spelling is that of words, and a `SpanFinder` reads tokens: leave "
+                "`character_filters` out. "
+                f"Received: character_filters={placement.character_filters}"
+            )
         super().__init__(
             encoder,
             labels,
@@ -117,6 +140,7 @@ class SpanFinder(Head):
             None,
             placement,
             name,
+            pairs,
         )
         self.max_length, self.stride = max_length, stride
         self.max_answer_length, self.n_best = max_answer_length, n_best
@@ -157,9 +181,10 @@ class SpanFinder(Head):
         super().targets(examples, labels)
         return windows.targets
 
-    @staticmethod
-    def more_inputs():
-        return {"answer_mask": keras.Input((None,), dtype="bool", name="answer_mask")}
+    @classmethod
+    def more_inputs(cls, reader, placement):
+        mask = keras.Input((None,), dtype="bool", name="answer_mask")
+        return {"answer_mask": mask, **super().more_inputs(reader, placement)}
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):
@@ -167,7 +192,10 @@ class SpanFinder(Head):
         return x
 
     @staticmethod
-    def output_of(x, num_labels, dropout):
+    def output_of(x, num_labels, dropout, reader=None, inputs=None):
+        if texts_of(reader) is not None:  # (B, 2, S) of the passage
+            positions, mask = inputs["second_positions"], inputs["padding_mask"]
+            return Spread(name="logits")(x, positions, mask)
         x = Dropout(dropout, name="dropout")(x)
         x = keras.layers.Dense(len(LABELS), dtype="float32", name="logits")(x)  # (B, T, 2)
         return ops.transpose(x, (0, 2, 1))
@@ -199,10 +227,10 @@ class SpanFinder(Head):
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
             )
         examples = examples if isinstance(examples, str) else list(examples)
-        windows = Windows(examples, self.tokenizer, max_length, self.stride)
+        windows = Windows(examples, self.tokenizer, max_length, self.stride, bool(self.pairs))
         if windows.targets is not None:
             self.targets(examples, self.labels, windows)
-        return windows.batches(**options)
+        return windows.batches(text_places=texts_of(self.reader) is not None, **options)
 
     @property
     def choosing(self):
@@ -296,8 +324,15 @@ class SpanFinder(Head):
             **self.choosing,
             "max_length": self.max_length,
             "stride": self.stride,
+            "pairs": self.pairs,
         }
         return {k: v for k, v in config.items() if k != "words"}
+
+
+def _pairs_of(tokenizer, reader):
+    """How question and passage are read: `"words"` if a reader has both from rows of their own."""
+    apart = tokenizer is not None and not getattr(tokenizer, "joint_pairs", False)
+    return "words" if apart and reader is not None else False
 
 
 def _threshold(examples, found):

@@ -33,7 +33,8 @@ class Tagger(Head):
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
-            (B, W), their ids in its vocabulary.
+            (B, W), their ids in its vocabulary, and with `character_filters` `spellings` (B, W, C),
+            their characters.
 
     Returns:
         (B, W, K) logits.
@@ -43,6 +44,7 @@ class Tagger(Head):
             there.
     """
 
+    kind = "words"
     per_word = True
 
     def __init__(

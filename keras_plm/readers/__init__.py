@@ -1,4 +1,15 @@
-"""Task networks that read an encoder's vectors: the feature-based school's part of the work."""
+"""Task networks that read an encoder's vectors: the feature-based school's part of the work.
+
+A reader is a layer. What heads ask of it beside, all of it optional:
+
+- `serves`: what it is for, of `"texts"`, `"words"` and `"answers"`, a head's `kind`; by default
+  all. Beside it `reads`, what it reads in words.
+- `texts`: the names of its two call arguments, where it reads the two texts of an example each by
+  itself, `(first, second)`; each has a `padding_mask`, as `first_mask`. It then gives a vector
+  (B, D) of an example, or of answers the scores (B, 2, S) of both ends at the second text's S
+  positions. Without, it reads `(inputs, padding_mask)` and gives a vector of each position.
+- `pooling()`: a layer that makes one vector of a text's; by default their maximum.
+"""
 
 from keras_plm.readers.bcn import BCN
 from keras_plm.readers.bi_attention import BiAttention

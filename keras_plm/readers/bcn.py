@@ -41,6 +41,9 @@ class BCN(keras.layers.Layer):
     (2, 4, 6)
     """
 
+    reads = "whole texts"
+    serves = ("texts",)
+
     def __init__(self, units, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units

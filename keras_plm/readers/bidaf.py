@@ -44,6 +44,10 @@ class BiDAF(keras.layers.Layer):
     (2, 2, 4)
     """
 
+    reads = "questions with their passages"
+    serves = ("answers",)
+    texts = ("question", "passage")
+
     def __init__(self, units, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units

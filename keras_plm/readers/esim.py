@@ -38,6 +38,10 @@ class ESIM(keras.layers.Layer):
     (2, 3)
     """
 
+    reads = "pairs of texts"
+    serves = ("texts",)
+    texts = ("first", "second")
+
     def __init__(self, units, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units

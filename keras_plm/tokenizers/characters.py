@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.subwords import FlatPieces, Row, SubwordTokenizer, naming
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.words import word_tokenizer
 
@@ -44,6 +44,27 @@ def spell(words, width=WIDTH):
         row[0], row[len(letters) + 1] = BEGIN_WORD, END_WORD
         row[1 : len(letters) + 1] = np.frombuffer(letters, np.uint8).astype(np.int32) + 1
     return spelled
+
+
+class Spelled:
+    """The spelling of words, that of each kept once.
+
+    Args:
+        words: A list of W strings.
+        width: Characters of a word, as in `spell`.
+
+    >>> Spelled(["th", "a", "th"], width=5)[1:].tolist()
+    [[259, 98, 260, 261, 261], [259, 117, 105, 260, 261]]
+    """
+
+    def __init__(self, words, width=32):
+        places = {}
+        self._places = np.array([places.setdefault(word, len(places)) for word in words], int)
+        self._table = spell(list(places), width)
+
+    def __getitem__(self, part):
+        """(words, C) of a slice of the words."""
+        return self._table[self._places[part]]
 
 
 def check_word(word):
@@ -150,19 +171,20 @@ class Characters(SubwordTokenizer):
                 "`Characters` packs one text in a row; pack the second texts by themselves. "
                 f"Received: pairs={pairs!r:.60}"
             )
-        self._places = {}
-        encoded = super().encode(texts, None, max_length, return_offsets)
-        encoded.table = np.concatenate([MARKS, spell(list(self._places))])
-        return encoded
+        return super().encode(texts, None, max_length, return_offsets)
 
-    def _encode(self, texts, offsets):
+    def pieces(self, texts, return_offsets=False):
+        """As of other tokenizers; the pieces are rows of their `table`."""
+        places = {}
         rows = []
         for words, spans in self._split(texts):
             for word in words:
                 check_word(word)
-            ids = [self._places.setdefault(word, len(MARKS) + len(self._places)) for word in words]
+            ids = [places.setdefault(word, len(MARKS) + len(places)) for word in words]
             rows.append(Row(ids, list(range(len(ids))), spans))
-        return rows
+        pieces = FlatPieces.of(rows, return_offsets)
+        pieces.table = np.concatenate([MARKS, spell(list(places))])
+        return pieces
 
     def _split(self, texts):
         """`(words, offsets)` of each text."""

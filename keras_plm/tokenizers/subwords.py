@@ -249,7 +249,7 @@ class SubwordTokenizer:
                 offsets[target] = pieces.offsets[source]
         if second is not None:
             segment_ids[ranges(places[1][1], second.lengths + end)] = 1
-        return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets)
+        return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets, first.table)
 
     def _encode(self, texts, offsets):
         """Encodings of texts or lists of words, without special tokens."""
@@ -320,9 +320,10 @@ class FlatPieces:
     Attributes:
         starts, lengths: (N,) where each text begins, and its number of pieces.
         token_ids, word_ids, offsets: As in `Encoded`; the last two `None` unless asked for.
+        table: As in `Encoded`.
     """
 
-    word_ids = offsets = None
+    word_ids = offsets = table = None
 
     def __init__(self, ids):
         self.lengths = np.array([len(row) for row in ids], dtype=np.int64)

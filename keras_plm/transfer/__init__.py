@@ -1,13 +1,12 @@
 """The two ways to use a pre-trained encoder: fine-tune it, or read features from its layers."""
 
 from keras_plm.cloning import clone, transferred, with_new_tokens
+from keras_plm.extraction import FeatureExtractor, extract_features
 from keras_plm.features import (
     LAYER_CHOICES,
-    FeatureExtractor,
     FeatureStore,
     distinct_choices,
     every_choice,
-    extract_features,
     layer_choice,
 )
 from keras_plm.transfer.comparison import compare_layers

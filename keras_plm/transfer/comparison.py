@@ -48,10 +48,10 @@ def compare_layers(
         parts = split_groups(examples, (0.7, 0.15, 0.15))
         examples = dict(zip(("train", "dev", "test"), parts, strict=True))
     method = method or FeatureBased()
-    method._placement.check(method._reads, words)
     train, dev, test = (examples[split] for split in ("train", "dev", "test"))
-    labels = head.labels_of(train)
     tokenizer = fitting(tokenizer, encoder)
+    method.check(head, train, tokenizer, words)
+    labels = head.labels_of(train)
     metric = metric or default_metric(head, labels)
     for example in test:
         head.target(example, labels)

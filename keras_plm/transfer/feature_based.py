@@ -11,16 +11,20 @@ from keras_plm.data import check_word_vectors
 from keras_plm.features import TOKENS, FeatureStore, fitting, layer_choice, read_apart
 from keras_plm.heads import MultipleChoice
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.readers.reading import texts_of
 from keras_plm.readouts import Placement
 from keras_plm.resume import set_seed
 from keras_plm.transfer.method import (
+    READERS,
     Method,
     check_examples,
     check_reader,
+    check_reads,
     compile_trained,
     new_reader,
     scorer,
 )
+from keras_plm.windows import check_joint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +38,10 @@ class FeatureBased(Method):
 
     Args:
         layers: As `layer_choice` takes it.
-        reader: `"linear"`, an output layer alone; `"bilstm"`, BERT's two-layer BiLSTM; or
-            `"bcn"`, ELMo's network for texts, see `readers.BCN`.
+        reader: `"linear"`, an output layer alone; `"bilstm"`, BERT's two-layer BiLSTM; or one of
+            ELMo's networks: `"bcn"` for texts, `"esim"` for pairs of texts, `"bidaf"` for questions
+            with their passages, see `keras_plm.readers`. Its tagger is `"bilstm"` with
+            `character_filters` under the head `CRFTagger`.
         pool: How a text's vectors are pooled for a linear reader of texts.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's.
         learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
@@ -43,6 +49,8 @@ class FeatureBased(Method):
         placement: `"input"`, `"output"` or `"both"`: where the features enter a reader, see
             `readouts.Placement`.
         penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
+        character_filters: Of a convolution over the spelling of words, which the reader reads
+            beside their features, see there; 0 for none.
     """
 
     layers: str | LayerChoice = "last"
@@ -61,6 +69,7 @@ class FeatureBased(Method):
     penalty: float = 0.0
     mix_norm: bool = False
     feature_dropout: float = 0.0
+    character_filters: int = 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -68,8 +77,7 @@ class FeatureBased(Method):
         check_reader(self.reader, self.units)
         if self.pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
-        if self._placement.place != "input":
-            self._placement.check(self._reads, "given to `fit`")
+        self._placement.check(self._reads, "given to `fit`" if self._reads else None)
         if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
             raise ValueError(
                 "`penalty` and `mix_norm` are of learned mixes: choose layers='mix', or leave them "
@@ -79,18 +87,49 @@ class FeatureBased(Method):
 
     @property
     def _placement(self):
-        return Placement(self.placement, self.penalty, self.mix_norm, self.feature_dropout)
+        mix = self.penalty, self.mix_norm
+        return Placement(self.placement, *mix, self.feature_dropout, self.character_filters)
 
     @property
     def _reads(self):
-        return None if self.reader == "linear" else self.reader
+        return READERS[self.reader]
 
-    @staticmethod
-    def check_head(head):
-        """Raises for a head that reads no frozen features."""
+    @property
+    def _asks(self):
+        """What of `FeatureStore.batches` the reader reads beside features."""
+        text_places = texts_of(self._reads) is not None
+        return {"spelled": self.character_filters > 0, "text_places": text_places}
+
+    def check(self, head, examples, tokenizer, words=None):
+        """Raises unless head, reader, examples and what reads them go together.
+
+        Args:
+            head: The class.
+            examples: Those to train on.
+            tokenizer: The encoder's, `features.fitting` to it.
+            words: Word vectors beside the features, or `None`.
+        """
+        self._placement.check(self._reads, words)
         if issubclass(head, MultipleChoice):
             raise ValueError(
                 "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
+            )
+        check_reads(self.reader, head, examples)
+        if head.per_token and (words is not None or self.character_filters):
+            raise ValueError(
+                "Word vectors and spellings stand beside words, and a head of tokens reads none: "
+                "leave `words` out, and `character_filters`. "
+                f"Received: words={words}, character_filters={self.character_filters}, "
+                f"head={head.__name__}"
+            )
+        if head.per_token and self._reads is None:
+            check_joint(tokenizer)
+        apart = not head.per_token and read_apart(examples, tokenizer)
+        if apart and self._reads is not None and texts_of(self._reads) is None:
+            raise ValueError(
+                "Two texts that are read apart are pooled by reader='linear', or meet in "
+                "reader='esim'; or fine-tune with `FineTune`. "
+                f"Received: reader={self.reader!r}, pairs of texts for {type(tokenizer).__name__}"
             )
 
     def store_pool(self, head):
@@ -115,9 +154,9 @@ class FeatureBased(Method):
     ):
         """Trains a reader; the encoder stays as it is.
 
-        Two texts that the tokenizer puts in no one row are read apart and pooled, see
-        `Classifier`'s `pairs="pooled"`. An encoder that does not know its tokenizer's special
-        tokens, as a GPT that was not fine-tuned, reads texts without them.
+        Two texts that the tokenizer puts in no one row are read apart and pooled, or their words
+        meet in a reader of two texts, see `Classifier`'s `pairs`. An encoder that does not know its
+        tokenizer's special tokens, as a GPT that was not fine-tuned, reads texts without them.
 
         Args:
             encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
@@ -133,18 +172,13 @@ class FeatureBased(Method):
 
         Raises:
             ValueError: If there is no reader for `words`, or placement "output" has no `words`;
-                if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `SpanFinder`.
+                if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `CRFTagger`,
+                `SpanFinder`; if the reader is none for it, or for such examples.
         """
-        self._placement.check(self._reads, words)
         check_examples(train)
-        self.check_head(head)
-        if head.per_token and words is not None:
-            raise ValueError(
-                "Word vectors stand beside words, and a head of tokens reads none: leave `words` "
-                f"out. Received: `words`, head={head.__name__}"
-            )
-        labels = labels or head.labels_of(train)
         tokenizer = fitting(tokenizer, encoder)
+        self.check(head, train, tokenizer, words)
+        labels = labels or head.labels_of(train)
         pool = self.store_pool(head)
         with tempfile.TemporaryDirectory() as temporary:
             folder = temporary if store is None else store
@@ -160,7 +194,7 @@ class FeatureBased(Method):
             del stores, beside
         options = {} if head.per_word else {"pool": self.pool}
         if not head.per_token and read_apart(train, tokenizer):
-            options["pairs"] = "pooled"
+            options["pairs"] = "words" if self._asks["text_places"] else "pooled"
         options |= getattr(readout, "settled", {})
         model = head(
             clone(encoder),
@@ -222,7 +256,8 @@ class FeatureBased(Method):
         labels = labels or head.labels_of(train)
         choice = layer_choice(self.layers)
         width = stores[0].array.shape[-1]
-        reader = new_reader(self, width, head)
+        check_reads(self.reader, head, train)
+        reader = new_reader(self, width)
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
         beside = words or (None, None)
         readout = head.build_readout(
@@ -237,9 +272,8 @@ class FeatureBased(Method):
         )
         readout.reader = reader
         targets = head.targets(train, labels, stores[0].windows)
-        source = stores[0].batches(
-            choice, targets, words=beside[0], batch_size=self.batch_size, seed=self.seed
-        )
+        options = {"batch_size": self.batch_size, "seed": self.seed, **self._asks}
+        source = stores[0].batches(choice, targets, words=beside[0], **options)
         score = scorer(
             head,
             dev,
@@ -258,7 +292,8 @@ class FeatureBased(Method):
 
     def predict(self, head, readout, store, labels, words=None, probabilities=False):
         """Labels of stored examples by a trained readout, without running the encoder."""
-        source = store.batches(self.layers, training=False, words=words, tokens_per_batch=8192)
+        options = {"training": False, "tokens_per_batch": 8192, **self._asks}
+        source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
         for rows, outputs in run_on(readout, source):
             for row, output in zip(rows, outputs, strict=True):

@@ -17,11 +17,14 @@ from keras_plm.optimization import (
     layer_groups,
 )
 from keras_plm.pretraining import WithLanguageModel
+from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
 from keras_plm.transfer.method import (
+    READERS,
     Method,
     check_examples,
     check_reader,
+    check_reads,
     compile_trained,
     new_reader,
     scorer,
@@ -83,8 +86,8 @@ class FineTune(Method):
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
-            ablations put on top, section 5.1, over the vectors of words; or `"bcn"`, of texts, see
-            `readers.BCN`.
+            ablations put on top, section 5.1, over the vectors of words; of texts also `"bcn"`, of
+            pairs of texts `"esim"`, of questions `"bidaf"`, see `keras_plm.readers`.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's.
         lora_rank: If given, the encoder's weights stay as they are and only matrices of this rank
             learn beside those of attention, see `keras_plm.lora`; they are added to them at the
@@ -208,7 +211,8 @@ class FineTune(Method):
                     "choices to an output layer. "
                     f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
                 )
-            options["reader"] = new_reader(self, encoder.hidden_dim, head)
+            check_reads(self.reader, head, train)
+            options["reader"] = new_reader(self, encoder.hidden_dim)
         if self.n_transfer is not None:
             encoder = transferred(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
@@ -219,8 +223,11 @@ class FineTune(Method):
             adapt(copy, self.lora_rank)
         paired = any(example.pair is not None for example in train)
         if paired and issubclass(head, Classifier):
+            reads_two = texts_of(READERS[self.reader]) is not None
             if not getattr(tokenizer, "joint_pairs", True):
-                options["pairs"] = True
+                options["pairs"] = "words" if reads_two else True
+            elif reads_two:
+                pass  # which has no order to read both of
             elif symmetric and getattr(encoder, "causal", False):
                 options["pairs"] = "both_orders"
         model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)

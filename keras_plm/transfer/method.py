@@ -10,9 +10,10 @@ import numpy as np
 from keras_plm import metrics
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.readers import BCN, BiLSTM
+from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
+from keras_plm.readers.reading import check_serves, texts_of
 
-READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN}
+READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -123,19 +124,21 @@ def check_reader(reader, units):
         raise ValueError(f"`reader` must be one of {', '.join(READERS)}. Received: {reader!r}")
 
 
-def new_reader(method, width, head):
-    """A method's untrained reader of vectors of a width, `None` for an output layer alone.
+def check_reads(reader, head, examples):
+    """Raises unless a reader, by its name, is one for a head and for such examples."""
+    check_serves(READERS[reader], head)
+    pairs = [getattr(example, "pair", None) is not None for example in examples]
+    if texts_of(READERS[reader]) is not None and not all(pairs):
+        raise ValueError(
+            f"This reader reads two texts: give every example a `pair`, or choose 'bilstm' or "
+            f"'bcn'. Received: reader={reader!r}, example {pairs.index(False)} without a pair"
+        )
 
-    Raises:
-        ValueError: If the head has no use for it.
-    """
+
+def new_reader(method, width):
+    """A method's untrained reader of vectors of a width, `None` for an output layer alone."""
     if method.reader == "linear":
         return None
-    if method.reader == "bcn" and head.per_word:
-        raise ValueError(
-            "A BCN reads whole texts; words are tagged by reader='bilstm'. "
-            f"Received: reader='bcn', head={head.__name__}"
-        )
     units = method.units or max(width // 2, 1)
     return READERS[method.reader](units, dropout=method.dropout, name=method.reader)
 

@@ -1,0 +1,79 @@
+"""Which words of a row are those of an example's first text, and which of its second.
+
+Shapes: R rows, B of them in a batch, T words of the first text, S of the second.
+"""
+
+import numpy as np
+
+PLACES = ("first_positions", "second_positions")  # inputs of heads and readouts, (B, T) and (B, S)
+MULTIPLE = 8  # of T and S, so that they are few
+
+
+class TextPlaces:
+    """Where each of two texts stands in rows.
+
+    A text's positions of a batch are padded to those of the longest text in any row that the
+    batch's length holds, so that a bucket has one shape.
+
+    Args:
+        lengths: (R,) by which rows are put in buckets.
+        begins, counts: (R, 2) the first vector of each text in its row, and how many there are.
+        last: (R,) one more vector of the second text, behind the others; `None` for none.
+    """
+
+    def __init__(self, lengths, begins, counts, last=None):
+        self.lengths, self.begins, self.counts, self.last = lengths, begins, counts, last
+
+    def arrays(self, rows, length):
+        """`PLACES` of some rows at a padded length, -1 at padding."""
+        made, held = {}, self.lengths <= length
+        for text, name in enumerate(PLACES):
+            more = int(text == 1 and self.last is not None)
+            longest = int(self.counts[held, text].max(initial=1)) + more
+            steps = np.arange(min(-(-longest // MULTIPLE) * MULTIPLE, length))
+            counts = self.counts[rows, text][:, None]
+            places = np.where(steps < counts, self.begins[rows, text][:, None] + steps, -1)
+            if more:
+                places = np.where(steps == counts, self.last[rows][:, None], places)
+            made[name] = places.astype("int32")
+        return made
+
+
+def _word_runs(encoded):
+    """First and last token of each word, flat; its row, whether it is a pair's, its word id."""
+    ids = encoded.word_ids
+    row = np.repeat(np.arange(len(encoded)), encoded.lengths)
+    name = np.stack([row, encoded.segment_ids, ids])
+    new = np.ones(len(ids) + 1, dtype=bool)
+    new[1:-1] = (name[:, 1:] != name[:, :-1]).any(axis=0)
+    first = np.flatnonzero(new[:-1] & (ids >= 0))
+    last = np.flatnonzero(new[1:] & (ids >= 0))
+    return first, last, row[first], encoded.segment_ids[first], ids[first]
+
+
+def words_in(parts):
+    """First token of each word in its row; its row, whether it is a pair's, its word id.
+
+    Row by row, also where the two texts of a row are in parts of their own.
+
+    Args:
+        parts: `Encoded` rows: one, or one of each text.
+    """
+    found = []
+    for part, encoded in enumerate(parts):
+        first, _, row, second, ids = _word_runs(encoded)
+        found.append((first - encoded.starts[row], row, np.maximum(second, part), ids))
+    found = [np.concatenate(of_parts) for of_parts in zip(*found, strict=True)]
+    order = np.argsort(found[1], kind="stable")
+    return [values[order] for values in found]
+
+
+def spans_in(parts):
+    """Where each word stands in its text, in characters, by what `words_in` calls it."""
+    spans = {}
+    for part, encoded in enumerate(parts):
+        first, last, row, second, ids = _word_runs(encoded)
+        begins, ends = encoded.offsets[first, 0].tolist(), encoded.offsets[last, 1].tolist()
+        names = zip(row.tolist(), np.maximum(second, part).tolist(), ids.tolist(), strict=True)
+        spans.update(zip(names, zip(begins, ends, strict=True), strict=True))
+    return spans
