@@ -253,6 +253,8 @@ def _transfer(task, encoder, how="fine_tune", label=None):
         loose = ["train_limit", "units", "words", "feature_dropout", "penalty"]
         layers = "last" if name == "word vectors" else "elmo_mix"
         fields = {"method": "features", "reader": READERS[task], "layers": layers}
+        if task == "wikigold":
+            fields |= {"reader": "bilstm_crf", "character_filters": ANY}
     words = "fine-tuned" if how == "fine_tune" else "read"
     fields = dict.fromkeys(loose, ANY) | fields
     return Side(label or f"{name} {words}", "transfer", task, encoder, fields)

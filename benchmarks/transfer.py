@@ -312,7 +312,8 @@ def _summary(found, names, folder):
             gain = times = ""
             if tuned:
                 tuned = _choice("fine-tuned", tuned, folder)
-                apart, times = tuned.above(best), f"{tuned.seconds / best.seconds:.1f}"
+                apart = tuned.above(best)
+                times = f"{tuned.seconds / best.seconds:.1f}" if best.seconds else ""
                 gain = str(apart) if apart is not None else ""
             scratch = shown(rows.get(scratch_row, {}).get(key, []))
             text.append(f"| {task} | {key} | {' | '.join([*cells, gain, scratch, times])} |")

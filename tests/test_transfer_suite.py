@@ -67,7 +67,9 @@ def released(data_folder, tmp_path_factory):
     """Encoders of random weights in the released layouts."""
     root, text = tmp_path_factory.mktemp("released"), data_folder / "books" / "valid.txt"
     vocabulary = WordPiece.train(text, 100)
-    save_bert(root / "bert", BERT(len(vocabulary), 2, 2, 12, 16, max_sequence_length=64), vocabulary)
+    save_bert(
+        root / "bert", BERT(len(vocabulary), 2, 2, 12, 16, max_sequence_length=64), vocabulary
+    )
     pieces = BytePair.train(text, 100, lowercase=False, scheme="gpt")
     save_gpt(root / "gpt", GPT(pieces.text_size, 2, 2, 12, 48, max_sequence_length=64), pieces)
     elmo = ELMo(units=8, projection_dim=4, filters=[[1, 4], [2, 4]], num_highway=1)
