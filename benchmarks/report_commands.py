@@ -129,7 +129,9 @@ def add_claims(commands):
     )
     parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
     parser.add_argument("--markdown", action="store_true", help="as README shows them")
-    parser.add_argument("--readme", action="store_true", help="put them in README.md")
+    parser.add_argument(
+        "--readme", action="store_true", help="put them in README.md, and all in claims.md"
+    )
     parser.add_argument(
         "--resamples", type=int, default=10_000, metavar="N", help="(default 10000)"
     )
@@ -141,6 +143,7 @@ def run_claims(flags):
     from benchmarks import verdicts
     from benchmarks.claims import verdicts as verdicts_of
     from benchmarks.evidence import names_of_suites
+    from benchmarks.records import write_text
     from benchmarks.report import into_readme
 
     if flags.suite is not None:
@@ -159,8 +162,12 @@ def run_claims(flags):
     if flags.suite is not None:
         found = verdicts.of_suite(found, flags.suite)
     if flags.readme:
-        changed = into_readme("claims", verdicts.markdown(found), HERE.parent / "README.md")
+        brief = verdicts.markdown(found, brief=True)
+        changed = into_readme("claims", brief, HERE.parent / "README.md")
         print(f"README.md, claims: {'a new table' if changed else 'up to date'}")
+        whole = Path(flags.results) / "claims.md"
+        write_text(whole, verdicts.markdown(found))
+        print(f"{whole}: all that were run")
     else:
         print(verdicts.markdown(found) if flags.markdown else verdicts.text(found))
     if flags.out:

@@ -286,14 +286,20 @@ def _published(row):
     return f"published: {figures}{of}{lower}{more}"
 
 
-def markdown(found):
-    """The counts, a table of what was run, how many of each published table were not, and how."""
+def markdown(found, brief=False):
+    """The counts, a table of what was run, how many of each published table were not, and how.
+
+    Args:
+        found: As `judge` gives it.
+        brief: If True, what results do not tell apart is counted alone.
+    """
     lines = [f"**{counts_line(found)}**", ""]
     lines += ["| published ordering | task here | verdict | here | effect (95 %) "
               "| could have been seen | seeds | published |",
               "|---|---|---|---:|---:|---:|---:|---|"]  # fmt: skip
     for source in dict.fromkeys(row["source"] for row in found):
         rows = [row for row in found if row["source"] == source and row["effect"] is not None]
+        rows = [row for row in rows if not (brief and row["verdict"] == "not separable")]
         lines += [f"| **{source}** | | | | | | | |"] if rows else []
         for row in rows:
             effect, seen = _signed(row["effect"]), ""

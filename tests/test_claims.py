@@ -450,9 +450,11 @@ def test_todays_results_try_many(today):
 
 
 def test_readme_shows_todays_verdicts(today):
-    assert markdown(today) in (ROOT / "README.md").read_text(), (
-        "run `python -m benchmarks claims --readme`"
-    )
+    mend = "run `python -m benchmarks claims --readme`"
+    assert markdown(today, brief=True) in (ROOT / "README.md").read_text(), mend
+    assert markdown(today) == (ROOT / "benchmarks" / "results" / "claims.md").read_text(), mend
+    assert "| not separable |" in markdown(today)
+    assert "| not separable |" not in markdown(today, brief=True)
 
 
 def test_a_claim_is_what_it_says():
