@@ -202,8 +202,6 @@ def masked_lm_batches(
         part_tokens: About how many tokens are an epoch of training.
         left_to_right: If True, nothing is masked and every next token is guessed: rows for
             `CausalLM` over a causal `BERT`, section 5.1's "LTR".
-        left_to_right: If True, nothing is masked and every next token is guessed: rows for
-            `CausalLM` over a causal `BERT`, section 5.1's "LTR".
         training: If True, shuffle.
         batch_size, tokens_per_batch, **options: As in `keras_plm.batching.Batches`.
 
