@@ -113,6 +113,7 @@ class Reading:
         epochs: Tasks, and passes over all their training examples.
         fields: Of a `Run`, the same for all.
         material: What text is read with.
+        pairs: Tasks of two texts, which an ESIM reads: training examples at most, and passes.
     """
 
     rows: tuple
@@ -121,6 +122,12 @@ class Reading:
     epochs: tuple = (("wikigold", 20), ("sst5", 10))
     fields: tuple = (("learning_rates", "1e-3,5e-3,2.5e-2"), ("units", 128))
     material: Material = Material()
+    pairs: tuple = ()
+
+    def run_of_pairs(self, row, limit, epochs, words):
+        """The `Run` of a row on a task of two texts."""
+        run = self.run(row, epochs, 1.0, words, None)
+        return dataclasses.replace(run, reader="esim", train_limit=limit)
 
     def run(self, row, epochs, share, words, examples):
         """The `Run` of a row on a share of so many examples."""
@@ -148,16 +155,20 @@ def cells_of(reading, place, encoder=None, words=None):
         for task, _ in reading.epochs
         if min(reading.shares) < 1
     }
-    return [
-        Cell(
-            task,
-            words if row == "baseline" else encoder,
-            reading.run(row, epochs, share, words, counts.get(task)),
-            needs=needs,
-        )
+    runs = [
+        (row, task, reading.run(row, epochs, share, words, counts.get(task)))
         for share in sorted(reading.shares, reverse=True)
         for task, epochs in reading.epochs
         for row in reading.rows
+    ]
+    runs += [
+        (row, task, reading.run_of_pairs(row, limit, epochs, words))
+        for task, limit, epochs in reading.pairs
+        for row in reading.rows
+    ]
+    return [
+        Cell(task, words if row == "baseline" else encoder, run, needs=needs)
+        for row, task, run in runs
     ]
 
 
@@ -171,10 +182,14 @@ def scales(rows, shares=(1.0,)):
         tuple(few.items()),
         TEST_MATERIAL,
     )
-    return {"small": Reading(rows, shares), "test": tiny}
+    pairs = PAIRS if rows == LAYERS else ()
+    if pairs:
+        tiny = dataclasses.replace(tiny, pairs=tuple((task, 8, 1) for task, *_ in pairs))
+    return {"small": Reading(rows, shares, pairs=pairs), "test": tiny}
 
 
 LAYERS = ("baseline", "last", "mix_1", "mix")
+PAIRS = (("snli", 5_000, 10),)
 PLACES = ("mix", "both", "output")
 EFFICIENCY = ("baseline", "mix")
 
@@ -182,7 +197,8 @@ EFFICIENCY = ("baseline", "mix")
 def row_of(result):
     """The key in `ROWS` of a result, or `None` of another kind of run."""
     fields = result.get("fields", {})
-    if result["method"] != "features" or fields.get("reader") != "bilstm":
+    reader = "esim" if result["task"] in {task for task, *_ in PAIRS} else "bilstm"
+    if result["method"] != "features" or fields.get("reader") != reader:
         return None
     if "words" not in fields:
         return "baseline"
@@ -205,7 +221,10 @@ def cells(folder, rows, limited=False):
     adapted = {path.name.removesuffix(ADAPTED) for path in Path(folder).glob(f"**/*{ADAPTED}")}
     chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
     chosen = [(row, r) for row, r in chosen if row in rows]
-    chosen = [(row, r) for row, r in chosen if limited or not r["fields"]["train_limit"]]
+    pairs = {task for task, *_ in PAIRS}
+    chosen = [(row, r) for row, r in chosen
+              if (not limited if r["task"] in pairs else limited or not r["fields"]["train_limit"])
+              ]  # fmt: skip
     # A baseline stands beside each biLM that was read with its word vectors.
     beside = {(r["task"], r["fields"]["words"], r["encoder"]) for row, r in chosen
               if row != "baseline"}  # fmt: skip

@@ -27,8 +27,14 @@ TAGS = {"play": ("NOUN", "VERB"), "they": "PRON", "we": "PRON", "the": "DET", "a
 def data_folder(tmp_path_factory):
     """A data folder with all that the suites read, as small as can be."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for name in ("wikigold", "sst/trees", "ud_english_ewt", "books"):
+    for name in ("wikigold", "sst/trees", "ud_english_ewt", "books", "snli_1.0"):
         (folder / name).mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        labels = ("entailment", "neutral", "contradiction")
+        rows = [{"gold_label": labels[i % 3], "sentence1": str(rng.choice(PLAYS)),
+                 "sentence2": f"play {i}", "pairID": f"{split}{i}"} for i in range(9)]  # fmt: skip
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "snli_1.0" / f"snli_1.0_{split}.jsonl").write_text(lines)
     lines = []
     for _ in range(40):
         name = rng.choice(NAMES)
@@ -66,11 +72,11 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
     first = files(tmp_path)
-    assert len(first) == 8
+    assert len(first) == 12  # three tasks, four rows
     assert run("elmo_placement")[0] == 0
     assert run("sample_efficiency")[0] == 0
     assert {name: files(tmp_path)[name] for name in first} == first
-    assert len(files(tmp_path)) == 8 + 2 + 2  # two places more, two runs on a quarter
+    assert len(files(tmp_path)) == 12 + 2 + 2  # two places more, two runs on a quarter
     results = [json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.json")]
     keys = "task encoder method seed score metrics seconds backend device versions commit"
     assert all(set(keys.split()) <= set(result) for result in results)
