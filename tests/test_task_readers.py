@@ -202,6 +202,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
     assert_close(alone, fitted.predict(dev, probabilities=True)[0], atol=1e-4)
 
 
+@pytest.mark.plumbing
 def test_pairs_and_answers_are_learned():
     """What stands in one text alone tells nothing: the two must meet."""
     rng, rows = np.random.default_rng(0), []
