@@ -393,10 +393,11 @@ def run_data(flags):
             splits = ", ".join(s for s, file in files.items() if file == split_files)
             try:
                 path = find_file(flags.data, split_files)
-                state = f"found    {path}  sha256 {checksum(path)[:16]}"
             except ValueError:
-                path = Path(flags.data) / split_files
-                state = f"{'found  ' if path.is_dir() else 'missing'}  {path}"
+                folder = Path(flags.data) / split_files
+                path, state = None, f"{'found  ' if folder.is_dir() else 'missing'}  {folder}"
+            if path is not None:
+                state = f"found    {path}  sha256 {checksum(path)[:16]}"
             console.print(f"  {splits:18} {state}")
 
 
