@@ -1,4 +1,4 @@
-"""The commands that make encoders: `prepare`, `pretrain`, `vectors`."""
+"""The commands that make encoders: `prepare`, `pretrain`, `vectors`; `kills` tests their resume."""
 
 from pathlib import Path
 
@@ -182,3 +182,31 @@ def run_vectors(flags):
             console.print(f"{word}: {error}")
             continue
         console.print(f"{word}: " + ", ".join(f"{near} {cosine:.2f}" for near, cosine in nearest))
+
+
+def add_kills(commands):
+    text = "kill small training runs at random steps, and compare what they come to, bit for bit"
+    parser = commands.add_parser("kills", help=text, description=text)
+    parser.add_argument("--runs", type=int, default=20, metavar="N", help="(default 20)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the result, JSON")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the steps (default 0)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="of the backend (default 1)"
+    )
+    parser.set_defaults(run=run_kills)
+
+
+def run_kills(flags):
+    from benchmarks.progress import console
+    from benchmarks.records import environment, write_json
+    from benchmarks.resume_check import kills
+
+    for name in ("runs", "threads"):
+        if getattr(flags, name) < 1:
+            raise ValueError(f"`--{name}` must be 1 or more. Received: {getattr(flags, name)}")
+    result = kills(flags.runs, flags.seed, flags.threads, console.print)
+    write_json(flags.out, result | environment())
+    console.print(
+        f"{flags.out}: {result['kills']} kills, {result['differences']} differences in "
+        f"{result['different_runs']} runs"
+    )

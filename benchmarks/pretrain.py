@@ -17,7 +17,7 @@ from benchmarks.prepare import read_prepared
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
-from keras_plm.resume import STATE, TrainingState
+from keras_plm.resume import TrainingState, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
 
@@ -234,7 +234,7 @@ def pretrain(
         }
     known = work / "settings.json"
     before = json.loads(known.read_text()) if known.is_file() else {}
-    if (work / STATE).is_file():
+    if has_state(work):
         if not resume:
             raise ValueError(
                 f"{out} holds a pre-training run already: go on with --resume or name another "

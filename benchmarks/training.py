@@ -18,8 +18,8 @@ def fit_resumed(model, batches, epochs, work, name, progress):
         progress: Called with a line of text.
 
     Returns:
-        `(seconds, losses)`: of training, without what a stop lost; and `fit`'s history of the
-        epochs since the last stop, empty where there was nothing left to do.
+        `(seconds, losses)`: of training, without what a stop lost; and of each
+        metric its values by epoch, those before a stop included.
     """
     steps = epochs * len(batches)
     state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
@@ -28,11 +28,11 @@ def fit_resumed(model, batches, epochs, work, name, progress):
     clock.state = state
     if state.restore(model):
         progress(f"{name}: goes on behind step {state.steps}/{steps}")
-    history = {}
     if not state.finished:
         left = epochs - state.steps // len(batches)
-        history = model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock]).history
-    return clock.seconds(), history
+        model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock])
+    names = state.history[-1] if state.history else ()
+    return clock.seconds(), {name: [epoch[name] for epoch in state.history] for name in names}
 
 
 class Clock(keras.callbacks.Callback):

@@ -115,7 +115,8 @@ class Seen(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
-        self.model.stop_training = self.left == 0
+        if self.left == 0:
+            self.model.stop_training = True
 
 
 class Fits(FitsBatches, keras.Model):
