@@ -104,7 +104,7 @@ def add_bench_flags(parser, required=True):
 
 def open_bench(flags, progress=None):
     """The task and encoder that the flags name, ready for runs."""
-    from benchmarks.run import Bench
+    from benchmarks.bench import Bench
     from benchmarks.tasks import TASKS, task_from_file
 
     if flags.seeds < 1:

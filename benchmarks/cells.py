@@ -16,7 +16,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from benchmarks import records
-from benchmarks.run import Bench, Run
+from benchmarks.bench import Bench
+from benchmarks.run import Run
 from benchmarks.tasks import TASKS
 
 LOCKS = ".locks"  # a folder among the results

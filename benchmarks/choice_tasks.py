@@ -164,32 +164,20 @@ CHOICE_TASKS = (
         "Zellers et al. 2018, github.com/rowanz/swagaf",
         "see the page of the data",
     ),
-    Task(
-        "race",
-        functools.partial(_race, RACE_LEVELS),
-        MultipleChoice,
-        {"accuracy": metrics.accuracy},
-        _RACE,
-        "Lai et al. 2017, cs.cmu.edu/~glai1/data/race",
-        "see the page of the data",
-    ),
-    Task(
-        "race_middle",
-        functools.partial(_race, ("middle",)),
-        MultipleChoice,
-        {"accuracy": metrics.accuracy},
-        _RACE,
-        "Lai et al. 2017, cs.cmu.edu/~glai1/data/race",
-        "see the page of the data",
-    ),
-    Task(
-        "race_high",
-        functools.partial(_race, ("high",)),
-        MultipleChoice,
-        {"accuracy": metrics.accuracy},
-        _RACE,
-        "Lai et al. 2017, cs.cmu.edu/~glai1/data/race",
-        "see the page of the data",
+    *(
+        Task(
+            name,
+            functools.partial(_race, levels),
+            MultipleChoice,
+            {"accuracy": metrics.accuracy},
+            _RACE,
+            "Lai et al. 2017, cs.cmu.edu/~glai1/data/race",
+            "see the page of the data",
+        )
+        for name, levels in (
+            ("race", RACE_LEVELS),
+            *((f"race_{level}", (level,)) for level in RACE_LEVELS),
+        )
     ),
     Task(
         "story_cloze",

@@ -10,13 +10,14 @@ import keras
 from rich.table import Table
 
 from benchmarks import report_seq2seq
+from benchmarks.bench import Bench
 from benchmarks.elmo_intrinsic import TINY
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
 from benchmarks.records import environment, read_json, write_json, write_text
 from benchmarks.report import describe, layer_figure
-from benchmarks.run import Bench, Run
+from benchmarks.run import Run
 from benchmarks.translation import Translation, bleu_by_length, look
 from keras_plm import metrics
 from keras_plm.data import translation_batches

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import records, vectors
+from benchmarks.bench import Bench
 from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
 from benchmarks.microworld import World
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import pretraining_line
 from benchmarks.report import read_results
-from benchmarks.run import Bench, Run
+from benchmarks.run import Run
 from benchmarks.tasks import TASKS, task_from_file
 from benchmarks.vectors import Vectors
 from keras_plm.data import fingerprint

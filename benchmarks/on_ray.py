@@ -86,26 +86,30 @@ def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpu
         log_to_driver=False,
         ignore_reinit_error=True,
     )
-    options = {"num_cpus": cpus, "num_gpus": gpus}
-    make, do = (ray.remote(function).options(**options) for function in (_make, _do))
-    needs = dict.fromkeys(making for cell in cells for making in cell.needs)
-    made = {making: make.remote(place, making) for making in needs}
-    first = {
-        cell: do.remote(place, cell, 0, *(made[making] for making in cell.needs)) for cell in cells
-    }
-    asked = {reference: (cell, 0) for cell, reference in first.items()}
-    for seed in range(1, seeds):
-        for cell in cells:  # whose rate is chosen with the first seed
-            asked[do.remote(place, cell, seed, first[cell])] = cell, seed
-    left, failed = [*made.values(), *asked], {}
-    while left:
-        ready, left = ray.wait(left)
-        for reference in ready:
-            lines, error = ray.get(reference)
-            for line in lines:
-                progress(line)
-            if error is not None:
-                failed[asked[reference]] = ValueError(error)
-            if finished is not None:
-                finished(len(asked) - sum(other in asked for other in left))
-    return failed
+    try:
+        options = {"num_cpus": cpus, "num_gpus": gpus}
+        make, do = (ray.remote(function).options(**options) for function in (_make, _do))
+        needs = dict.fromkeys(making for cell in cells for making in cell.needs)
+        made = {making: make.remote(place, making) for making in needs}
+        first = {
+            cell: do.remote(place, cell, 0, *(made[making] for making in cell.needs))
+            for cell in cells
+        }
+        asked = {reference: (cell, 0) for cell, reference in first.items()}
+        for seed in range(1, seeds):
+            for cell in cells:  # whose rate is chosen with the first seed
+                asked[do.remote(place, cell, seed, first[cell])] = cell, seed
+        left, failed = [*made.values(), *asked], {}
+        while left:
+            ready, left = ray.wait(left)
+            for reference in ready:
+                lines, error = ray.get(reference)
+                for line in lines:
+                    progress(line)
+                if error is not None:
+                    failed[asked[reference]] = ValueError(error)
+                if finished is not None:
+                    finished(len(asked) - sum(other in asked for other in left))
+        return failed
+    finally:
+        ray.shutdown()

@@ -15,10 +15,11 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from benchmarks.bench import Bench
 from benchmarks.report import (
     speed_markdown,
 )
-from benchmarks.run import LATER, Bench, Run
+from benchmarks.run import LATER, Run
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.features import fitting
 from keras_plm.heads import Classifier, Tagger

@@ -14,55 +14,19 @@ from benchmarks.pretrain import Pretraining
 from benchmarks.suites import SUITES, folder
 from benchmarks.tasks import TASKS
 from keras_plm.models import BERT
-
-WORDS = "a cat sat on the mat and ran to two dogs".split()
+from tests.small_data import SmallData
 
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
     """What the suites read at their test scale."""
-    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-
-    def text():
-        return " ".join(rng.choice(WORDS, rng.integers(3, 7)))
-
-    (root / "snli_1.0").mkdir()
-    for split, count in (("train", 40), ("dev", 10), ("test", 10)):
-        labels = ("entailment", "neutral", "contradiction")
-        rows = [{"gold_label": labels[i % 3], "sentence1": text(), "sentence2": text(),
-                 "pairID": f"{split}{i}"} for i in range(count)]  # fmt: skip
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / "snli_1.0" / f"snli_1.0_{split}.jsonl").write_text(lines)
-    (root / "wikigold").mkdir()
-    tagged = [
-        f"{word} {'I-PER' if word == 'cat' else 'O'}\n" if word else "\n"
-        for i in range(12)
-        for word in ["-DOCSTART-", "", *text().split(), str(i), "", "the", "cat", str(i), ""]
-    ]
-    (root / "wikigold" / "wikigold.conll.txt").write_text("".join(tagged))
-    (root / "glue" / "RTE").mkdir(parents=True)
-    for split in ("train", "dev"):
-        rows = [f"{i}\t{text()}\t{text()}\t{('', 'not_')[i % 2]}entailment" for i in range(30)]
-        lines = ["index\tsentence1\tsentence2\tlabel", *rows]
-        (root / "glue" / "RTE" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    (root / "squad").mkdir()
-    for split, articles in (("train", 42), ("dev", 2)):
-        data = [
-            {"title": str(i), "paragraphs": [{"context": f"{text()} {i}", "qas": [
-                {"id": f"{i}", "question": "what number?",
-                 "answers": [{"text": str(i), "answer_start": 0}]}]}]}
-            for i in range(articles)
-        ]  # fmt: skip
-        for article in data:
-            (paragraph,) = article["paragraphs"]
-            (answer,) = paragraph["qas"][0]["answers"]
-            answer["answer_start"] = paragraph["context"].index(answer["text"])
-        path = root / "squad" / f"{split}-v1.1.json"
-        path.write_text(json.dumps({"version": "1.1", "data": data}))
-    (root / "books").mkdir()
-    chapters = [" ".join(f"{text().capitalize()} now and then." for _ in range(9)) for _ in "abcde"]
-    (root / "books" / "valid.txt").write_text("\n\n".join(chapters) + "\n")
-    return root
+    made = SmallData(tmp_path_factory.mktemp("data"))
+    made.snli(train=40, dev=10, test=10)
+    made.wikigold(12)
+    made.rte(30)
+    made.squad()
+    made.books("valid")
+    return made.root
 
 
 @pytest.mark.plumbing

@@ -21,6 +21,7 @@ from benchmarks.suites import SUITES
 from keras_plm import save
 from keras_plm.models import GPT
 from keras_plm.tokenizers import BytePair
+from tests.small_data import SmallData
 
 pytestmark = pytest.mark.plumbing
 ROOT = Path(__file__).parent.parent
@@ -154,12 +155,9 @@ def test_paths_are_those_of_the_bench(tmp_path, corpus_files):
 @pytest.fixture(scope="module")
 def corpus_files(tmp_path_factory):
     """RTE, made up, and a small GPT."""
-    root = tmp_path_factory.mktemp("data")
-    (root / "glue" / "RTE").mkdir(parents=True)
-    for split in ("train", "dev"):
-        rows = [f"{i}\ta cat {i}\tthe mat {i}\t{('', 'not_')[i % 2]}entailment" for i in range(30)]
-        lines = ["index\tsentence1\tsentence2\tlabel", *rows]
-        (root / "glue" / "RTE" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    made = SmallData(tmp_path_factory.mktemp("data"))
+    made.rte(30)
+    root = made.root
     folder = root / "gpt"
     text = root / "glue" / "RTE" / "dev.tsv"
     tokenizer = BytePair.train(text, 300, lowercase=False, scheme="gpt")

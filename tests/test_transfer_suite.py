@@ -14,52 +14,21 @@ from benchmarks.transfer import KINDS, LAYERS, ROWS, SCALES, OfTask, cells_of, f
 from keras_plm.checkpoints import save_bert, save_gpt
 from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
+from tests.small_data import WORDS, SmallData
 
 pytestmark = pytest.mark.plumbing
-WORDS = "a cat sat on the mat and ran to two dogs".split()
 
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
     """What the suite reads, in small."""
-    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-
-    def text():
-        return " ".join(rng.choice(WORDS, rng.integers(3, 6)))
-
-    (root / "snli_1.0").mkdir()
-    for split, count in (("train", 12), ("dev", 6), ("test", 6)):
-        labels = ("entailment", "neutral", "contradiction")
-        rows = [{"gold_label": labels[i % 3], "sentence1": text(), "sentence2": text(),
-                 "pairID": f"{split}{i}"} for i in range(count)]  # fmt: skip
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / "snli_1.0" / f"snli_1.0_{split}.jsonl").write_text(lines)
-    (root / "wikigold").mkdir()
-    tagged = [
-        f"{word} {'I-PER' if word == 'cat' else 'O'}\n" if word else "\n"
-        for i in range(8)
-        for word in ["-DOCSTART-", "", *text().split(), str(i), "", "the", "cat", str(i), ""]
-    ]
-    (root / "wikigold" / "wikigold.conll.txt").write_text("".join(tagged))
-    (root / "sst" / "trees").mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        trees = [f"({i % 5} (2 {WORDS[i]}) (2 {WORDS[i + 1]}))" for i in range(10)]
-        (root / "sst" / "trees" / f"{split}.txt").write_text("\n".join(trees) + "\n")
-    (root / "squad").mkdir()
-    for split, articles in (("train", 42), ("dev", 2)):
-        data = []
-        for i in range(articles):
-            context = f"{text()} {i}"
-            answer = {"text": str(i), "answer_start": context.index(str(i))}
-            asked = {"id": f"{i}", "question": "what number?", "answers": [answer]}
-            data.append({"title": str(i), "paragraphs": [{"context": context, "qas": [asked]}]})
-        path = root / "squad" / f"{split}-v1.1.json"
-        path.write_text(json.dumps({"version": "1.1", "data": data}))
-    (root / "books").mkdir()
-    chapters = [" ".join(f"{text().capitalize()} now and then." for _ in range(9)) for _ in "abcde"]
-    for name in ("valid", "train-0", "train-1", "train-2", "train-3"):
-        (root / "books" / f"{name}.txt").write_text("\n\n".join(chapters) + "\n")
-    return root
+    made = SmallData(tmp_path_factory.mktemp("data"))
+    made.snli(train=12, dev=6, test=6)
+    made.wikigold(8)
+    made.sst()
+    made.squad()
+    made.books("valid", "train-0", "train-1", "train-2", "train-3")
+    return made.root
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,355 @@
+"""One run: a task, an encoder, a method, a seed, to one JSON file.
+
+Equal terms: every method gets the same grid of learning rates, each trained for the same number
+of epochs, of which the best on the choosing set is kept. The grid is searched with seed 0; the
+other seeds take its winner. The reported split is looked at once, by the chosen model.
+"""
+
+import dataclasses
+import glob
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_plm
+from benchmarks.records import environment, set_aside, stored, write_examples, write_json
+from benchmarks.resampling import summands
+from benchmarks.settings import policy
+from benchmarks.speed_clock import forget_peak, peak_so_far
+from keras_plm.data import check_word_vectors, fingerprint
+from keras_plm.documents import join_sentences, part_sentences
+from keras_plm.features import fitting
+from keras_plm.resume import set_seed
+from keras_plm.transfer import (
+    FeatureStore,
+    clone,
+)
+
+
+@dataclasses.dataclass
+class Bench:
+    """A task's examples and an encoder, read once for many runs.
+
+    Args:
+        task: A `Task`.
+        data: The data folder.
+        encoder: Folder of an encoder and its tokenizer.
+        results: Folder for result files.
+        store: Folder for features.
+        feature_gb: Largest feature store, in gigabytes.
+        progress: Called with a line of text when something is done.
+        models: Folder for the fine-tuned models of the first seed, if they are kept.
+        name: What results call the encoder, by default its folder's name.
+        epoch: Called with a line of text about where training is.
+    """
+
+    task: object
+    data: str
+    encoder: str
+    results: str
+    store: str
+    feature_gb: float = 8.0
+    progress: object = None
+    models: str | None = None
+    name: str = ""
+    epoch: object = None
+
+    def __post_init__(self):
+        self.name = self.name or Path(self.encoder).resolve().name
+        self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
+        self.examples = {
+            split: self.task.read(self.data, split) for split in ("train", "dev", "test")
+        }
+        self._stores, self._words, self._joined = {}, {}, {}
+        texts = [[_content(e) for e in part] for part in self.examples.values()]
+        self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
+
+    def parts(self, run):
+        """The examples of a run by split, and of sentences that were joined their words."""
+        limit = run.document_tokens
+        if not limit:
+            return self.examples, None
+        if limit not in self._joined:
+            joined = {s: join_sentences(e, self.tokenizer, limit) for s, e in self.examples.items()}
+            self._joined[limit] = [{s: found[i] for s, found in joined.items()} for i in (0, 1)]
+        return self._joined[limit]
+
+    def train_examples(self, run):
+        """The training examples of a run, all or a fixed random part."""
+        examples = self.parts(run)[0]["train"]
+        if not run.train_limit or run.train_limit >= len(examples):
+            return examples
+        rows = np.random.default_rng(0).permutation(len(examples))[: run.train_limit]
+        return [examples[row] for row in np.sort(rows)]
+
+    def path(self, run, seed):
+        """The result file of a run."""
+        return Path(self.results) / self.task.name / f"{self.name}.{run.name}.seed{seed}.json"
+
+    def key(self, run, seed):
+        """A hash of configuration, data and encoder weights."""
+        config = run.config | {"seed": seed, "task": self.task.name}
+        text = json.dumps([config, self._inputs(run)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _inputs(self, run):
+        """A hash of data and weights, those of word vectors too."""
+        if not run.words:
+            return self._data_and_weights
+        return fingerprint([self._data_and_weights, self._word_vectors(run)[1]])
+
+    def _word_vectors(self, run):
+        """`(encoder, hash)` of a run's word vectors, read once."""
+        if run.words not in self._words:
+            words, _ = keras_plm.load(run.words, dtype="float32")
+            check_word_vectors(words)
+            self._words[run.words] = words, fingerprint(words)
+        return self._words[run.words]
+
+    def run(self, run, seed):
+        """Runs what is not done yet; returns the result, as its file holds it."""
+        done, model_file = self.result(run, seed), self._model_file(run, seed)
+        if done is not None and (model_file is None or model_file.is_file()):
+            return done
+        for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
+            if pool and self.task.head.per_word:
+                raise ValueError(
+                    f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
+                    f"{self.task.name}"
+                )
+        if run.document_tokens and (not self.task.head.per_word or self.task.head.per_token):
+            raise ValueError(
+                "`document_tokens` is of tasks that tag words. "
+                f"Received: document_tokens={run.document_tokens} on {self.task.name}"
+            )
+        train, head = self.train_examples(run), run.head(self.task)
+        if run.reads_features:
+            tokenizer = fitting(self.tokenizer, self.pretrained)
+            run.build(run.grid[0], seed).check(head, train, tokenizer, run.words or None)
+        started = time.monotonic()
+        forget_peak()
+        set_seed(seed)
+        labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
+        for example in self.examples["test"]:
+            self.task.head.target(example, labels)  # before anything is trained
+        searched = done or (self.result(run, 0) if seed else None)
+        if searched:
+            trials, best, log = searched["trials"], None, None
+        else:
+            trials, best, log = self._search(run, train, labels)
+        chosen = max(trials, key=lambda trial: trial["dev_score"])
+        rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
+        if seed or searched:
+            best, log = self._fit(run, rate, seed, train, labels)
+            dev_score = log["dev_score"]
+
+        test = self.examples["test"]
+        truth = [example.label for example in test]
+        read, counts = self.parts(run)
+        predicted = self._predict(run, best, seed, labels, read["test"])
+        if counts is not None:
+            predicted = part_sentences(predicted, counts["test"])
+        scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
+        mixes = best.mixing_weights() if run.reads_features else {}
+        result = {
+            "task": self.task.name,
+            "encoder": self.name,
+            "method": run.method,
+            "run": run.name,
+            "fields": run.config | {"learning_rate": rate},
+            "seed": seed,
+            "counts": {
+                "train": len(self.examples["train"]) if run.document_tokens else len(train),
+                "dev": len(self.examples["dev"]),
+                "test": len(test),
+                "labels": len(labels),
+            },
+            "trials": trials,
+            "dev_score": dev_score,
+            "score": next(iter(scores.values())),
+            "metrics": scores,
+            **({"mixes": mixes} if mixes else {}),
+            **({} if run.reads_features else {"curve": _curve(log)}),
+            "seconds": round(time.monotonic() - started, 1),
+            "cost": _cost(run, log),
+            **environment(),
+            "hash": self.key(run, seed),
+            "inputs": self._inputs(run),
+        }
+        kept = self._keep_older(run)
+        if model_file is not None:
+            model_file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = model_file.with_suffix(".tmp.keras")
+            best.save(temporary)
+            os.replace(temporary, model_file)
+            kept += f"; the model is {model_file}"
+        parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
+        parts = {name: part for name, part in parts.items() if part is not None}
+        write_examples(self.path(run, seed), result["hash"], parts)
+        write_json(self.path(run, seed), result)
+        self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
+        return result
+
+    def _model_file(self, run, seed):
+        """Where the fine-tuned model is kept, if it is: of the first seed alone."""
+        if self.models is None or seed:
+            return None
+        if run.reads_features:
+            raise ValueError(
+                "Kept are models that are fine-tuned whole; `FeatureBased.fit` in Python makes one "
+                f"that reads features. Received: method={run.method!r} with --keep"
+            )
+        name = f"{self.task.name}.{self.name}.{run.name}.keras"
+        return Path(self.models) / name
+
+    def _search(self, run, train, labels):
+        """`(trials, model, log)`: what each rate gives with seed 0, and the best one's."""
+        trials, best, best_log = [], None, None
+        for rate in run.grid:
+            begun = time.monotonic()
+            model, log = self._fit(run, rate, 0, train, labels)
+            if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
+                best, best_log = model, log  # of equals the first, as `max` takes
+            trials.append(
+                {
+                    "learning_rate": rate,
+                    "dev_score": log["dev_score"],
+                    "best_epoch": log["best_epoch"],
+                    "seconds": round(time.monotonic() - begun, 1),
+                }
+            )
+            self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
+        return trials, best, best_log
+
+    def result(self, run, seed):
+        """The stored result, if its configuration, data and weights are today's."""
+        return stored(self.path(run, seed), self.key(run, seed))
+
+    def _keep_older(self, run):
+        """Moves results of other settings, data or weights aside, all seeds, and says so."""
+        kept = ""
+        for path in self.path(run, 0).parent.glob(
+            f"{glob.escape(self.name)}.{glob.escape(run.name)}.seed*.json"
+        ):
+            if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
+                if (examples := path.with_suffix(".npz")).is_file():
+                    set_aside(examples)
+                kept += f"; the older result is kept as {set_aside(path).name}"
+        return kept
+
+    def _encoder(self, run, seed):
+        """The encoder of a run: as it was loaded, with fresh weights, in its precision."""
+        fresh = run.method in ("scratch", "untrained")
+        dtype = "float32" if run.reads_features else policy(run.precision)
+        if fresh:
+            set_seed(seed)
+            config = {**self.pretrained.get_config(), "dtype": dtype}
+            return type(self.pretrained).from_config(config)
+        if dtype == self.pretrained.dtype_policy.name:
+            return self.pretrained
+        return clone(self.pretrained, dtype=dtype)
+
+    def _fit(self, run, rate, seed, train, labels):
+        method = run.build(rate, seed)
+        dev, metric = self.parts(run)[0]["dev"], next(iter(self.task.metrics.values()))
+        told = [_Told(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
+        if run.reads_features:
+            stores = [self._features(run, seed, part) for part in (train, dev)]
+            beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
+            readout, log = method.fit_reader(
+                run.head(self.task), stores, train, dev, labels, metric, told, words=beside
+            )
+            return readout, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
+        model = method.fit(
+            self._encoder(run, seed),
+            run.head(self.task),
+            self.tokenizer,
+            train,
+            dev,
+            labels=labels,
+            metric=metric,
+            callbacks=told,
+            symmetric=self.task.symmetric,
+        )
+        return model, model.training_log
+
+    def _predict(self, run, model, seed, labels, examples):
+        if not run.reads_features:
+            return model.predict(examples)
+        method = run.build(run.grid[0], seed)
+        store = self._features(run, seed, examples)
+        beside = self._words_beside(run, examples) if run.words else None
+        return method.predict(run.head(self.task), model, store, labels, beside)
+
+    def _features(self, run, seed, examples):
+        """The features of some examples, read once for all choices of layers."""
+        pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
+        key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
+        if key not in self._stores:
+            encoder = self._encoder(run, seed)
+            self._stores[key] = (
+                FeatureStore.build(
+                    self.store, encoder, self.tokenizer, examples, pool, self.feature_gb
+                ),
+                examples,  # kept, so that its id stays its own
+            )
+        return self._stores[key][0]
+
+    def _words_beside(self, run, examples):
+        """The word vectors beside the features of some examples."""
+        words, state = self._word_vectors(run)
+        key = (state, id(examples))
+        if key not in self._stores:
+            store = FeatureStore.build_words(
+                self.store, words, self.pretrained, self.tokenizer, examples, self.feature_gb
+            )
+            self._stores[key] = store, examples
+        return self._stores[key][0]
+
+    def _say(self, line):
+        if self.progress is not None:
+            self.progress(f"{self.task.name}  {line}")
+
+
+def _cost(run, log):
+    """What a fit took beside time.
+
+    Passes of the encoder over the training examples; weights that learned; the size of the features
+    of training and choosing examples on disk; and the most memory of the process, in megabytes,
+    since the run began, its search of rates among it.
+    """
+    return {
+        "encoder_passes": 1 if run.reads_features else run.epochs,
+        "learned_weights": log["learned_weights"],
+        "feature_bytes": log.get("feature_bytes", 0),
+        "peak_mb": round(peak_so_far()),
+    }
+
+
+class _Told(keras.callbacks.Callback):
+    """Says which epoch it is."""
+
+    def __init__(self, say, what, epochs):
+        super().__init__()
+        self.say, self.what, self.epochs = say, what, epochs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.say(f"{self.what}: epoch {epoch + 1} of {self.epochs}")
+
+
+def _content(example):
+    """What a result depends on; what came later only where there is some."""
+    later = (example.choices, example.starts)
+    lists = [list(values) for values in later if values is not None]
+    return (example.text, example.pair, example.label, *lists)
+
+
+def _curve(log):
+    """The score on the choosing set by update."""
+    updates = [log["steps_per_epoch"] * (i + 1) for i in range(len(log["dev_scores"]))]
+    return {"updates": updates, "dev_scores": log["dev_scores"]}
