@@ -75,10 +75,10 @@ def with_reader(options):
 )
 def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     model = classifier(dropout=0.0, **options)
-    model.compile(AdamW(1e-2))
+    model.compile(AdamW(3e-3))
     train = texts()
     source = model.batches(train, batch_size=16, buckets=1)
-    losses = model.fit(source, epochs=6, verbose=0).history["loss"]
+    losses = model.fit(source, epochs=10, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     predicted = model.predict([example.text for example in train])
     assert set(predicted) <= set(LABELS)
@@ -97,7 +97,7 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"units": 5}, {"frozen": True}], ids=str)
 def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **with_reader(options))
-    model.compile(AdamW(1e-2))
+    model.compile(AdamW(3e-3))
     train = sentences()
     source = model.batches(train, batch_size=16, buckets=1)
     history = model.fit(source, epochs=8, validation_data=source, verbose=0).history
