@@ -66,7 +66,7 @@ def scores(model, examples, version=1):
 )
 def test_it_learns_predicts_and_reloads(options, tmp_path):
     model, train = finder(**options), made_up(40 if "stride" in options else 96)
-    model.compile(AdamW(1e-2))
+    model.compile(AdamW(5e-3))
     source = model.batches(train, batch_size=16, buckets=1)
     history = model.fit(source, epochs=12, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0] and "accuracy" in history
@@ -89,7 +89,7 @@ def test_questions_without_answer(tmp_path):
     labels = SpanFinder.labels_of(train)
     assert labels == WITHOUT and SpanFinder.labels_of(made_up()) == WITHOUT[:2]
     model = finder(labels)
-    model.compile(AdamW(1e-2))
+    model.compile(AdamW(5e-3))
     model.fit(model.batches(train, batch_size=16, buckets=1), epochs=12, verbose=0)
     assert scores(model, train, version=2) > 70
     found = model.predict(train, probabilities=True)
@@ -212,7 +212,7 @@ def test_the_loss_is_the_mean_of_both_ends():
     assert model.evaluate(eight, verbose=0)[0] == pytest.approx(total, rel=1e-4)
 
 
-FAST = {"learning_rate": 1e-2, "epochs": 10, "batch_size": 16, "dropout": 0.0}
+FAST = {"learning_rate": 5e-3, "epochs": 10, "batch_size": 16, "dropout": 0.0}
 
 
 def test_fine_tuning(tmp_path):
@@ -266,7 +266,7 @@ def test_layers_are_compared(tmp_path):
 
 def test_gpt_reads_the_question_first(tmp_path):
     train = made_up(48, unanswered=True)
-    method = FineTune(**{**FAST, "epochs": 2}, language_model_weight=0.5)
+    method = FineTune(**{**FAST, "epochs": 4}, language_model_weight=0.5)
     model = method.fit(gpt(), SpanFinder, PAIRS, train)
     assert model.training_log["loss"][-1] < model.training_log["loss"][0]
     source = model.batches(train, training=False, batch_size=48, buckets=1)
