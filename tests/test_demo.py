@@ -27,6 +27,7 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in files} == files
 
 
+@pytest.mark.plumbing
 def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
     translator, trained, stops = demo._translator, [], [False, True]
 

@@ -137,6 +137,7 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
     assert restored() == 2
 
 
+@pytest.mark.plumbing
 def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
     trained(stream, tmp_path, 2)
     for path in tmp_path.glob("state*"):
@@ -149,6 +150,7 @@ def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
     assert batches.step == 0
 
 
+@pytest.mark.plumbing
 def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatch):
     trained(stream, tmp_path, 2)
     former = {path: path.read_bytes() for path in tmp_path.glob("state*")}

@@ -226,6 +226,7 @@ def test_files_from_before_a_setting_are_still_read():
     assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13
 
 
+@pytest.mark.plumbing
 def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     pytest.importorskip("nltk")
