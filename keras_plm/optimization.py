@@ -308,7 +308,8 @@ class AdamW(keras.optimizers.Optimizer):
         # not interact.
         dtype, index = variable.dtype, self._get_variable_index(variable)
         learning_rate = ops.cast(learning_rate, dtype) * self._factors[index]
-        gradient = ops.cast(gradient, dtype)
+        # TensorFlow has rows of an embedding, which this makes dense.
+        gradient = ops.cast(ops.reshape(gradient, variable.shape), dtype)
         mean, square, begin = self._means[index], self._squares[index], self._begins[index]
         self.assign(mean, self.beta_1 * mean + (1.0 - self.beta_1) * gradient)
         self.assign(square, self.beta_2 * square + (1.0 - self.beta_2) * ops.square(gradient))

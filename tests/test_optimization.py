@@ -88,6 +88,19 @@ def test_gradients_are_clipped_together():
     assert_close(to_numpy(variables[1]) * 1e7, np.array([0.0, -0.8]), atol=1e-4)
 
 
+@pytest.mark.parametrize("clip", [{}, {"clipnorm": 1e9}, {"global_clipnorm": 1e9}], ids=str)
+def test_embeddings_learn_with_any_clipping_or_none(clip):
+    """TensorFlow gives the rows that were looked up, one of them twice, not a whole gradient."""
+    model = keras.Sequential([keras.Input([3], dtype="int32"), keras.layers.Embedding(4, 1)])
+    optimizer = AdamW(1.0, weight_decay=0.0, epsilon=1e3, **{"global_clipnorm": None} | clip)
+    model.compile(optimizer, loss=lambda y, outputs: keras.ops.sum(outputs, axis=(1, 2)))
+    before = to_numpy(model.trainable_variables[0]).copy()
+    model.fit(np.array([[1, 2, 2]]), np.zeros([1]), verbose=0)
+    moved = (before - to_numpy(model.trainable_variables[0]))[:, 0]
+    # With a huge epsilon the step is 0.1 g / epsilon.
+    assert_close(moved * 1e4, np.array([0.0, 1.0, 2.0, 0.0]), atol=1e-2)
+
+
 def test_schedule_is_the_originals():
     """polynomial_decay of the whole run, replaced by init * step / warmup while step < warmup."""
     schedule = WarmupLinearDecay(peak=2.0, total_steps=50, warmup_steps=10)
