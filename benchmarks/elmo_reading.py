@@ -27,7 +27,8 @@ from keras_plm.tokenizers import Characters
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
 ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
-ENCODER = Path(__file__).parent / "weights" / "elmo_mini"
+WEIGHTS = Path(__file__).parent / "weights"
+ENCODER = WEIGHTS / "elmo_mini"
 # Key: the name in tables, and what it is beside the word vectors.
 ROWS = {
     "baseline": ("word vectors alone", {"layers": "last"}),
@@ -48,7 +49,7 @@ class Material:
     """What text is read with: word vectors and a biLM, by default made or taken as said here.
 
     Attributes:
-        vectors: How word vectors are trained on the books.
+        vectors: How word vectors are trained on the books, where none are kept here.
         words: The name of their folder.
         tiny: If True, a biLM of random weights stands for the pre-trained one.
     """
@@ -84,9 +85,21 @@ class Material:
             )
         return str(folder)
 
+    def words_path(self, features):
+        """Where the default word vectors are: kept here, or among the features, made once."""
+        kept = WEIGHTS / self.words
+        return kept if kept.is_dir() else Path(features) / self.words
+
+    def words_for(self, place):
+        """`(folder, needs)`: of the default word vectors, what cells need that read them."""
+        folder = self.words_path(place.features)
+        make = functools.partial(self.words_folder, "", place.data, place.features)
+        there = (folder / "config.json").is_file()
+        return str(folder), () if there else (Making(self.words, make),)
+
     def words_folder(self, given, data, features, progress):
-        """The folder of word vectors: the one given, or those of the books, trained once."""
-        folder = Path(given or Path(features) / self.words)
+        """The folder of word vectors: the one given, or the default, made if it is not there."""
+        folder = Path(given or self.words_path(features))
         if not given and not (folder / "config.json").is_file():
             progress(f"word vectors of the books, for all runs: {folder}")
             vectors.make(self.vectors, [find_file(data, b) for b in BOOKS], folder, progress)
@@ -148,8 +161,7 @@ def cells_of(reading, place, encoder=None, words=None):
     if words:
         material.words_folder(words, place.data, place.features, None)  # is it one?
     else:
-        make = functools.partial(material.words_folder, "", place.data, place.features)
-        words, needs = str(Path(place.features) / material.words), (Making(material.words, make),)
+        words, needs = material.words_for(place)
     counts = {
         task: len(TASKS[task].read(place.data, "train"))
         for task, _ in reading.epochs

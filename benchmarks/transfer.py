@@ -6,12 +6,11 @@ weights; on names (WikiGold), sentiment (SST-5), inference (SNLI) and answers (S
 """
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import keras_plm
 from benchmarks.advice import Choice, ranked
-from benchmarks.cells import Cell, Making
+from benchmarks.cells import Cell
 from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
 from benchmarks.gpt_tuning import WEIGHTS
 from benchmarks.report import add_seed, read_results
@@ -150,9 +149,7 @@ def _folder(transfer, kind, given, place):
             f"{str(given)!r}"
         )
     if kind == "words":
-        material = transfer.material
-        make = functools.partial(material.words_folder, "", place.data, place.features)
-        return str(Path(place.features) / material.words), (Making(material.words, make),)
+        return transfer.material.words_for(place)
     if transfer.material.tiny:
         return str(_tiny(kind, place)), ()
     return str(WEIGHTS / f"{kind}_mini"), ()

@@ -159,6 +159,9 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
     assert isinstance(keras_plm.load(encoder)[0], ELMo)
     with pytest.raises(ValueError, match=r"--encoder\. Received: no encoder in 'nowhere'"):
         material.encoder_folder("nowhere", tmp_path / "f")
+    kept = elmo_reading.Material().words_folder("", "nowhere", "f", pytest.fail)
+    assert keras_plm.load(kept)[0].hidden_dim == 100
+    monkeypatch.setattr(elmo_reading, "WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="No file .*train-0.txt"):
         elmo_reading.Material().words_folder("", tmp_path, tmp_path / "f2", lambda line: None)
 
