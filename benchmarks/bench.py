@@ -65,7 +65,7 @@ class Bench:
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
-        self._stores, self._words, self._joined = {}, {}, {}
+        self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
         texts = [[_content(e) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
@@ -81,11 +81,21 @@ class Bench:
 
     def train_examples(self, run):
         """The training examples of a run, all or a fixed random part."""
-        examples = self.parts(run)[0]["train"]
-        if not run.train_limit or run.train_limit >= len(examples):
+        return self._at_most(run, "train", run.train_limit)
+
+    def dev_examples(self, run):
+        """The examples that choose in a run, all or a fixed random part."""
+        return self._at_most(run, "dev", run.dev_limit)
+
+    def _at_most(self, run, split, limit):
+        examples = self.parts(run)[0][split]
+        if not limit or limit >= len(examples):
             return examples
-        rows = np.random.default_rng(0).permutation(len(examples))[: run.train_limit]
-        return [examples[row] for row in np.sort(rows)]
+        key = split, limit
+        if key not in self._limited:  # one list for all runs, by which their features are known
+            rows = np.random.default_rng(0).permutation(len(examples))[:limit]
+            self._limited[key] = [examples[row] for row in np.sort(rows)]
+        return self._limited[key]
 
     def path(self, run, seed):
         """The result file of a run."""
@@ -127,7 +137,7 @@ class Bench:
                 "`document_tokens` is of tasks that tag words. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
-        train, head = self.train_examples(run), run.head(self.task)
+        train, dev, head = self.train_examples(run), self.dev_examples(run), run.head(self.task)
         if run.reads_features:
             tokenizer = fitting(self.tokenizer, self.pretrained)
             run.build(run.grid[0], seed).check(head, train, tokenizer, run.words or None)
@@ -165,7 +175,7 @@ class Bench:
             "seed": seed,
             "counts": {
                 "train": len(self.examples["train"]) if run.document_tokens else len(train),
-                "dev": len(self.examples["dev"]),
+                "dev": len(self.examples["dev"]) if run.document_tokens else len(dev),
                 "test": len(test),
                 "labels": len(labels),
             },
@@ -256,7 +266,7 @@ class Bench:
 
     def _fit(self, run, rate, seed, train, labels):
         method = run.build(rate, seed)
-        dev, metric = self.parts(run)[0]["dev"], next(iter(self.task.metrics.values()))
+        dev, metric = self.dev_examples(run), next(iter(self.task.metrics.values()))
         told = [_Told(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
@@ -305,8 +315,9 @@ class Bench:
         words, state = self._word_vectors(run)
         key = (state, id(examples))
         if key not in self._stores:
+            pool = run.build(run.grid[0], 0).store_pool(run.head(self.task))
             store = FeatureStore.build_words(
-                self.store, words, self.pretrained, self.tokenizer, examples, self.feature_gb
+                self.store, words, self.pretrained, self.tokenizer, examples, self.feature_gb, pool
             )
             self._stores[key] = store, examples
         return self._stores[key][0]

@@ -246,11 +246,11 @@ def _transfer(task, encoder, how="fine_tune", label=None):
     """A side of the suite to come: encoders fine-tuned and read, on equal terms."""
     name = {"books_skip_gram": "word vectors"}.get(encoder, encoder.split("_")[0])
     name = {"elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}.get(name, name)
-    loose = ["train_limit", "units", "schedule", "layer_decay", "unfreeze_epochs", "text_pool"]
-    loose += ["language_model_weight", "bias_correction"]
+    loose = ["train_limit", "dev_limit", "units", "schedule", "layer_decay", "unfreeze_epochs"]
+    loose += ["text_pool", "language_model_weight", "bias_correction"]
     fields = {"method": "fine_tune"}
     if how != "fine_tune":
-        loose = ["train_limit", "units", "words", "feature_dropout", "penalty"]
+        loose = ["train_limit", "dev_limit", "units", "words", "feature_dropout", "penalty"]
         layers = "last" if name == "word vectors" else "elmo_mix"
         fields = {"method": "features", "reader": READERS[task], "layers": layers}
         if task == "wikigold":

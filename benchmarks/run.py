@@ -30,7 +30,7 @@ READER += "words 'bilstm_crf', behind an encoder"
 # Fields of a run that came after the first results.
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
 LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
-LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters")
+LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters", "dev_limit")
 
 CRF = "bilstm_crf"
 
@@ -54,6 +54,7 @@ class Run:
     batch_size: int = setting(32, "examples per step")
     dropout: float = setting(0.1, "before the output layer and in the reader")
     train_limit: int = setting(0, "at most so many training examples; 0 takes all")
+    dev_limit: int = setting(0, "at most so many examples that choose; 0 takes all")
     precision: str = setting("float32", "of an encoder that is trained: 'float32' or 'bfloat16'")
     placement: str = setting("input", "where features enter a reader: 'input', 'output' or 'both'")
     penalty: float = setting(0.0, "L2 penalty on the weights of a learned mix of layers")
@@ -153,14 +154,16 @@ class Run:
                 "`learning_rates` are numbers above 0 parted by commas. "
                 f"Received: {self.learning_rates!r}"
             )
-        if self.document_tokens < 0 or (self.document_tokens and self.train_limit):
+        limits = {name: getattr(self, name) for name in ("train_limit", "dev_limit")}
+        for name, limit in limits.items():
+            if limit < 0:
+                raise ValueError(f"`{name}` must be 0 (all) or more. Received: {limit}")
+        if self.document_tokens < 0 or (self.document_tokens and any(limits.values())):
             raise ValueError(
                 "`document_tokens` is 0, or a number of tokens and all documents are read: leave "
-                f"`train_limit` out. Received: document_tokens={self.document_tokens}, "
-                f"train_limit={self.train_limit}"
+                f"`train_limit` and `dev_limit` out. Received: document_tokens="
+                f"{self.document_tokens}, {limits}"
             )
-        if self.train_limit < 0:
-            raise ValueError(f"`train_limit` must be 0 (all) or more. Received: {self.train_limit}")
 
     @property
     def reads_features(self):
@@ -200,6 +203,8 @@ class Run:
         parts += [f"documents{self.document_tokens}"] if self.document_tokens else []
         if self.train_limit:
             parts.append(f"n{self.train_limit}")
+        if self.dev_limit:
+            parts.append(f"dev{self.dev_limit}")
         if self.precision != "float32":
             parts.append(self.precision)
         return "-".join(parts)

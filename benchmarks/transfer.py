@@ -44,11 +44,14 @@ LAYERS = "layers"  # all other choices of layers, frozen, linear
 
 @dataclasses.dataclass(frozen=True)
 class OfTask:
-    """How a task is read: training examples at most (0: all), passes, and its network."""
+    """How a task is read: training examples at most (0: all), passes, its network, and examples
+    that choose at most.
+    """
 
     train_limit: int
     epochs: int
     network: tuple
+    dev_limit: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +70,9 @@ class Transfer:
 
     tasks: tuple = (
         ("wikigold", OfTask(0, 10, (("reader", "bilstm_crf"), ("character_filters", 64)))),
-        ("sst5", OfTask(5_000, 5, (("reader", "bcn"),))),
-        ("snli", OfTask(5_000, 5, (("reader", "esim"),))),
-        ("squad", OfTask(2_000, 3, (("reader", "bidaf"),))),
+        ("sst5", OfTask(2_500, 5, (("reader", "bcn"),))),
+        ("snli", OfTask(2_500, 5, (("reader", "esim"),), dev_limit=1_000)),
+        ("squad", OfTask(1_000, 3, (("reader", "bidaf"),), dev_limit=500)),
     )
     rows: tuple = (*ROWS, LAYERS)
     fields: tuple = (("learning_rates", "3e-4,1e-3,5e-3"),)
@@ -80,7 +83,8 @@ class Transfer:
     def run(self, task, kind, row, layers=None):
         """The `Run` of a row on a task with a kind of encoder, of `LAYERS` with so named layers."""
         of_task = dict(self.tasks)[task]
-        fields = {"train_limit": of_task.train_limit, "epochs": of_task.epochs, **dict(self.fields)}
+        names = ("train_limit", "dev_limit", "epochs")
+        fields = {name: getattr(of_task, name) for name in names} | dict(self.fields)
         if layers is not None:
             return Run(method="features", layers=layers, **fields)
         _, network, own = ROWS[row]
@@ -182,7 +186,8 @@ SCALES = {
     "small": Transfer(),
     "paper": Transfer(
         tasks=tuple(
-            (task, dataclasses.replace(of_task, train_limit=0)) for task, of_task in Transfer.tasks
+            (task, dataclasses.replace(of_task, train_limit=0, dev_limit=0))
+            for task, of_task in Transfer.tasks
         ),
         fields=(("learning_rates", "2e-5,5e-5,1e-3"), ("batch_size", 32)),
         released=True,

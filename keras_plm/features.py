@@ -176,7 +176,9 @@ class FeatureStore:
         return len(self.counts)
 
     @classmethod
-    def build(cls, folder, encoder, tokenizer, examples, pool=None, feature_gb=8.0):
+    def build(
+        cls, folder, encoder, tokenizer, examples, pool=None, feature_gb=8.0, max_length=MAX_LENGTH
+    ):
         """Runs the encoder over the examples, unless `folder` holds their features already.
 
         Args:
@@ -186,8 +188,9 @@ class FeatureStore:
             examples: A list of `Example`, of texts or of lists of words.
             pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer
                 puts in its row, marks too; `None` for one per word; `"tokens"` for one per token of
-                questions with their passages, in windows of `windows.MAX_LENGTH` tokens at most.
+                questions with their passages, in windows.
             feature_gb: Largest size, in gigabytes.
+            max_length: Longest window in tokens, where the encoder reads as many.
 
         Raises:
             ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
@@ -206,7 +209,7 @@ class FeatureStore:
         paired = any(pair is not None for _, pair in texts)
         apart = paired and not getattr(tokenizer, "joint_pairs", True)
         if pool == TOKENS:
-            longest = min(limit or MAX_LENGTH, MAX_LENGTH)
+            longest = min(limit or max_length, max_length)
             windows = Windows(examples, tokenizer, longest, apart=apart)
             settings = windows.max_length, windows.stride, *["apart"][: int(apart)]
         elif apart:
@@ -263,20 +266,26 @@ class FeatureStore:
         return cls(final, windows, words)
 
     @classmethod
-    def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0):
+    def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0, pool=None):
         """A store of word vectors that stand beside the words of another store.
 
         Args:
             words: A `WordVectors`.
             encoder, tokenizer: Of the other store: they say what a word is.
+            pool: Of the other store: `None`, or `"tokens"` of an encoder whose tokens are words.
             folder, examples, feature_gb: As in `build`.
 
         Raises:
             ValueError: If `words` is no `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
-        found = words_of(examples, tokenizer, getattr(encoder, "max_sequence_length", None))
-        return cls.build(folder, words, words.tokenizer(), found, None, feature_gb)
+        own, limit = words.tokenizer(), getattr(encoder, "max_sequence_length", None)
+        if pool == TOKENS:  # windows of as many words, with room for the other's marks
+            room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()
+            longest = room + own.num_special()
+            return cls.build(folder, words, own, examples, TOKENS, feature_gb, longest)
+        found = words_of(examples, tokenizer, limit)
+        return cls.build(folder, words, own, found, None, feature_gb)
 
     @staticmethod
     def _sources(texts, tokenizer, windows, limit, pool, apart):

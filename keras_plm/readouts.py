@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_plm.batching import FitsBatches
 from keras_plm.layers import ScalarMix
-from keras_plm.readers.reading import texts_of
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -68,7 +67,8 @@ class Placement:
     Attributes:
         place: `"input"`: the reader reads the features, behind the word vectors if there are any.
             `"output"`: the reader reads word vectors alone, and the features stand behind its
-            outputs. `"both"`: the two at once, each with a mix of its own.
+            outputs, of a reader of two texts behind those of its first BiLSTM. `"both"`: the two at
+            once, each with a mix of its own.
         penalty: λ, the L2 penalty on the scalars of a mix: 1 keeps it near a plain mean, 0.001 lets
             the weights differ.
         mix_norm: If True, a mix first normalises each layer over all real words of a batch, so that
@@ -121,11 +121,6 @@ class Placement:
                 "The spelling of words needs a reader: choose reader='bilstm', or leave "
                 "`character_filters` out. "
                 f"Received: character_filters={self.character_filters} without a reader"
-            )
-        if self.place != "input" and texts_of(reader) is not None:
-            raise ValueError(
-                "A reader of two texts has features at its input alone: choose placement='input', "
-                f"or reader='bilstm'. Received: placement={self.place!r}"
             )
         if self.place == "output" and words is None:
             raise ValueError(

@@ -8,6 +8,7 @@ import functools
 import numpy as np
 
 from keras_plm.batching import Batches
+from keras_plm.tokenizers import Characters, Words
 from keras_plm.two_texts import TextPlaces
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
@@ -38,6 +39,8 @@ class Windows:
         max_length: Longest row T.
         stride: Tokens between the beginnings of windows.
         apart: Whether question and passage are read apart, as by ELMo.
+        word_tokenizer: With `apart`: a `Words`; rows also hold `vector_ids`, the ids in its
+            vocabulary of the tokens, which are words.
 
     Attributes:
         examples_of: (R,) the question of each row, ascending.
@@ -56,7 +59,15 @@ class Windows:
             or the tokenizer puts no two texts in one row.
     """
 
-    def __init__(self, examples, tokenizer, max_length=MAX_LENGTH, stride=STRIDE, apart=False):
+    def __init__(
+        self,
+        examples,
+        tokenizer,
+        max_length=MAX_LENGTH,
+        stride=STRIDE,
+        apart=False,
+        word_tokenizer=None,
+    ):
         examples = list(examples) if not isinstance(examples, str) else examples
         if not examples or isinstance(examples, str):
             raise ValueError(
@@ -76,6 +87,10 @@ class Windows:
         passages = _unique(self.passages)
         self._questions = tokenizer.pieces(list(questions))
         self._passages = tokenizer.pieces(list(passages), return_offsets=True)
+        self._word_ids = None
+        if word_tokenizer is not None:
+            check_tokens_are_words(tokenizer)
+            self._word_ids = [word_tokenizer.pieces(list(part)) for part in (questions, passages)]
         question_of = np.array([questions[example.text] for example in examples])
         self._passage_of = np.array([passages[passage] for passage in self.passages])
 
@@ -164,6 +179,8 @@ class Windows:
             x, second = (arrays(join(texts), length=length) for texts in (asked, read))
             x = {name: np.stack([x[name], second[name]], axis=1) for name in x}  # (B, 2, T, ...)
             x["word_positions"] = self._word_positions(rows, length)
+            if self._word_ids is not None:
+                x["vector_ids"] = self._vector_ids(rows, length)
         else:
             x = arrays(join(asked, read), length=length)
         if text_places:
@@ -179,6 +196,19 @@ class Windows:
         in_passage = place - self.first[rows][:, None]
         at = np.where(in_passage < 0, begin + place, length + begin + in_passage)
         return np.where(in_passage < self.counts[rows][:, None], at, -1).astype("int32")
+
+    def _vector_ids(self, rows, length):
+        """(B, T) the ids of a row's words, 0 behind them."""
+        ids, place = np.zeros((len(rows), length), "int32"), np.arange(length)
+        for pieces, texts, begin, at, count in (
+            (self._word_ids[0], self._asked, 0 * self.begins, 0 * self.first, self.asked),
+            (self._word_ids[1], self._read, self.begins, self.first, self.counts),
+        ):
+            within = place - at[rows][:, None]  # (B, T)
+            here = (within >= 0) & (within < count[rows][:, None])
+            start = (pieces.starts[texts[rows]] + begin[rows])[:, None]
+            ids[here] = pieces.token_ids[(start + within)[here]]
+        return ids
 
     def texts(self):
         """Each question and each window of a passage once, for encoders that read them apart.
@@ -299,6 +329,16 @@ def _passage_of(example, i):
                 f"Received: {value!r:.60} as {name}"
             )
     return passage
+
+
+def check_tokens_are_words(tokenizer):
+    """Raises unless a tokenizer's tokens are the words that word vectors are of."""
+    if not isinstance(tokenizer, (Characters, Words)):
+        raise ValueError(
+            "Answers are found among tokens, and word vectors stand beside them where tokens are "
+            "words, as ELMo's: leave `words` out. "
+            f"Received: `words` for {type(tokenizer).__name__}"
+        )
 
 
 def check_joint(tokenizer):

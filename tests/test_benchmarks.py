@@ -424,6 +424,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
         (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0 parted by"),
         (["run", "--task", "wikigold", "--learning-rates", "1,nan"], r"numbers above 0"),
         (["run", "--task", "wikigold", "--train-limit", "-5"], r"`train_limit` must be 0"),
+        (["run", "--task", "wikigold", "--dev-limit", "-5"], r"`dev_limit` must be 0"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
         (["layers", "--task", "wikigold", "--picture", "nowhere/a.png"], r"PNG or SVG file in"),

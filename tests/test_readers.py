@@ -107,13 +107,23 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
     assert BiLSTM(2).pooling().pool == "max"
 
 
-def test_esim_is_that_of_chen_et_al(tmp_path):
+def put_behind(rows, behind):
+    """Rows of unequal lengths with those of an array behind them, vector by vector."""
+    pairs = zip(rows, behind, strict=True)
+    return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
+
+
+@pytest.mark.parametrize("width", [0, 3], ids=["alone", "features behind"])
+def test_esim_is_that_of_chen_et_al(width, tmp_path):
     first, first_mask = padded((2, 5, 4), (3, 5))
     second, second_mask = padded((2, 7, 4), (7, 2), seed=1)
+    more = [padded((2, length, width), (1, 1), seed)[0] for length, seed in ((5, 2), (7, 3))]
     layer = ESIM(8)
     inputs = {
         "first": first, "second": second, "first_mask": first_mask, "second_mask": second_mask,
     }  # fmt: skip
+    if width:
+        inputs |= {"first_behind": more[0], "second_behind": more[1]}
     model = check_layer(layer, inputs, tmp_path)
     output = model.predict_on_batch(inputs)
     weights = [[to_numpy(w) for w in part.weights] for part in (layer.comparison, layer.hidden)]
@@ -130,6 +140,7 @@ def test_esim_is_that_of_chen_et_al(tmp_path):
     lengths = ((3, 7), (5, 2))
     a = read_rows(layer.encoder, [first[row, :t] for row, (t, _) in enumerate(lengths)])
     b = read_rows(layer.encoder, [second[row, :s] for row, (_, s) in enumerate(lengths)])
+    a, b = put_behind(a, more[0]), put_behind(b, more[1])
     made = [read_rows(layer.composition, [compared(*both) for both in zip(*texts, strict=True)])
             for texts in ((a, b), (b, a))]  # fmt: skip
     for row in range(2):
@@ -147,14 +158,18 @@ def trilinear(kernel, x, y):
     return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
 
 
-def test_bidaf_is_that_of_clark_and_gardner(tmp_path):
+@pytest.mark.parametrize("width", [0, 5], ids=["alone", "features behind"])
+def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     passage, passage_mask = padded((2, 6, 4), (4, 6))
     question, question_mask = padded((2, 3, 4), (3, 2), seed=1)
+    more = [padded((2, length, width), (1, 1), seed)[0] for length, seed in ((6, 2), (3, 3))]
     layer = BiDAF(3)
     inputs = {
         "passage": passage, "question": question,
         "passage_mask": passage_mask, "question_mask": question_mask,
     }  # fmt: skip
+    if width:
+        inputs |= {"passage_behind": more[0], "question_behind": more[1]}
     model = check_layer(layer, inputs, tmp_path)
     output = model.predict_on_batch(inputs)
 
@@ -165,6 +180,7 @@ def test_bidaf_is_that_of_clark_and_gardner(tmp_path):
     lengths = ((4, 3), (6, 2))
     p = read_rows(layer.encoder, [passage[row, :t] for row, (t, _) in enumerate(lengths)])
     q = read_rows(layer.encoder, [question[row, :s] for row, (_, s) in enumerate(lengths)])
+    p, q = put_behind(p, more[0]), put_behind(q, more[1])
     x = []
     for of_p, of_q in zip(p, q, strict=True):
         scores = trilinear(to_numpy(layer.bi_attention.score_kernel), of_p, of_q)

@@ -325,7 +325,7 @@ class TestBadInput:
             ({"stride": 0}, r"`stride` must be 1 or more"),
             ({"max_answer_length": 0}, r"`max_answer_length` must be 1 or more"),
             ({"n_best": 0}, r"`n_best` must be 1 or more"),
-            ({"words": "some"}, r"reads tokens: leave `words` out"),
+            ({"words": "some"}, "where tokens are words, as ELMo's: leave `words` out"),
         ],
     )
     def test_of_the_head(self, options, match):

@@ -8,12 +8,14 @@ import keras_plm
 from benchmarks.__main__ import main
 from keras_plm.features import TOKENS, fitting
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
+from keras_plm.layers import LayerChoice
 from keras_plm.models import ELMo
 from keras_plm.models.word_vectors import WordVectors
 from keras_plm.readers import ESIM
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune
+from keras_plm.windows import Windows
 from tests.checks import assert_close
 from tests.test_gpt_transfer import gpt
 from tests.test_heads import (
@@ -67,7 +69,11 @@ READ = {
     "kind, head, options",
     [
         ("bert", Classifier, {"layers": "mix", "penalty": 0.01, "character_filters": 3}),
-        ("elmo", Classifier, {"layers": "mix", "feature_dropout": 0.2, "character_filters": 3}),
+        (
+            "elmo",
+            Classifier,
+            {"layers": "mix", "feature_dropout": 0.2, "character_filters": 3, "placement": "both"},
+        ),
         ("vectors", Regressor, {}),
     ],
     ids=["bert", "elmo", "vectors"],
@@ -133,6 +139,7 @@ FOUND = {
     "bert": (piece_encoder, PIECES, "bidaf"),
     "gpt": (gpt, PAIRS, "bidaf"),  # reads apart, in windows of 24 tokens
     "elmo": (elmo, Characters(), "bidaf"),
+    "elmo behind words": (elmo, Characters(), "bidaf"),
     "vectors": (word_vectors, word_vectors().tokenizer(), "bilstm"),
 }
 
@@ -143,18 +150,22 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
     model, length = make(), 29 if kind in ("bert", "gpt") else 11
     train = answers(32, length, unanswered=kind != "bert")
     dev = answers(8, length, 1, unanswered=kind != "bert")
-    method = FeatureBased(reader=reader, layers="mix" if kind == "elmo" else "last", **FAST)
-    fitted = method.fit(model, SpanFinder, tokenizer, train, store=tmp_path)
+    words = word_vectors() if kind == "elmo behind words" else None
+    options = {"layers": "mix" if kind.startswith("elmo") else "last"}
+    options |= {"placement": "output"} if words else {}
+    method = FeatureBased(reader=reader, **options, **FAST)
+    fitted = method.fit(model, SpanFinder, tokenizer, train, store=tmp_path, words=words)
     assert fitted.pairs == (False if kind == "bert" else "words")
+    beside = words and FeatureStore.build_words(tmp_path, words, model, tokenizer, dev, pool=TOKENS)
     store = FeatureStore.build(tmp_path, model, fitting(tokenizer, model), dev, TOKENS)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == (4 if words else 2)
     windows = store.windows
     assert (len(windows) > len(dev)) == (length == 29)
     if fitted.pairs:  # each question and each window once
         total = sum(len(set(e.text for e in dev)) * [3]) + windows.counts.sum()
         assert len(store.array) == total and (store.counts == windows.lengths).all()
 
-    stored = scores_of(method, SpanFinder, store, fitted.readout)
+    stored = scores_of(method, SpanFinder, store, fitted.readout, beside)
     source = fitted.batches(dev, training=False, batch_size=len(windows), buckets=1)
     live = np.asarray(fitted.predict_on_batch(source[0][0]))
     for b, row in enumerate(source.rows(0)):
@@ -174,6 +185,22 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
         assert {span.text: round(span.score, 3) for span in alone} == {
             span.text: round(span.score, 3) for span in among
         }
+
+
+def test_words_stand_beside_the_same_words_of_long_passages(tmp_path):
+    passage = " ".join(np.random.default_rng(0).choice(list(LETTERS), 900))
+    asked = [Example("a b", ["c"], pair=passage, starts=[passage.index("c")])]
+    store = FeatureStore.build(tmp_path, elmo(), Characters(), asked, TOKENS)
+    words = word_vectors()
+    beside = FeatureStore.build_words(tmp_path, words, elmo(), Characters(), asked, pool=TOKENS)
+    assert len(store) > 1 and (beside.counts == store.counts).all()
+    windows = Windows(asked, Characters(), apart=True, word_tokenizer=words.tokenizer())
+    x, _, _ = windows.collate(np.arange(len(windows)), 384, None, 0)
+    table = np.asarray(words.get_weights()[0])
+    for row, ids in enumerate(x["vector_ids"]):
+        held = beside.vectors(row, LayerChoice(-1, -1))[:, 0]
+        assert_close(table[ids][: len(held)], held, atol=1e-3)
+        assert not ids[len(held) :].any()
 
 
 def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
@@ -260,7 +287,6 @@ class TestBadInput:
 
     def test_of_what_stands_beside(self, tmp_path):
         for options, match in [
-            ({"reader": "esim", "placement": "both"}, "two texts has features at its input alone"),
             ({"character_filters": 3}, "spelling of words needs a reader.*character_filters=3"),
             ({"reader": "bilstm", "character_filters": -1}, "whole number, 0 or more. .*-1"),
         ]:
@@ -269,6 +295,10 @@ class TestBadInput:
         method = FeatureBased(**FAST, reader="bidaf", character_filters=3)
         with pytest.raises(ValueError, match="a head of tokens reads none.*character_filters=3"):
             method.fit(piece_encoder(), SpanFinder, PIECES, made_up(4))
+        with pytest.raises(ValueError, match="where tokens are words, as ELMo's.*WordPiece"):
+            FeatureBased(**FAST, reader="bidaf").fit(
+                piece_encoder(), SpanFinder, PIECES, made_up(4), words=word_vectors()
+            )
         store = FeatureStore.build(tmp_path, encoder(), TOKENIZER, texts(4), "mean")
         for asked, match in (("spelled", "with pool=None"), ("text_places", "words of both")):
             with pytest.raises(ValueError, match=match):

@@ -52,7 +52,7 @@ def released(data_folder, tmp_path_factory):
 def small(scale):
     """A scale with eight examples and one pass of everything."""
     tasks = tuple(
-        (task, OfTask(8, 1, tuple({**dict(of_task.network), "units": 2}.items())))
+        (task, OfTask(8, 1, tuple({**dict(of_task.network), "units": 2}.items()), dev_limit=3))
         for task, of_task in scale.tasks
     )
     fields = (("learning_rates", "1e-3"), ("batch_size", 8))
@@ -75,6 +75,8 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]
     assert len(results) == len(cells)
     assert all(r["cost"]["learned_weights"] > 0 for r in results)
+    assert max(r["counts"]["train"] for r in results) == 8
+    assert max(r["counts"]["dev"] for r in results) == 3
     of_bert = {
         r["method"]: r["cost"]
         for r in results
@@ -102,7 +104,7 @@ def test_what_there_is_of_cells():
     rows = [row for row in scale.rows if row != LAYERS]
     assert rows == list(ROWS)
     run = scale.run("snli", "bert", "reader")
-    assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 5_000)
+    assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 2_500)
     assert scale.run("snli", "words", "reader").layers == "last"
     assert scale.run("squad", "gpt", "lora").precision == "bfloat16"
     # Equal terms: one grid, and as many passes for all rows of a task.

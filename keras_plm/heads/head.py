@@ -124,7 +124,7 @@ class Head(FitsBatches, keras.Model):
             features = ops.stack(vectors, axis=1)  # (B P, n, D)
             features = ops.stack(ops.split(features, rows, axis=0), axis=1)  # (B, P, n, D)
             mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
-        more = self.more_inputs(reader, placement)
+        more, real = self.more_inputs(reader, placement), mask
         inputs.update(more)
         if self.per_token and pairs:
             # Zeros stand for no answer, as in a `FeatureStore`.
@@ -133,7 +133,7 @@ class Head(FitsBatches, keras.Model):
         read_of = {"features": features, "padding_mask": mask, **more}
         if words is not None:
             inputs["vector_ids"] = keras.Input((None,), dtype="int32", name="vector_ids")
-            asked = {"token_ids": inputs["vector_ids"], "padding_mask": mask}
+            asked = {"token_ids": inputs["vector_ids"], "padding_mask": real}
             read_of["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
         if readout is None:
             width = None if words is None else words.hidden_dim
@@ -220,9 +220,8 @@ class Head(FitsBatches, keras.Model):
             vectors.append(combined("input"))
         x = ops.concatenate(vectors, axis=-1) if vectors[1:] else vectors[0]
         if reader is not None:
-            x = read(reader, x, mask, inputs)
-        if placement.place != "input":
-            x = ops.concatenate([x, combined("output")], axis=-1)
+            behind = combined("output") if placement.place != "input" else None
+            x = read(reader, x, mask, inputs, behind)
         x = cls.before_output(x, mask, reader, pairs)
         logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
         return Readout(inputs, logits, name="readout")

@@ -9,7 +9,13 @@ from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.readers.reading import Spread, texts_of
 from keras_plm.spans import Span, best_answers
-from keras_plm.windows import MAX_LENGTH, STRIDE, Windows, check_joint
+from keras_plm.windows import (
+    MAX_LENGTH,
+    STRIDE,
+    Windows,
+    check_joint,
+    check_tokens_are_words,
+)
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -41,8 +47,9 @@ class SpanFinder(Head):
         dropout: Share dropped before the output layer, in training.
         frozen: If True, only the readout learns; the encoder is made untrainable.
         readout: A trained one from `build_readout`, to put an encoder under it.
-        words: None; tokens have no word vectors beside them.
-        placement: A `Placement`; its place is `"input"`, without character filters.
+        words: A `WordVectors` whose vectors the reader reads too, where the encoder's tokens are
+            words and `pairs="words"`; they stay as they are.
+        placement: A `Placement` without character filters: where features enter beside them.
         max_length: Longest row in tokens; by default 384, or what the encoder reads if that is
             less.
         stride: Tokens between the beginnings of windows.
@@ -57,15 +64,16 @@ class SpanFinder(Head):
         inputs: The encoder's inputs, and `answer_mask` (B, T), True at the tokens of the passage
             and at what stands for no answer, BERT's [CLS] or GPT's `_classify_`. With
             `pairs="words"` the encoder's inputs are (B, 2, T), and `word_positions` (B, T) tells
-            which of the 2 T vectors are the row's; a vector of zeros stands for no answer. Under a
-            reader of two texts also `first_positions` and `second_positions`, see `Classifier`.
+            which of the 2 T vectors are the row's; a vector of zeros stands for no answer. With
+            `words` also `vector_ids` (B, T), their ids in its vocabulary. Under a reader of two
+            texts also `first_positions` and `second_positions`, see `Classifier`.
 
     Returns:
         (B, 2, T) logits, of start and end; -1e9 where there can be none.
 
     Raises:
         ValueError: If `labels` are others, an argument has no meaning, the tokenizer puts no two
-            texts in one row, or there are word vectors.
+            texts in one row, or there are word vectors and tokens are no words.
     """
 
     kind = "answers"
@@ -107,11 +115,8 @@ class SpanFinder(Head):
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
             )
-        if words is not None:
-            raise ValueError(
-                "Word vectors stand beside words, and a `SpanFinder` reads tokens: leave `words` "
-                "out. Received: `words`"
-            )
+        if words is not None and tokenizer is not None:
+            check_tokens_are_words(tokenizer)
         if pairs is None:
             pairs = _pairs_of(tokenizer, reader)
         if pairs not in (False, "words") or (pairs and reader is None):
@@ -137,7 +142,7 @@ class SpanFinder(Head):
             dropout,
             frozen,
             readout,
-            None,
+            words,
             placement,
             name,
             pairs,
@@ -227,7 +232,14 @@ class SpanFinder(Head):
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
             )
         examples = examples if isinstance(examples, str) else list(examples)
-        windows = Windows(examples, self.tokenizer, max_length, self.stride, bool(self.pairs))
+        windows = Windows(
+            examples,
+            self.tokenizer,
+            max_length,
+            self.stride,
+            bool(self.pairs),
+            self._word_tokenizer,
+        )
         if windows.targets is not None:
             self.targets(examples, self.labels, windows)
         return windows.batches(text_places=texts_of(self.reader) is not None, **options)
@@ -319,14 +331,13 @@ class SpanFinder(Head):
         return {"null_threshold": _threshold(examples, predict())[1]}
 
     def get_config(self):
-        config = {
+        return {
             **super().get_config(),
             **self.choosing,
             "max_length": self.max_length,
             "stride": self.stride,
             "pairs": self.pairs,
         }
-        return {k: v for k, v in config.items() if k != "words"}
 
 
 def _pairs_of(tokenizer, reader):

@@ -8,6 +8,8 @@ A reader is a layer. What heads ask of it beside, all of it optional:
   itself, `(first, second)`; each has a `padding_mask`, as `first_mask`. It then gives a vector
   (B, D) of an example, or of answers the scores (B, 2, S) of both ends at the second text's S
   positions. Without, it reads `(inputs, padding_mask)` and gives a vector of each position.
+  `first_behind` and `second_behind`, where features are also placed at the output, are what it
+  puts behind its first layer's vectors of either.
 - `pooling()`: a layer that makes one vector of a text's; by default their maximum.
 """
 

@@ -34,6 +34,8 @@ class BiDAF(keras.layers.Layer):
         question: (B, S, D).
         passage_mask: (B, T), True at real positions, which come first; all of them when omitted.
         question_mask: (B, S).
+        passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: what stands behind p
+            and q ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
         (B, 2, T) scores: each position as an answer's first, and as its last; of no meaning at
@@ -64,14 +66,21 @@ class BiDAF(keras.layers.Layer):
             setattr(self, name, Dense(1, name=name, **options))
 
     def build(
-        self, passage_shape, question_shape=None, passage_mask_shape=None, question_mask_shape=None
+        self,
+        passage_shape,
+        question_shape=None,
+        passage_mask_shape=None,
+        question_mask_shape=None,
+        passage_behind_shape=None,
+        question_behind_shape=None,
     ):
         def shape(times):
             return (*passage_shape[:-1], times * self.units)
 
         self.encoder.build(passage_shape)
-        self.bi_attention.build(shape(2))
-        self.attended.build(shape(8))
+        width = 2 * self.units + (passage_behind_shape[-1] if passage_behind_shape else 0)
+        self.bi_attention.build((*passage_shape[:-1], width))
+        self.attended.build((*passage_shape[:-1], 4 * width))
         self.reader.build(shape(2))
         self.self_attention.build(shape(2))
         self.self_attended.build(shape(6))
@@ -80,7 +89,16 @@ class BiDAF(keras.layers.Layer):
         self.ends.build(shape(4))
         self.end_scores.build(shape(2))
 
-    def call(self, passage, question, passage_mask=None, question_mask=None, training=None):
+    def call(
+        self,
+        passage,
+        question,
+        passage_mask=None,
+        question_mask=None,
+        passage_behind=None,
+        question_behind=None,
+        training=None,
+    ):
         def read(layer, x, mask):
             return layer(self.drop(x, training=training), padding_mask=mask)
 
@@ -88,6 +106,9 @@ class BiDAF(keras.layers.Layer):
             read(self.encoder, passage, passage_mask),
             read(self.encoder, question, question_mask),
         )
+        if passage_behind is not None:
+            p = ops.concatenate([p, passage_behind], axis=-1)
+            q = ops.concatenate([q, question_behind], axis=-1)
         attended, _ = self.bi_attention(
             p, second=q, first_mask=passage_mask, second_mask=question_mask
         )
@@ -101,7 +122,14 @@ class BiDAF(keras.layers.Layer):
         return ops.stack([score[..., 0] for score in scores], axis=1)
 
     def compute_output_spec(
-        self, passage, question, passage_mask=None, question_mask=None, training=None
+        self,
+        passage,
+        question,
+        passage_mask=None,
+        question_mask=None,
+        passage_behind=None,
+        question_behind=None,
+        training=None,
     ):
         return keras.KerasTensor((passage.shape[0], 2, passage.shape[1]), dtype=self.compute_dtype)
 

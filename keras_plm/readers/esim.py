@@ -29,6 +29,8 @@ class ESIM(keras.layers.Layer):
         second: (B, S, D).
         first_mask: (B, T), True at real positions, which come first; all of them when omitted.
         second_mask: (B, S).
+        first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: what stands behind a and b
+            ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
         (B, units).
@@ -56,13 +58,31 @@ class ESIM(keras.layers.Layer):
         self.mean = Pooling("mean", name="mean", **options)
         self.highest = Pooling("max", name="max", **options)
 
-    def build(self, first_shape, second_shape=None, first_mask_shape=None, second_mask_shape=None):
+    def build(
+        self,
+        first_shape,
+        second_shape=None,
+        first_mask_shape=None,
+        second_mask_shape=None,
+        first_behind_shape=None,
+        second_behind_shape=None,
+    ):
         self.encoder.build(first_shape)
-        self.comparison.build((*first_shape[:-1], 8 * self.units))
+        width = 2 * self.units + (first_behind_shape[-1] if first_behind_shape else 0)
+        self.comparison.build((*first_shape[:-1], 4 * width))
         self.composition.build((*first_shape[:-1], self.units))
         self.hidden.build((None, 8 * self.units))
 
-    def call(self, first, second, first_mask=None, second_mask=None, training=None):
+    def call(
+        self,
+        first,
+        second,
+        first_mask=None,
+        second_mask=None,
+        first_behind=None,
+        second_behind=None,
+        training=None,
+    ):
         masks = [
             ops.ones_like(x[..., 0], dtype="bool") if mask is None else ops.cast(mask, "bool")
             for x, mask in ((first, first_mask), (second, second_mask))
@@ -71,6 +91,9 @@ class ESIM(keras.layers.Layer):
             self.encoder(self.drop_words(x, training=training), padding_mask=mask)
             for x, mask in zip((first, second), masks, strict=True)
         )
+        if first_behind is not None:
+            a = ops.concatenate([a, first_behind], axis=-1)
+            b = ops.concatenate([b, second_behind], axis=-1)
         scores = ops.matmul(a, ops.swapaxes(b, 1, 2))  # (B, T, S)
         pools = [
             *self._composed(a, b, scores, *masks, training),
@@ -82,12 +105,21 @@ class ESIM(keras.layers.Layer):
         """The mean and the maximum of a text's words, compared with the other text."""
         # A text without positions has equal weights, of padding: none of them count.
         weights = masked_softmax(scores, y_mask[:, None]) * ops.cast(y_mask, x.dtype)[:, None]
-        seen = ops.matmul(weights, y)  # (B, T, 2 units)
+        seen = ops.matmul(weights, y)  # (B, T, 2 units + E)
         compared = self.comparison(ops.concatenate([x, seen, x - seen, x * seen], axis=-1))
         m = self.composition(self.drop_words(compared, training=training), padding_mask=x_mask)
         return self.mean(m, padding_mask=x_mask), self.highest(m, padding_mask=x_mask)
 
-    def compute_output_spec(self, first, second, first_mask=None, second_mask=None, training=None):
+    def compute_output_spec(
+        self,
+        first,
+        second,
+        first_mask=None,
+        second_mask=None,
+        first_behind=None,
+        second_behind=None,
+        training=None,
+    ):
         return keras.KerasTensor((first.shape[0], self.units), dtype=self.compute_dtype)
 
     def get_config(self):

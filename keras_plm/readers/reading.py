@@ -16,7 +16,7 @@ READ_BY = {
 }
 
 
-def read(reader, x, mask, inputs):
+def read(reader, x, mask, inputs, behind=None):
     """What a reader gives of a row's vectors.
 
     Args:
@@ -24,14 +24,19 @@ def read(reader, x, mask, inputs):
         x: (B, W, D).
         mask: (B, W), True at real vectors.
         inputs: Of a readout: `two_texts.PLACES`, if the reader reads two texts.
+        behind: (B, W, E) more of each row, that stands at the reader's output: behind what it gives
+            of a position, or, of two texts, behind what its first layer gives.
     """
     names = texts_of(reader)
     if names is None:
-        return reader(x, padding_mask=mask)
+        read = reader(x, padding_mask=mask)
+        return read if behind is None else ops.concatenate([read, behind], axis=-1)
     texts = {}
     for name, place in zip(names, PLACES, strict=True):
         positions = inputs[place]
         texts[name] = Taken(name=f"{name}_taken")(x, positions)
+        if behind is not None:
+            texts[f"{name}_behind"] = Taken(name=f"{name}_behind_taken")(behind, positions)
         texts[f"{name}_mask"] = positions >= 0
     return reader(**texts)
 

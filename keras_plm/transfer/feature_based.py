@@ -24,7 +24,7 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
-from keras_plm.windows import check_joint
+from keras_plm.windows import check_joint, check_tokens_are_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,13 +115,14 @@ class FeatureBased(Method):
                 "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
             )
         check_reads(self.reader, head, examples)
-        if head.per_token and (words is not None or self.character_filters):
+        if head.per_token and self.character_filters:
             raise ValueError(
-                "Word vectors and spellings stand beside words, and a head of tokens reads none: "
-                "leave `words` out, and `character_filters`. "
-                f"Received: words={words}, character_filters={self.character_filters}, "
-                f"head={head.__name__}"
+                "Spelling is that of words, and a head of tokens reads none: leave "
+                "`character_filters` out. "
+                f"Received: character_filters={self.character_filters}, head={head.__name__}"
             )
+        if head.per_token and words is not None:
+            check_tokens_are_words(tokenizer)
         if head.per_token and self._reads is None:
             check_joint(tokenizer)
         apart = not head.per_token and read_apart(examples, tokenizer)
@@ -187,7 +188,8 @@ class FeatureBased(Method):
                 for part in (train, dev)
                 if part
             ]
-            beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev))
+            tokens = TOKENS if head.per_token else None
+            beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev), tokens)
             readout, log = self.fit_reader(
                 head, stores, train, dev, labels, metric, callbacks, verbose, beside
             )
@@ -214,13 +216,13 @@ class FeatureBased(Method):
         model.trained_on_pairs = train[0].pair is not None
         return model
 
-    def word_stores(self, folder, words, encoder, tokenizer, parts):
+    def word_stores(self, folder, words, encoder, tokenizer, parts, pool=None):
         """The stores of word vectors beside those of an encoder; `None` without `words`."""
         if words is None:
             return None
         check_word_vectors(words)
         return [
-            FeatureStore.build_words(folder, words, encoder, tokenizer, part, self.feature_gb)
+            FeatureStore.build_words(folder, words, encoder, tokenizer, part, self.feature_gb, pool)
             for part in parts
             if part
         ]
