@@ -87,7 +87,9 @@ def add_bench_flags(parser, required=True):
         parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
     parser.add_argument("--encoder", required=required, metavar="DIR", help="an encoder's folder")
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default 3)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="(default 3, of some runs of suites more)"
+    )
     parser.add_argument(
         "--suite", default="local", metavar="NAME", help="folder of results (default local)"
     )
@@ -102,13 +104,19 @@ def add_bench_flags(parser, required=True):
     )
 
 
+def seeds_of(flags):
+    """How many seeds the flags ask for, by default three."""
+    if flags.seeds is not None and flags.seeds < 1:
+        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    return flags.seeds or 3
+
+
 def open_bench(flags, progress=None):
     """The task and encoder that the flags name, ready for runs."""
     from benchmarks.bench import Bench
     from benchmarks.tasks import TASKS, task_from_file
 
-    if flags.seeds < 1:
-        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    seeds_of(flags)
     if flags.task_file:
         task = task_from_file(flags.task_file, flags.text, flags.label, flags.pair, flags.group)
     else:
@@ -198,7 +206,8 @@ def run_suite(flags):
     from benchmarks.suites import SUITES, folder
 
     suite = SUITES[flags.suite]
-    own = ["task", "task_file", "text", "label", "pair", "group", "encoder", "keep"]
+    own = ["task_file", "text", "label", "pair", "group", "encoder", "keep"]
+    own += ["task"] if suite.cells is None else []
     own += [field.name for field in dataclasses.fields(Run)]
     given = [n for n in own if getattr(flags, n, None) is not None and n not in suite.flags]
     if given:
@@ -206,8 +215,7 @@ def run_suite(flags):
             f"A suite brings its own tasks and settings. Received: --{given[0].replace('_', '-')} "
             f"beside --suite {flags.suite}"
         )
-    if flags.seeds < 1:
-        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    seeds = seeds_of(flags)
     runs = named(suite.scales, flags.scale or "small", "scale")
     console.print(f"{flags.suite}, after {suite.source}")
     results = folder(flags.results, flags.suite, flags.scale)
@@ -222,7 +230,7 @@ def run_suite(flags):
         )
     else:
         failed, total = {}, 1
-        suite.run(runs, flags.data, results, flags.seeds, console.print, **taken)
+        suite.run(runs, flags.data, results, seeds, console.print, **taken)
     if flags.dry_run:
         return
     if len(failed) < total:
@@ -233,7 +241,7 @@ def run_suite(flags):
 
 def run_suites_cells(flags, suite, runs, results, taken):
     """Plans or does a suite's cells; gives those that failed, and how many there are."""
-    from benchmarks.cells import Place, run_cells
+    from benchmarks.cells import Place, run_cells, work
     from benchmarks.on_ray import run_on_ray
     from benchmarks.plan import measured, plan
     from benchmarks.progress import cells_view, console
@@ -241,7 +249,10 @@ def run_suites_cells(flags, suite, runs, results, taken):
     place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
     place = Place(*map(str, place), taken.pop("feature_gb"))
     cells = suite.cells(runs, place, **taken)
-    total = len(cells) * flags.seeds
+    if flags.task:
+        task = named({cell.task: cell.task for cell in cells}, flags.task, "task of this suite")
+        cells = [cell for cell in cells if cell.task == task]
+    total = len(work(cells, flags.seeds))
     if flags.dry_run:
         table, words = plan(cells, place, flags.seeds, measured(HERE / "results", flags.results))
         console.print(table, words, sep="\n")
@@ -268,7 +279,7 @@ def run_all(flags, runs):
         f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
         f"on, {counts['test']:,} reported"
     )
-    todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
+    todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)
     results = []
     with progress_bar(bench.task.name, fits, unit=True) as advance:
@@ -330,7 +341,7 @@ def run_layers(flags):
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
     bench, results = run_all(flags, runs + tuning)
     if flags.method == "features":
-        of_run, seeds = {}, range(flags.seeds)
+        of_run, seeds = {}, range(seeds_of(flags))
         for run, name in [*zip(runs, names, strict=True), *((run, "fine-tuned") for run in tuning)]:
             found = [result for result in results if result["run"] == run.name]
             of_run[name] = Choice.read(name, found, [bench.path(run, seed) for seed in seeds])

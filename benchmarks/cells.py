@@ -47,6 +47,7 @@ class Cell:
         run: A `Run`.
         name: What results call the encoder; by default its folder's name.
         needs: The `Making`s that come first.
+        seeds: How many, unless all cells are done with a number that is told.
     """
 
     task: str
@@ -54,6 +55,7 @@ class Cell:
     run: Run
     name: str = ""
     needs: tuple = ()
+    seeds: int = 3
 
     @property
     def encoder_name(self):
@@ -177,15 +179,26 @@ class Worker:
         return None
 
 
+def work(cells, seeds=None):
+    """Cells with their seeds, all with the first seed before the others: `[(cell, seed)]`.
+
+    Args:
+        cells: A list of `Cell`.
+        seeds: How many; `None`: each cell's own.
+    """
+    most = max((seeds or cell.seeds for cell in cells), default=0)
+    return [(cell, seed) for seed in range(most) for cell in cells if seed < (seeds or cell.seeds)]
+
+
 def run_cells(cells, place, seeds, progress, epoch=None, finished=None):
-    """Does what is not done yet: all cells with the first seed, then with the others.
+    """Does what is not done yet, in the order of `work`.
 
     What another process is at is left to it, and looked for again in the end.
 
     Args:
         cells: A list of `Cell`.
         place: A `Place`.
-        seeds: How many.
+        seeds: How many; `None`: each cell's own.
         progress, epoch: As of `Worker`.
         finished: Called with the number of cells and seeds that are behind.
 
@@ -196,7 +209,7 @@ def run_cells(cells, place, seeds, progress, epoch=None, finished=None):
         OSError: If the disk is full.
     """
     worker = Worker(place, progress, epoch)
-    todo, failed = [(cell, seed) for seed in range(seeds) for cell in cells], {}
+    todo, failed = work(cells, seeds), {}
     total = len(todo)
     while todo:
         waiting, behind = [], total - len(todo)

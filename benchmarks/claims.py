@@ -34,7 +34,7 @@ def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
     """A row of `elmo_reading.ROWS`."""
     fields = {"method": "features", "reader": "bilstm", "units": 128, "train_limit": examples}
     if task in ("snli", "squad"):
-        fields |= {"reader": READERS[task], "units": ANY, "train_limit": ANY}
+        fields |= {"reader": READERS[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
     fields |= elmo_reading.ROWS[row][1]
     if row != "baseline":
         fields |= {"words": "books_skip_gram", "feature_dropout": 0.5}

@@ -126,7 +126,8 @@ class Reading:
         epochs: Tasks, and passes over all their training examples.
         fields: Of a `Run`, the same for all.
         material: What text is read with.
-        pairs: Tasks of two texts, which an ESIM reads: training examples at most, and passes.
+        pairs: Tasks of two texts: their network, training examples and examples that choose at
+            most, and passes.
     """
 
     rows: tuple
@@ -137,10 +138,11 @@ class Reading:
     material: Material = Material()
     pairs: tuple = ()
 
-    def run_of_pairs(self, row, limit, epochs, words):
+    def run_of_pairs(self, row, network, train_limit, dev_limit, epochs, words):
         """The `Run` of a row on a task of two texts."""
         run = self.run(row, epochs, 1.0, words, None)
-        return dataclasses.replace(run, reader="esim", train_limit=limit)
+        limits = {"train_limit": train_limit, "dev_limit": dev_limit}
+        return dataclasses.replace(run, reader=network, **limits)
 
     def run(self, row, epochs, share, words, examples):
         """The `Run` of a row on a share of so many examples."""
@@ -174,8 +176,8 @@ def cells_of(reading, place, encoder=None, words=None):
         for row in reading.rows
     ]
     runs += [
-        (row, task, reading.run_of_pairs(row, limit, epochs, words))
-        for task, limit, epochs in reading.pairs
+        (row, task, reading.run_of_pairs(row, *of_task, words))
+        for task, *of_task in reading.pairs
         for row in reading.rows
     ]
     return [
@@ -194,14 +196,15 @@ def scales(rows, shares=(1.0,)):
         tuple(few.items()),
         TEST_MATERIAL,
     )
-    pairs = PAIRS if rows == LAYERS else ()
-    if pairs:
-        tiny = dataclasses.replace(tiny, pairs=tuple((task, 8, 1) for task, *_ in pairs))
+    pairs = PAIRS if rows != EFFICIENCY else ()
+    if rows == LAYERS:
+        few_pairs = tuple((task, network, 8, 4, 1) for task, network, *_ in pairs)
+        tiny = dataclasses.replace(tiny, pairs=few_pairs)
     return {"small": Reading(rows, shares, pairs=pairs), "test": tiny}
 
 
 LAYERS = ("baseline", "last", "mix_1", "mix")
-PAIRS = (("snli", 5_000, 10),)
+PAIRS = (("snli", "esim", 2_500, 1_000, 5), ("squad", "bidaf", 2_500, 500, 4))
 PLACES = ("mix", "both", "output")
 EFFICIENCY = ("baseline", "mix")
 
@@ -209,7 +212,7 @@ EFFICIENCY = ("baseline", "mix")
 def row_of(result):
     """The key in `ROWS` of a result, or `None` of another kind of run."""
     fields = result.get("fields", {})
-    reader = "esim" if result["task"] in {task for task, *_ in PAIRS} else "bilstm"
+    reader = {task: network for task, network, *_ in PAIRS}.get(result["task"], "bilstm")
     if result["method"] != "features" or fields.get("reader") != reader:
         return None
     if "words" not in fields:

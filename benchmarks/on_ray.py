@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from benchmarks.cells import WAIT, Worker
+from benchmarks.cells import WAIT, Worker, work
 
 _WORKERS = {}  # of this process, by place
 
@@ -96,8 +96,8 @@ def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpu
             for cell in cells
         }
         asked = {reference: (cell, 0) for cell, reference in first.items()}
-        for seed in range(1, seeds):
-            for cell in cells:  # whose rate is chosen with the first seed
+        for cell, seed in work(cells, seeds):
+            if seed:  # the first chooses the rate
                 asked[do.remote(place, cell, seed, first[cell])] = cell, seed
         left, failed = [*made.values(), *asked], {}
         while left:

@@ -23,6 +23,7 @@ SPEEDS = {
     "speed_gpt": "GPT",
     "speed_prepare": "Preparing text",
     "speed_squad": "Questions and answers",
+    "speed_transfer": "Reading features",
 }
 LONG = 40  # rows from which on a table scrolls in its own box
 HOW = (

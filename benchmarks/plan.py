@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.cells import Worker
+from benchmarks.cells import Worker, work
 from benchmarks.records import read_json
 
 
@@ -51,7 +51,7 @@ def plan(cells, place, seeds, known):
     Args:
         cells: A list of `Cell`.
         place: A `Place`.
-        seeds: How many.
+        seeds: How many; `None`: each cell's own.
         known: See `measured`.
 
     Returns:
@@ -65,16 +65,16 @@ def plan(cells, place, seeds, known):
     makings = dict.fromkeys(making.name for cell in cells for making in cell.needs)
     done, total, unknown = 0, 0.0, 0
     for cell in cells:
-        there, note = 0, ""
+        there, note, wanted = 0, "", seeds or cell.seeds
         try:
             bench = worker.bench(cell)
         except (ValueError, OSError) as error:
-            to_do, examples = range(seeds), cell.run.train_limit or None
+            to_do, examples = range(wanted), cell.run.train_limit or None
             missing = cell.needs and not (Path(cell.encoder) / "config.json").is_file()
             note = "encoder to be made" if missing else str(error)
         else:
-            to_do = [seed for seed in range(seeds) if bench.result(cell.run, seed) is None]
-            there, examples = seeds - len(to_do), len(bench.train_examples(cell.run))
+            to_do = [seed for seed in range(wanted) if bench.result(cell.run, seed) is None]
+            there, examples = wanted - len(to_do), len(bench.train_examples(cell.run))
         times = [seconds_of(cell, seed, examples, known) if examples else None for seed in to_do]
         failed = sum(place.failure(cell, seed).is_file() for seed in to_do)
         note = note or (f"{failed} failed before" if failed else "")
@@ -83,10 +83,11 @@ def plan(cells, place, seeds, known):
         done, total = done + there, total + needed
         shown = "not known" if times and None in times else duration(needed) if to_do else ""
         about = "; ".join(words for words in (shown, note) if words)
-        table.add_row(cell.task, cell.encoder_name, cell.run.name, f"{there} of {seeds}", about)
-    left = len(cells) * seeds - done
-    words = f"{len(cells)} cells, {seeds} seed{'s' if seeds > 1 else ''} each: {done} results are "
-    words += f"there, {left} to do"
+        table.add_row(cell.task, cell.encoder_name, cell.run.name, f"{there} of {wanted}", about)
+    left = len(work(cells, seeds)) - done
+    counts = sorted({seeds or cell.seeds for cell in cells})
+    each = " or ".join(map(str, counts)) + (" seeds" if counts != [1] else " seed")
+    words = f"{len(cells)} cells, {each} each: {done} results are there, {left} to do"
     if left > unknown:
         words += f", in about {duration(total)} of one process, reckoned from results that are "
         words += "there, which other machines may have made"

@@ -255,9 +255,8 @@ def speed_tables(folder):
     files["speed_elmo"] = [
         folder / f"speed_elmo.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
-    files["speed_gpt"] = [
-        folder / f"speed_gpt.{backend}.json" for backend in ("tensorflow", "jax", "torch")
-    ]
+    for mark in ("speed_gpt", "speed_transfer"):
+        files[mark] = [folder / f"{mark}.{name}.json" for name in ("tensorflow", "jax", "torch")]
     for mark in ("speed_prepare", "speed_squad"):
         files[mark] = [folder / f"{mark}.json"]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}

@@ -5,7 +5,8 @@ parts of a translator and run on every backend: `attention`, see `speed_attentio
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
 four ask LSTMs and ELMo, see `speed_elmo`, beside torch. Beside transformers three ask GPT, see
 `speed_gpt`, one the making of streams, see `speed_prepare`, and two answers from passages, see
-`speed_squad`. The clock is in `speed_clock`.
+`speed_squad`. Three ask what reading features costs, see `speed_transfer`. The clock is in
+`speed_clock`.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from benchmarks import (
     speed_gpt,
     speed_prepare,
     speed_squad,
+    speed_transfer,
     speed_translator,
     speed_words,
 )
@@ -38,6 +40,7 @@ WORK = (
     *speed_gpt.KINDS,
     *speed_prepare.KINDS,
     *speed_squad.KINDS,
+    *speed_transfer.KINDS,
 )
 
 
@@ -106,6 +109,8 @@ def works(settings, sentences, data=None):
             planned |= speed_prepare.works(kind, settings, data)
         elif kind in speed_squad.KINDS:
             planned |= speed_squad.works(kind, settings, data)
+        elif kind in speed_transfer.KINDS:
+            planned |= speed_transfer.works(kind, settings, sentences)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -130,7 +135,7 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
     rates, digest = {}, None
     kinds = settings.work.split(",")
     of_bert = [kind for kind in kinds if kind in speed_bert.KINDS]
-    if of_bert or "encode_words" in kinds:
+    if of_bert or {"encode_words", *speed_transfer.KINDS} & set(kinds):
         sentences = sentences or made_up_sentences()
         digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
     if of_bert:

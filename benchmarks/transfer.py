@@ -63,6 +63,7 @@ class Transfer:
         rows: Keys of `ROWS`, and `LAYERS`.
         fields: Of a `Run`, the same for all.
         trained: Of a `Run` that trains its encoder.
+        frozen_seeds: How many seeds frozen features have under a linear reader.
         material: How word vectors are made where they are not given.
         released: If True, encoders are released ones: those of a folder that is given, and GPT and
             BERT by their names where it has none.
@@ -77,6 +78,7 @@ class Transfer:
     rows: tuple = (*ROWS, LAYERS)
     fields: tuple = (("learning_rates", "3e-4,1e-3,5e-3"),)
     trained: tuple = (("precision", "bfloat16"),)
+    frozen_seeds: int = 10
     material: Material = Material()
     released: bool = False
 
@@ -134,7 +136,9 @@ def cells_of(transfer, place, encoder=None):
                     for layers in distinct_choices(keras_plm.load(folder)[0])
                     if layers not in ("last", "elmo_mix")
                 ]  # fmt: skip
-                cells += [Cell(task, folder, run, needs=needs) for run in runs]
+                linear = runs[0].method == "features" and runs[0].reader == "linear"
+                seeds = {"seeds": transfer.frozen_seeds} if linear else {}
+                cells += [Cell(task, folder, run, needs=needs, **seeds) for run in runs]
     return cells
 
 

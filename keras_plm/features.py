@@ -373,14 +373,20 @@ class FeatureStore:
                 array[begins[row] : begins[row] + sizes[row]] = vectors
 
     def vectors(self, example, choice):
-        """(W, n, D) features of one example under a choice of layers."""
+        """(W, n, D) features of one example under a choice of layers, float32."""
+        return self._held(example, choice).astype("float32")
+
+    def _held(self, example, choice):
+        """As `vectors`, in float16 as they are kept, but for means."""
         indices = choice.indices(self.array.shape[1])
         layers = slice(indices[0], indices[-1] + 1)
         parts = [(self.starts[example], self.counts[example])]
         parts = parts if self.parts is None else self.parts[example]
         rows = [self.array[start : start + count, layers] for start, count in parts]
-        rows = (np.concatenate(rows) if rows[1:] else rows[0]).astype("float32")
-        return rows.mean(axis=1, keepdims=True) if choice.combine == "mean" else rows
+        rows = np.concatenate(rows) if rows[1:] else np.asarray(rows[0])
+        if choice.combine == "mean":
+            return rows.mean(axis=1, keepdims=True, dtype="float32")
+        return rows
 
     def batches(
         self,
@@ -393,6 +399,9 @@ class FeatureStore:
         **options,
     ):
         """`Batches` of features for a head's readout.
+
+        Features are float16, as they are kept: the readout makes them its own type, which takes
+        less time where it learns than here.
 
         Args:
             choice: A choice of layers.
@@ -423,11 +432,11 @@ class FeatureStore:
         spellings = self.spelled if spelled else None
 
         def collate(rows, length, rng, epoch):
-            features = stack_padded([self.vectors(row, choice) for row in rows], length)
+            features = stack_padded([self._held(row, choice) for row in rows], length)
             real = np.arange(length) < self.counts[rows][:, None]
             x = {"features": features, "padding_mask": real}
             if words is not None:
-                vectors = [words.vectors(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
+                vectors = [words._held(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
                 x["words"] = stack_padded(vectors, length)
             if spellings is not None:
                 ends = self.starts + self.counts

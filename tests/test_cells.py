@@ -1,5 +1,6 @@
 """Cells of suites: done once, by one process or many, whatever fails or is killed."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -73,6 +74,9 @@ def test_all_first_seeds_come_first_and_nothing_twice(place, done):
     assert finished == [1, 2, 3, 4]
     assert run_cells(asked, place, 3, print) == {}
     assert done[4:] == [("rte", 1, 2), ("cola", 1, 2)]
+    asked[1] = dataclasses.replace(asked[1], seeds=5)  # and three of the other
+    assert run_cells(asked, place, None, print) == {}
+    assert done[6:] == [("cola", 1, 3), ("cola", 1, 4)]
 
 
 def test_a_failing_cell_is_kept_and_the_others_go_on(place, done):
@@ -187,6 +191,8 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
     assert len(kept) == 4 and len(list((tmp_path / "r").glob("**/rte/*.seed0.json"))) == 4
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--seeds", "1")) == 0
     assert "4 results are there, 4 to do" in capsys.readouterr().out
+    assert main(suite(data, encoder, tmp_path, "--dry-run", "--task", "rte")) == 0
+    assert "4 cells, 3 seeds each: 4 results are there, 8 to do" in capsys.readouterr().out
     assert main(suite(data, encoder, tmp_path, "--seeds", "0")) == 2
 
 

@@ -15,6 +15,7 @@ from benchmarks.elmo_neighbours import nearest_of_word
 from benchmarks.elmo_reading import ROWS, cells, row_of
 from benchmarks.suites import SUITES, folder, marked
 from keras_plm.models import ELMo
+from tests.small_data import SmallData
 
 NAMES = [f"{a}{b}" for a in ("Ka", "Lo", "Mi") for b in ("ra", "tin", "sel", "bo")]
 PLAYS = ("the play was long", "they play the game", "a play of words", "we play today",
@@ -29,6 +30,7 @@ def data_folder(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for name in ("wikigold", "sst/trees", "ud_english_ewt", "books", "snli_1.0"):
         (folder / name).mkdir(parents=True)
+    SmallData(folder).squad()
     for split in ("train", "dev", "test"):
         labels = ("entailment", "neutral", "contradiction")
         rows = [{"gold_label": labels[i % 3], "sentence1": str(rng.choice(PLAYS)),
@@ -72,11 +74,11 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
     first = files(tmp_path)
-    assert len(first) == 12  # three tasks, four rows
+    assert len(first) == 16  # four tasks, four rows
     assert run("elmo_placement")[0] == 0
     assert run("sample_efficiency")[0] == 0
     assert {name: files(tmp_path)[name] for name in first} == first
-    assert len(files(tmp_path)) == 12 + 2 + 2  # two places more, two runs on a quarter
+    assert len(files(tmp_path)) == 16 + 2 + 2  # two places more, two runs on a quarter
     results = [json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.json")]
     keys = "task encoder method seed score metrics seconds backend device versions commit"
     assert all(set(keys.split()) <= set(result) for result in results)
@@ -170,7 +172,7 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
     "flags, match",
     [
         (["elmo_layers", "--encoder", "nowhere"], r"pre-trained biLM: .*'nowhere'"),
-        (["elmo_layers", "--task", "sst5"], r"brings its own tasks .* --task beside"),
+        (["elmo_layers", "--task", "sst2"], r"Unknown task of this suite 'sst2'.*'sst5'\? Known: "),
         (["elmo_layers", "--units", "3"], r"--units beside --suite elmo_layers"),
         (["elmo_layers", "--task-file", "x.conll"], r"--task-file beside"),
         (["elmo_intrinsic", "--pair", "2"], r"--pair beside"),

@@ -1,11 +1,14 @@
 """Task networks against their papers' formulas, text by text and word by word."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
+from keras_plm.layers import crf_losses
+from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM, BiLSTMTagger
 from keras_plm.readers.bcn import FourPools
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy
@@ -74,6 +77,32 @@ def test_four_pools_and_two_maxouts(tmp_path):
         assert_close(output[row], found)
     empty = layer(x, padding_mask=np.zeros((2, 5), bool))
     assert_close(empty, layer(0 * x, padding_mask=mask))
+
+
+def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
+    x, mask = padded()
+    layer = BiLSTMTagger(3, units=2, num_layers=1)
+    check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
+    for weight in layer.crf.weights:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    tags = np.array([[0, 2, 1, 0, 0], [1, 1, 0, 2, 2]])
+    found = to_numpy(crf_losses(tags, layer(x, padding_mask=mask)))
+    kernel, bias = (to_numpy(w) for w in layer.logits.weights)
+    transitions, starts, ends = (to_numpy(w) for w in layer.crf.weights)
+    rows = read_rows(layer.bilstm, [x[0, :3], x[1]])
+    for row, of_row, losses in zip(rows, tags, found, strict=True):
+        scores = row @ kernel + bias
+
+        def total(path, scores=scores):
+            of_steps = sum(scores[t, tag] for t, tag in enumerate(path))
+            between = sum(transitions[a, b] for a, b in itertools.pairwise(path))
+            return of_steps + between + starts[path[0]] + ends[path[-1]]
+
+        paths = [total(path) for path in itertools.product(range(3), repeat=len(scores))]
+        wanted = np.log(np.exp(paths).sum()) - total(of_row[: len(scores)])
+        assert_close(losses[: len(scores)].sum(), wanted, atol=1e-4)
+    with pytest.raises(ValueError, match="2 or more. Received: 1"):
+        BiLSTMTagger(1)
 
 
 def test_features_are_read_by_a_bcn(tmp_path):

@@ -7,11 +7,14 @@ import keras
 import numpy as np
 import pytest
 
+import keras_plm
 from benchmarks import (
+    speed,
     speed_attention,
     speed_elmo,
     speed_gpt,
     speed_squad,
+    speed_transfer,
     speed_translator,
     speed_words,
 )
@@ -21,7 +24,7 @@ from benchmarks.speed import Speed
 from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
-from keras_plm.models import BERT_SIZES, GPT, Transformer
+from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close, to_numpy
 
@@ -347,6 +350,17 @@ def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
     for name, work in results.items():
         assert work["contestants"]["keras_plm"]["ratios"]["transformers"] > 0
         assert f"| {name}: questions |" in table
+
+
+def test_reading_features_is_timed(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("\n".join(speed.made_up_sentences(100)))
+    tokenizer = WordPiece.train(tmp_path / "text.txt", 300)
+    keras_plm.save(tmp_path / "bert", BERT(len(tokenizer), 4, 2, 8, 12), tokenizer)
+    monkeypatch.setattr(speed_transfer, "ENCODER", tmp_path / "bert")
+    flags = ["--turns", "1", "--sentences", "16", "--work", "choices,features,crf"]
+    results, table = timed(tmp_path, flags)
+    assert len(results) == 3 and all(f"| {name}: " in table for name in results)
+    assert all(work["contestants"]["keras_plm"]["per_second"] >= 0 for work in results.values())
 
 
 def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 A reader is a layer. What heads ask of it beside, all of it optional:
 
+(`BiLSTMTagger` is the whole network from vectors to tags; heads build the same of a `BiLSTM`.)
+
 - `serves`: what it is for, of `"texts"`, `"words"` and `"answers"`, a head's `kind`; by default
   all. Beside it `reads`, what it reads in words.
 - `texts`: the names of its two call arguments, where it reads the two texts of an example each by
@@ -17,6 +19,7 @@ from keras_plm.readers.bcn import BCN
 from keras_plm.readers.bi_attention import BiAttention
 from keras_plm.readers.bidaf import BiDAF
 from keras_plm.readers.bilstm import BiLSTM
+from keras_plm.readers.bilstm_tagger import BiLSTMTagger
 from keras_plm.readers.esim import ESIM
 
-__all__ = ["BCN", "ESIM", "BiAttention", "BiDAF", "BiLSTM"]
+__all__ = ["BCN", "ESIM", "BiAttention", "BiDAF", "BiLSTM", "BiLSTMTagger"]
