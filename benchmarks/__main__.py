@@ -59,14 +59,14 @@ def main(arguments=None):
 
 
 def add_demo(commands):
-    text = "pre-train a tiny BERT on a made-up language and put it to work, in a few minutes"
+    text = "train word vectors and a tiny BERT on a made-up language and put them to work"
     parser = commands.add_parser("demo", help=text, description=text)
     parser.add_argument("--out", metavar="DIR", help="(default .demo/BACKEND)")
     parser.add_argument("--small", action="store_true", help="the same in seconds, to no result")
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also a tiny ELMo beside BERT, and translators with and without attention",
+        help="also a tiny ELMo and a tiny GPT, on four tasks, and translators with attention",
     )
     parser.set_defaults(run=run_demo)
 

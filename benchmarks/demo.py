@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks import report_seq2seq
 from benchmarks.bench import Bench
-from benchmarks.elmo_intrinsic import TINY
+from benchmarks.elmo_intrinsic import TINY, TINY_VECTORS
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
@@ -19,10 +19,11 @@ from benchmarks.records import environment, read_json, write_json, write_text
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Run
 from benchmarks.translation import Translation, bleu_by_length, look
+from benchmarks.vectors import make as make_vectors
 from keras_plm import metrics
 from keras_plm.data import translation_batches
 from keras_plm.decoding import generate, greedy
-from keras_plm.heads import Classifier
+from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.resume import set_seed
 from keras_plm.tokenizers import BytePair
 
@@ -60,14 +61,17 @@ CURVE = (5, 8, 14, 20, 26, 41)
 SHOWN = 2  # the test's first sentence of three clauses
 
 
+BEATEN = 3  # of a task's ranking are shown
+
+
 def demo(out, small=False, full=False):
-    """Pre-trains a tiny BERT on the microworld and compares the ways to use it.
+    """Trains word vectors and a tiny BERT on the microworld and compares the ways to use them.
 
     Args:
         out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
             by default one of the backend's own.
         small: If True, so little of everything that it takes seconds and shows nothing.
-        full: If True, ELMo and GPT stand beside BERT, on one more task, and translators are
+        full: If True, ELMo and GPT stand beside them, on two more tasks, and translators are
             compared as well.
 
     Returns:
@@ -76,7 +80,9 @@ def demo(out, small=False, full=False):
     started = time.monotonic()
     backend = keras.backend.backend()
     out, world = Path(out or f".demo/{backend}{'-small' if small else ''}"), World()
-    console.print(f"[bold]keras_plm demo[/bold] on {backend}: a tiny BERT and a made-up language\n")
+    console.print(
+        f"[bold]keras_plm demo[/bold] on {backend}: word vectors, a tiny BERT, a made-up language\n"
+    )
 
     corpus = out / "corpus.txt"
     documents = world.corpus(100 if small else 2500)
@@ -94,7 +100,9 @@ def demo(out, small=False, full=False):
         pre_norm=True,
         initializer_range=0.05,  # 128 units are few for the paper's 0.02
     )
-    encoder = out / "tiny_bert"
+    words, encoder = out / "tiny_words", out / "tiny_bert"
+    if not (words / "config.json").is_file():
+        make_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
     with progress_bar("1. pre-training", settings.steps) as advance:
         pretrain(
             settings,
@@ -104,35 +112,36 @@ def demo(out, small=False, full=False):
             progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
         )
 
-    encoders = {"BERT": encoder}
+    encoders = {"words": words, "BERT": encoder}
     if full:
         encoders |= {"ELMo": out / "tiny_elmo", "GPT": out / "tiny_gpt"}
         pretrain_other("ELMo", TINY, corpus, encoders["ELMo"], small)
         pretrain_other("GPT", TINY_GPT, corpus, encoders["GPT"], small)
 
     common = {"learning_rates": "1e-3" if small else "1e-3,3e-3", "epochs": 1 if small else 10}
-    runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
-    chosen_layers = ("last", "elmo_mix") if small else LAYERS
-    runs += [Run("features", layers=layers, **common) for layers in chosen_layers]
-    runs += [Run("fine_tune", **common)]
-    of_encoder = {"BERT": runs, "ELMo": elmo_runs(common), "GPT": gpt_runs(common)}
-    results = []
     names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
     if full:
-        names += ("micro_snli",)
+        names += ("micro_snli", "micro_squad")
     chosen = [tasks(world)[name] for name in names]
-    lines = sum(run.lines(seed=0) for name in encoders for run in of_encoder[name])
+    cells = [
+        (name, task, runs_of(name, task, common, ("last", "elmo_mix") if small else LAYERS))
+        for name in encoders
+        for task in chosen
+    ]
+    lines = sum(run.lines(seed=0) for *_, runs in cells for run in runs)
+    results, rows = [], {}
+    with progress_bar("2. putting it to work", lines, unit=True) as advance:
+        for name, task, runs in cells:
+            for result in put_to_work(task, encoders[name], runs, out, advance):
+                results.append(result)
+                rows.setdefault(f"{name}: {describe(result)}", {})[task.name] = result["score"]
     table = Table("what learns", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
-    with progress_bar("2. putting it to work", len(chosen) * lines, unit=True) as advance:
-        for name, folder in encoders.items():
-            of_tasks = [put_to_work(task, folder, of_encoder[name], out, advance)
-                        for task in chosen]  # fmt: skip
-            for row in zip(*of_tasks, strict=True):
-                prefix = f"{name}: " if full else ""
-                scores = (f"{100 * r['score']:.1f}" for r in row)
-                table.add_row(prefix + describe(row[-1]), *scores)
-            results += [result for of_task in of_tasks for result in of_task]
+    for what, scores in rows.items():
+        shown = (f"{100 * scores[t.name]:.1f}" if t.name in scores else "" for t in chosen)
+        table.add_row(what, *shown)
     console.print(table)
+    for line in what_beat_what(rows, [task.name for task in chosen]):
+        console.print(line)
     pictures = []
     for task in chosen:
         path = out / f"{task.name}.png"
@@ -172,6 +181,41 @@ def pretrain_other(name, settings, corpus, folder, small):
             resume=True,
             progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
         )
+
+
+def what_beat_what(rows, tasks):
+    """A line for each task: the best ways to solve it, the best first.
+
+    Args:
+        rows: `{what: {task: score}}`.
+        tasks: Their names.
+    """
+    for task in tasks:
+        ranked = sorted(
+            ((scores[task], what) for what, scores in rows.items() if task in scores), reverse=True
+        )
+        ways = [f"{what} {100 * score:.1f}" for score, what in ranked]
+        ways = ways if len(ways) <= BEATEN + 1 else [*ways[:BEATEN], "...", ways[-1]]
+        yield f"[bold]{task}[/bold]  {' > '.join(ways)}"
+
+
+def runs_of(kind, task, common, layers):
+    """The runs of a kind of encoder on a task."""
+    bidaf = {"reader": "bidaf", "layers": "last" if kind == "words" else "elmo_mix", **common}
+    if task.head is SpanFinder:
+        runs = [Run("untrained", **bidaf), Run("features", **bidaf)]
+        tuned = [Run("scratch", **common), Run("fine_tune", **common)]
+        # The others read question and passage apart.
+        return [*runs, *tuned] if kind in ("BERT", "GPT") else runs
+    if kind == "ELMo":
+        return elmo_runs(common)
+    if kind == "GPT":
+        return gpt_runs(common)
+    if kind == "words":
+        return [Run("features", layers="last", **common), Run("fine_tune", **common)]
+    runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
+    runs += [Run("features", layers=name, **common) for name in layers]
+    return [*runs, Run("fine_tune", **common)]
 
 
 def elmo_runs(common):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_plm import metrics
-from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.task import Example, Task
 
 # Labels a task may spend: few, because that is where pre-training matters.
@@ -347,7 +347,7 @@ class World:
     # ---- questions ----
 
     def questions(self, split):
-        """SQuAD: a question, a passage as its pair, and the answer as it stands there, once."""
+        """SQuAD: a question, a passage as its pair, and the answer that stands there, once."""
         rng = self.rng(f"questions {split}")
         names = self.names["test" if split == "test" else "train"]
         examples = []
@@ -367,8 +367,10 @@ class World:
             ]  # fmt: skip
             passage = " ".join(facts[j][0] for j in rng.permutation(len(facts)))
             _, question, answer = facts[rng.integers(len(facts))]
-            where = f"microworld:{split}:{i + 1}"
-            examples.append(Example(question, answer, pair=passage, where=where))
+            where, start = f"microworld:{split}:{i + 1}", f" {passage} ".index(f" {answer} ")
+            examples.append(
+                Example(question, [answer], pair=passage, starts=[start], where=where, id=str(i))
+            )
         return examples
 
 
@@ -424,6 +426,13 @@ def tasks(world):
             lambda folder, split: world.inference(split),
             Classifier,
             {"accuracy": metrics.accuracy},
+            **common,
+        ),
+        "micro_squad": Task(
+            "micro_squad",
+            lambda folder, split: world.questions(split),
+            SpanFinder,
+            {"f1": metrics.squad_f1},
             **common,
         ),
     }

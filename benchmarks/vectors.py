@@ -328,7 +328,9 @@ def markdown(results):
     return word_similarity.table(found)
 
 
-def make(settings, corpus, out, progress=print, file=None, keep=None, seed=0, filters=0):
+def make(
+    settings, corpus, out, progress=print, file=None, keep=None, seed=0, filters=0, work=".runs"
+):
     """Trains vectors, or reads them from a file, and writes them as an encoder's folder.
 
     Args:
@@ -341,13 +343,14 @@ def make(settings, corpus, out, progress=print, file=None, keep=None, seed=0, fi
         seed: Of training.
         filters: Of a convolution over a word's characters, which learns with a task; the words of
             the corpus are then all kept, to be spelled.
+        work: Folder for what can be made again.
     """
     words, bench = [], None
     if corpus and (file or filters):
         found = Words.train(corpus, min_count=1).vocabulary[3:]
         words = list(dict.fromkeys(form for word in found for form in (word, word.lower())))
     if file is None:
-        bench = VectorBench(corpus, progress=progress)
+        bench = VectorBench(corpus, work, progress)
         encoder, _ = bench.train(settings, seed)
     else:
         encoder = WordVectors.read(file, set(words) or None, keep)

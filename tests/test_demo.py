@@ -19,12 +19,27 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     results = json.loads((out / "results.json").read_text())
     assert {r["task"] for r in results} == {"micro_ner"}
     assert {r["method"] for r in results} == {"scratch", "untrained", "features", "fine_tune"}
+    assert {r["encoder"] for r in results} == {"tiny_words", "tiny_bert"}
     assert (out / "micro_ner.png").is_file() and (out / "tiny_bert" / "config.json").is_file()
-    assert "what learns" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "what learns" in shown and "micro_ner  " in shown and " > ... > " in shown
     # What is done is not done again.
     files = {p: p.stat().st_mtime_ns for p in (out / "results").glob("**/*.json")}
     assert main(["demo", "--small", "--out", str(out)]) == 0
     assert {p: p.stat().st_mtime_ns for p in files} == files
+
+
+def test_every_encoder_has_its_runs_on_every_task():
+    common = {"learning_rates": "1e-3", "epochs": 1}
+    for task in tasks(World()).values():
+        for kind in ("words", "BERT", "ELMo", "GPT"):
+            runs = demo.runs_of(kind, task, common, ("last",))
+            assert len({run.name for run in runs}) == len(runs) > 1
+            if task.name == "micro_squad":
+                assert {run.reader for run in runs if run.reads_features} == {"bidaf"}
+    rows = {"a": {"x": 0.5}, "b": {"x": 0.7, "y": 0.1}}
+    lines = list(demo.what_beat_what(rows, ["x", "y"]))
+    assert lines[0].endswith("b 70.0 > a 50.0") and lines[1].endswith("b 10.0")
 
 
 @pytest.mark.plumbing

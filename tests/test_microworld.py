@@ -101,8 +101,10 @@ def test_inference_follows_kinds_and_negation():
 
 def test_answers_stand_in_their_passage_once():
     for example in World().questions("train"):
-        assert example.pair.split().count(example.label) == 1
-        assert example.label not in example.text.split()
+        (answer,), (start,) = example.label, example.starts
+        assert example.pair.split().count(answer) == 1 and answer not in example.text.split()
+        assert example.pair[start:].split()[0] == answer
+        assert not example.pair[:start].strip() or example.pair[start - 1] == " "
 
 
 def translated(sentence, other):

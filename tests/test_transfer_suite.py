@@ -104,7 +104,7 @@ def test_what_there_is_of_cells():
     rows = [row for row in scale.rows if row != LAYERS]
     assert rows == list(ROWS)
     run = scale.run("snli", "bert", "reader")
-    assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 2_500)
+    assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 2_000)
     assert scale.run("snli", "words", "reader").layers == "last"
     assert scale.run("squad", "gpt", "lora").precision == "bfloat16"
     # Equal terms: one grid, and as many passes for all rows of a task.
