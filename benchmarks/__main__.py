@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.make_commands import add_kills, add_prepare, add_pretrain, add_vectors
+from benchmarks.make_commands import add_devices, add_kills, add_prepare, add_pretrain, add_vectors
 from benchmarks.report_commands import add_claims, add_report
 from benchmarks.settings import named
 from benchmarks.use_commands import add_export, add_generate, add_predict
@@ -32,7 +32,7 @@ def main(arguments=None):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
             add(commands)
-        for add in (add_report, add_claims, add_speed, add_kills):
+        for add in (add_report, add_claims, add_speed, add_kills, add_devices):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)

@@ -1,4 +1,7 @@
-"""The commands that make encoders: `prepare`, `pretrain`, `vectors`; `kills` tests their resume."""
+"""The commands that make encoders: `prepare`, `pretrain`, `vectors`; `kills` and `devices` test it.
+
+They try whether training goes on behind a kill, and whether several devices learn what one does.
+"""
 
 from pathlib import Path
 
@@ -210,3 +213,24 @@ def run_kills(flags):
         f"{flags.out}: {result['kills']} kills, {result['differences']} differences in "
         f"{result['different_runs']} runs"
     )
+
+
+def add_devices(commands):
+    text = "train small BERTs on one device and on several, and compare the losses of every step"
+    parser = commands.add_parser("devices", help=text, description=text)
+    parser.add_argument("--steps", type=int, default=50, metavar="N", help="(default 50)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the result, JSON")
+    parser.set_defaults(run=run_devices)
+
+
+def run_devices(flags):
+    from benchmarks.devices_check import compare
+    from benchmarks.progress import console
+    from benchmarks.records import environment, write_json
+
+    if flags.steps < 1:
+        raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")
+    result = compare(flags.steps, progress=console.print)
+    write_json(flags.out, result | environment())
+    largest = max(case["largest_difference"] for case in result["cases"].values())
+    console.print(f"{flags.out}: losses differ by {largest:.1e} at the most")

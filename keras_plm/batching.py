@@ -1,5 +1,7 @@
 """Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
 
+import contextlib
+import copy
 import itertools
 import warnings
 
@@ -132,6 +134,8 @@ class Batches(keras.utils.PyDataset):
         self.scale_weights = scale_weights
         self.seed = seed
         self.shard = shard
+        self.distribution, self.multiple = None, 1
+        self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
         self._plans, self._scales = {}, None
@@ -156,8 +160,32 @@ class Batches(keras.utils.PyDataset):
         """Rows of every batch of a bucket, all shards together."""
         if self.batch_size is not None:
             return self.batch_size
-        count = self.shard[1]
+        count = self._rounded_to
         return max(self.tokens_per_batch // length // count, 1) * count
+
+    def sharded(self, distribution):
+        """These batches over the devices of a `distribution.Distribution`.
+
+        Every batch holds the same examples, filled up with rows of weight 0 to a multiple of the
+        devices; this process draws its part.
+
+        Raises:
+            ValueError: If weights are left as they are and a batch does not part evenly: rows of
+                weight 0 would then lower the loss.
+        """
+        count = distribution.num_replicas
+        if not self.scale_weights:
+            for length in self.buckets:
+                if self.rows_per_batch(length) % count:
+                    raise ValueError(
+                        "A loss that is a sum has batches that part evenly among the devices: "
+                        "choose the size of a batch so. Received: "
+                        f"{self.rows_per_batch(length)} rows of length {length}, {count} devices"
+                    )
+        part = copy.copy(self)
+        part.distribution, part.multiple = distribution, count
+        part.shard = (distribution.process_id, distribution.num_processes)
+        return part
 
     def plan(self, epoch):
         """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
@@ -230,7 +258,9 @@ class Batches(keras.utils.PyDataset):
         """The rows of batch `index` of this shard, -1 where it is filled up."""
         epoch, number = self._place(index)
         part, count = self.shard
-        return self.plan(epoch)[number][1].reshape(count, -1)[part]
+        rows = self.plan(epoch)[number][1]
+        rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
+        return rows.reshape(count, -1)[part]
 
     def __getitem__(self, index):
         return self._finish(*self._collate(*self._place(index)))
@@ -268,6 +298,18 @@ class Batches(keras.utils.PyDataset):
             weights = keras.tree.map_structure(
                 lambda leaf: leaf * real.reshape(-1, *[1] * (np.ndim(leaf) - 1)), weights
             )
+        more = -len(rows) % self.multiple
+        if not more:
+            return x, y, weights
+        x, y = (
+            keras.tree.map_structure(
+                lambda leaf: np.concatenate([leaf, leaf[:1].repeat(more, 0)]), a
+            )
+            for a in (x, y)
+        )
+        weights = keras.tree.map_structure(
+            lambda leaf: np.concatenate([leaf, np.zeros_like(leaf[:1].repeat(more, 0))]), weights
+        )
         return x, y, weights
 
     def _evaluation_scales(self):
@@ -278,7 +320,7 @@ class Batches(keras.utils.PyDataset):
         if self._scales is None:
             rows, sums = 0, 0.0
             for number, (_, of_batch) in enumerate(self.plan(0)):
-                rows += len(of_batch)
+                rows += len(of_batch) + -len(of_batch) % self.multiple
                 leaves = keras.tree.flatten(self._collate(0, number)[2])
                 sums = sums + np.array([leaf.sum() for leaf in leaves])
             factors = rows / np.maximum(sums, 1e-9)
@@ -387,7 +429,7 @@ class FitsBatches:
             if keras.backend.backend() == "tensorflow":
                 x = source.tf_dataset()
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
                 return super().fit(x, *args, **options, **kwargs)
@@ -395,8 +437,37 @@ class FitsBatches:
             if isinstance(source, Batches):
                 source.class_weight = before
 
+    def _distributed(self, source, training):
+        """What the distribution of batches does around the work on them."""
+        distribution = getattr(source, "distribution", None)
+        if distribution is not None:
+            return distribution.running(self, source, training)
+        several = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
+        optimizer = getattr(self, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if isinstance(source, Batches) and (several > 1 or hasattr(optimizer, "distribution")):
+            raise ValueError(
+                "This model is on several devices, and these batches are not: give it "
+                "`distribution.shard(batches)`. Received: Batches of one device"
+            )
+        return contextlib.nullcontext()
+
+    summed_over = None  # a context in which metrics are those of all processes
+
+    def get_metrics_result(self):
+        if self.summed_over is None:
+            return super().get_metrics_result()
+        with self.summed_over(self.metrics):
+            return super().get_metrics_result()
+
     def evaluate(self, x=None, *args, **kwargs):
         check_batches(self, x)
+        source = x
+        if getattr(x, "distribution", None) is not None:
+            if keras.backend.backend() == "tensorflow":
+                x = x.tf_dataset()
+            with self._distributed(source, training=False):
+                return super().evaluate(x, *args, **kwargs)
         return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):

@@ -13,7 +13,17 @@ ROOT = Path(__file__).parent.parent
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
     ["layers"],
-    ["tokenizers", "batching", "losses", "metrics", "optimization", "plots", "spans", "two_texts"],
+    [
+        "tokenizers",
+        "batching",
+        "losses",
+        "metrics",
+        "optimization",
+        "plots",
+        "spans",
+        "two_texts",
+        "distribution",
+    ],
     ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
     ["data", "vector_files", "readers", "self_attention", "squad", "windows"],
     ["stream_files", "readouts"],

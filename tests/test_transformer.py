@@ -14,6 +14,7 @@ from keras_plm.layers import (
     TransformerBlock,
     TransformerStack,
 )
+from keras_plm.resume import set_seed
 from tests.checks import assert_close, check_layer, to_numpy
 
 B, T, D = 2, 5, 6
@@ -244,3 +245,23 @@ def test_a_source_is_needed_where_it_has_a_use():
 def test_block_refuses_another_width():
     with pytest.raises(ValueError, match="as wide as `hidden_dim`"):
         TransformerBlock(2, D, 11)(normal(B, T, D + 2))
+
+
+def test_blocks_that_are_made_again_learn_the_same():
+    def learned(remat):
+        set_seed(0)
+        inputs = keras.Input((5, 8))
+        stack = TransformerStack(2, 2, 8, 16, dropout=0.2)
+        stack.remat = remat
+        model = keras.Model(inputs, stack(inputs)[-1])
+        model.compile(keras.optimizers.SGD(0.3), loss="mse")
+        rng = np.random.default_rng(0)
+        x, y = (rng.normal(size=(8, 5, 8)).astype("float32") for _ in "xy")
+        losses = model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+        return losses, [to_numpy(weight) for weight in model.weights]
+
+    (losses, weights), (again, same) = learned(False), learned(True)
+    assert_close(again, losses)
+    for one, other in zip(weights, same, strict=True):
+        assert_close(other, one)
+    assert losses[-1] < losses[0]

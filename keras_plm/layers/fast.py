@@ -85,6 +85,28 @@ def _jax_keep(inputs, dropped, seed_generator):
     return (bits >= dropped).astype(inputs.dtype)
 
 
+def recomputed(layer, inputs, **options):
+    """What a layer gives of `inputs` (B, ...), of which the gradient keeps the inputs alone.
+
+    The layer runs without side effects, so that what it drops is the same when it runs again.
+    """
+    variables, changed = layer.variables, layer.non_trainable_variables
+
+    def run(inputs, *values):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
+            outputs = layer(inputs, **options)
+        return outputs, *(scope.get_current_value(variable) for variable in changed)
+
+    values = [ops.convert_to_tensor(variable) for variable in variables]
+    # Copies of the states, which torch changes in place.
+    values = [ops.copy(x) if any(v is c for c in changed) else x
+              for v, x in zip(variables, values, strict=True)]  # fmt: skip
+    outputs, *states = keras.remat(run)(inputs, *values)
+    for variable, state in zip(changed, states, strict=True):
+        variable.assign(state)
+    return outputs
+
+
 def _is_torch():
     return keras.backend.backend() == "torch"
 

@@ -3,10 +3,12 @@
 Shapes: B batch, T steps, D width, N heads, H = D / N head width, L blocks.
 """
 
+import functools
+
 import keras
 from keras import ops
 
-from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
+from keras_plm.layers.fast import Dense, Dropout, LayerNormalization, recomputed
 from keras_plm.layers.multi_head import MultiHeadAttention
 
 ACTIVATIONS = {
@@ -297,6 +299,11 @@ class TransformerStack(keras.layers.Layer):
         cross_attention, pre_norm, activation, norm_epsilon, kernel_initializer: as in
             `TransformerBlock`.
 
+    Attributes:
+        remat: If True, training keeps of each block what goes in, and makes the rest again for its
+            gradient: a third more work, and memory that hardly grows with L. It may be set any time
+            before training, and is not saved. Chen et al. 2016, arXiv 1604.06174.
+
     Call arguments:
         inputs: (B, T, D), the embeddings.
         source, source_mask: as in `TransformerBlock`.
@@ -336,6 +343,7 @@ class TransformerStack(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.num_layers = num_layers
+        self.remat = False
         self.block_options = {
             "num_heads": num_heads,
             "hidden_dim": hidden_dim,
@@ -391,8 +399,9 @@ class TransformerStack(keras.layers.Layer):
         training=None,
     ):
         layers, extras = [inputs], []
+        again = self.remat and training and cache is None and not return_weights
         for i, block in enumerate(self.blocks):
-            output = block(
+            output = (functools.partial(recomputed, block) if again else block)(
                 layers[-1],
                 source=source,
                 source_mask=source_mask,

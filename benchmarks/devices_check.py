@@ -1,0 +1,208 @@
+"""Whether several devices learn what one does: `python -m benchmarks devices`.
+
+`python -m benchmarks.devices_check FILE SETTINGS` is the run: a small BERT learns masked words and
+next sentences, and the loss of every step goes to a file. Devices are parts of this machine's
+processor: JAX and TensorFlow make several of one, torch has a process each.
+"""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
+LIMIT = 600  # seconds after which a run is given up
+BATCH = 12  # rows; of 4 devices 3, and the last batch of a pass is not full
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A way to train.
+
+    Attributes:
+        how: `"data"` or `"model"`.
+        mesh: Of `"model"`.
+        clipnorm: Largest norm of all gradients together, so small that every step is clipped.
+        accumulate: Steps whose gradients are summed.
+        ema: Whether averages of the weights are kept.
+        dropout: Of the BERT.
+        precision: A Keras policy.
+    """
+
+    how: str = "data"
+    mesh: tuple | None = None
+    clipnorm: float | None = 0.1
+    accumulate: int | None = None
+    ema: bool = False
+    dropout: float = 0.0
+    precision: str = "float32"
+
+
+DATA = Case()
+CASES = {
+    "jax": {
+        "data": DATA,
+        "data, dropout": Case(dropout=0.1),
+        "data, two steps accumulated": Case(accumulate=2),
+        "data, averaged weights": Case(ema=True),
+        "data, mixed_float16": Case(precision="mixed_float16"),
+        "model, mesh (2, 2)": Case("model", (2, 2)),
+        "model, mesh (1, 4)": Case("model", (1, 4)),
+    },
+    "tensorflow": {"data": DATA},
+    "torch": {
+        "data": DATA,
+        "data, two steps accumulated": Case(accumulate=2),
+        "data, averaged weights": Case(ema=True),
+        "data, mixed_float16": Case(precision="mixed_float16"),
+    },
+}
+
+
+def train(path, case, count, steps, folder):
+    """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow" and count > 1:
+        import tensorflow as tf
+
+        parts = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+
+    from benchmarks.microworld import World
+    from keras_plm.distribution import distribute
+    from keras_plm.models import BERT
+    from keras_plm.optimization import AdamW
+    from keras_plm.pretraining import MaskedLM, masked_lm_batches
+    from keras_plm.resume import set_seed
+    from keras_plm.streams import TokenStream
+    from keras_plm.tokenizers import WordPiece
+
+    distribution = distribute(case.how, mesh=case.mesh if count > 1 else None)
+    folder = Path(folder) / str(distribution.process_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join("\n".join(sentences) for sentences in World().corpus(30))
+    (folder / "text.txt").write_text(text)
+    words = sorted(set(text.lower().split()))
+    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
+    stream = TokenStream.build([folder / "text.txt"], tokenizer, folder / "stream", "lines")
+    keras.config.set_dtype_policy(case.precision)
+    set_seed(1)
+    with distribution.scope():
+        size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 16, "intermediate_dim": 32}
+        bert = BERT(len(tokenizer), **size, dropout=case.dropout, max_sequence_length=64)
+        model = MaskedLM(bert)
+        more = {"gradient_accumulation_steps": case.accumulate, "use_ema": case.ema}
+        optimizer = AdamW(1e-3, global_clipnorm=case.clipnorm, **more)
+        if case.precision == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(distribution.optimizer(optimizer))
+    batches = masked_lm_batches(stream, tokenizer, 64, batch_size=BATCH, buckets=2, seed=1)
+    batches = distribution.shard(batches)
+    losses, metrics = [], {}
+
+    def kept(batch, logs):
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        # Not of `logs`, which under TensorFlow are means over the devices within a pass.
+        metrics.update(model.get_metrics_result())
+        losses.append(float(metrics["loss"]))
+        if len(losses) >= steps:
+            model.stop_training = True
+        model.reset_metrics()  # else each would be the mean since the pass began
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=kept)
+    model.fit(batches, epochs=steps, verbose=0, callbacks=[callback])
+    if distribution.is_chief:
+        report = {"losses": losses, "metrics": {k: float(v) for k, v in metrics.items()}}
+        Path(path).write_text(json.dumps(report))
+    distribution.close()
+
+
+def run(case, count, steps, threads=1):
+    """Runs `train` on so many devices, in processes of its own; gives what it wrote.
+
+    Raises:
+        RuntimeError: If one fails or they come to no end.
+    """
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    root = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "losses.json"
+        asked = json.dumps([dataclasses.asdict(case), count, steps, folder])
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.devices_check", path, asked]
+        processes = []
+        address = f"localhost:{_free_port()}"
+        for rank in range(count if backend == "torch" else 1):
+            more = {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
+            if backend == "jax":
+                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+            if backend == "torch" and count > 1:  # as `torchrun` does it
+                host, _, port = address.partition(":")
+                more |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+                more |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+            errors = open(Path(folder) / f"{rank}.err", "w+")
+            made = subprocess.Popen(
+                command, stdout=errors, stderr=errors, cwd=root, env=os.environ | more
+            )
+            processes.append((made, errors))
+        try:
+            for process, errors in processes:
+                if process.wait(LIMIT):
+                    errors.seek(0)
+                    raise RuntimeError(f"On {count} devices: {errors.read()[-2000:]}")
+        finally:
+            for process, errors in processes:
+                process.kill()
+                process.wait()
+                errors.close()
+        return json.loads(path.read_text())
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def compare(steps=50, cases=None, progress=print):
+    """Trains every case on one device and on several.
+
+    Args:
+        steps: How many.
+        cases: Names in `CASES`, by default all of the backend's.
+        progress: Called with a line of text for each.
+
+    Returns:
+        A dict for a result file.
+    """
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    count, done = COUNTS[backend], {}
+    for name in cases or CASES[backend]:
+        case = CASES[backend][name]
+        alone = run(dataclasses.replace(case, how="data", mesh=None), 1, steps)
+        together = run(case, count, steps)
+        apart = np.abs(np.subtract(alone["losses"], together["losses"]))
+        done[name] = {
+            **dataclasses.asdict(case),
+            "one": alone,
+            "several": together,
+            "largest_difference": float(apart.max()),
+        }
+        progress(
+            f"{name}: {steps} steps, loss {alone['losses'][0]:.4f} to {alone['losses'][-1]:.4f}, "
+            f"{count} devices differ by {apart.max():.1e} at the most"
+        )
+    return {"task": "devices", "backend": backend, "devices": count, "steps": steps, "cases": done}
+
+
+if __name__ == "__main__":
+    fields, *more = json.loads(sys.argv[2])
+    mesh = fields["mesh"] and tuple(fields["mesh"])
+    train(sys.argv[1], Case(**{**fields, "mesh": mesh}), *more)

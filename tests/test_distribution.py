@@ -1,0 +1,217 @@
+"""Several devices learn what one does, and what would go wrong in silence is an error."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import devices_check
+from benchmarks.__main__ import main
+from benchmarks.devices_check import CASES, COUNTS, Case
+from keras_plm.batching import Batches, FitsBatches
+from keras_plm.distribution import LAYOUTS, distribute
+from keras_plm.optimization import AdamW
+from tests.checks import assert_close
+
+ROOT = Path(__file__).parent.parent
+BACKEND = keras.backend.backend()
+# Each in processes of its own, for a backend has as many devices as it began with.
+TRIED = ["data", *(["model, mesh (2, 2)"] if BACKEND == "jax" else [])]
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_several_devices_learn_what_one_does(name):
+    steps = 16  # more than a pass, whose last batch is not full
+    case = CASES[BACKEND][name]
+    alone = devices_check.run(Case(clipnorm=case.clipnorm), 1, steps)
+    together = devices_check.run(case, COUNTS[BACKEND], steps)
+    assert len(set(alone["losses"])) == steps and alone["losses"][-1] < alone["losses"][0]
+    assert_close(together["losses"], alone["losses"], atol=1e-5)
+    assert together["metrics"].keys() == alone["metrics"].keys()
+    for metric, value in alone["metrics"].items():
+        assert together["metrics"][metric] == pytest.approx(value, abs=1e-5)
+
+
+class Parted:
+    """As a `Distribution` of two processes with three devices each."""
+
+    num_replicas, num_processes = 6, 2
+
+    def __init__(self, process_id):
+        self.process_id = process_id
+
+
+def batches(**options):
+    """Of rows of three lengths; a row's number is its value."""
+    lengths = np.array([3, 9, 4, 8, 5, 2, 7, 3, 9, 1, 2])
+
+    def collate(rows, length, rng, epoch):
+        noise = rng.normal(size=len(rows))  # as masks are drawn
+        x = {"row": rows.astype("float32"), "noise": noise.astype("float32")}
+        return x, rows.astype("float32"), None
+
+    return Batches(lengths, collate, buckets=[4, 9], seed=3, **{"batch_size": 4, **options})
+
+
+def test_parts_of_batches_hold_what_the_batches_hold():
+    whole, parts = batches(), [batches().sharded(Parted(i)) for i in range(2)]
+    assert all(len(part) == len(whole) for part in parts)
+    for i, (x, y, weights) in enumerate(whole):
+        of_parts = [part[i] for part in parts]
+        joined = [np.concatenate(a) for a in zip(*[(p[0]["row"], p[1], p[2]) for p in of_parts],
+                                                 strict=True)]  # fmt: skip
+        assert len(joined[0]) == 6 and len(of_parts[0][1]) == 3
+        rows = np.concatenate([part.rows(i) for part in parts])
+        assert (rows[:4] == whole.rows(i)).all() and (rows[4:] == -1).all()
+        np.testing.assert_array_equal(joined[0][:4], x["row"])  # and drawn as they were
+        noise = np.concatenate([p[0]["noise"] for p in of_parts])
+        np.testing.assert_array_equal(noise[:4], x["noise"])
+        # The mean over all rows is that of the whole, padding included.
+        assert_close((joined[2] * joined[1]).sum() / 6, (weights * y).sum() / 4)
+        assert not joined[2][4:].any()
+
+
+def test_the_loss_of_evaluation_is_that_of_all_rows():
+    for part in (batches(training=False), batches(training=False).sharded(Parted(0))):
+        assert len(part) == 3
+    whole = [batches(training=False).sharded(Parted(i)) for i in range(2)]
+    total, rows = 0.0, 0
+    for i in range(3):
+        for part in whole:
+            _, y, weights = part[i]
+            total, rows = total + (weights * y).sum() / len(y) * len(y), rows + len(y)
+    assert_close(total / rows, np.arange(11).mean())
+
+
+def test_sums_are_not_filled_up():
+    with pytest.raises(ValueError, match="part evenly.*4 rows of length 4, 6 devices"):
+        batches(scale_weights=False).sharded(Parted(0))
+    assert len(batches(scale_weights=False, batch_size=6).sharded(Parted(1))[0][1]) == 3
+
+
+class Plain(FitsBatches, keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs["row"][:, None])[:, 0]
+
+
+def test_one_device_needs_no_other_script():
+    distribution = distribute("data", devices=1)
+    assert distribution.num_replicas == 1 and distribution.is_chief
+    with distribution.scope():
+        model = Plain()
+        model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    losses = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history["loss"]
+    other = Plain()
+    other.compile(AdamW(1e-2), loss="mse")
+    assert len(losses) == 2 and losses[1] < losses[0]
+    assert other.fit(batches(), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"how": "fast"}, "'auto', 'data' or 'model'. Received: 'fast'"),
+        ({"mesh": (1, 1)}, "`mesh` is of how='model'"),
+        ({"devices": 0}, "1 or more. Received: 0"),
+        ({"coordinator": "here:1"}, "need all three.*num_processes=None"),
+        ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "below `num_processes`"),
+    ],
+)
+def test_bad_input(options, match):
+    with pytest.raises(ValueError, match=match):
+        distribute(**options)
+
+
+def test_what_a_backend_has_not_is_named():
+    many = {"jax": "fewer devices .*devices=64, of which there are 1.*cpu",
+            "tensorflow": "fewer devices .*devices=64, of which there are 1.*CPU",
+            "torch": "torchrun --nproc-per-node 64"}  # fmt: skip
+    with pytest.raises(ValueError, match=many[BACKEND]):
+        distribute(devices=64)
+    if BACKEND != "jax":
+        with pytest.raises(ValueError, match="Only JAX lays weights.*KERAS_BACKEND=jax"):
+            distribute("model")
+        return
+    with pytest.raises(ValueError, match=r"product is the number.*mesh=\(2, 2\) for 1 devices"):
+        distribute("model", mesh=(2, 2))
+    with pytest.raises(ValueError, match="Known layouts: transformer.*'other'"):
+        distribute("model", layout="other")
+
+
+def test_weights_that_do_not_part_evenly_are_named():
+    from keras_plm.distribution import _check_layout
+    from keras_plm.models import BERT
+
+    bert = BERT(20, 1, 2, 8, 12)
+    with pytest.raises(ValueError, match=r"number of heads.*num_heads=2, mesh=\(..., 4\)"):
+        _check_layout(bert, LAYOUTS["transformer"], 4)
+    with pytest.raises(ValueError, match="each axis.*of shape"):
+        _check_layout(BERT(20, 1, 5, 10, 12), LAYOUTS["transformer"], 5)
+    with pytest.raises(ValueError, match="names none of this model's weights"):
+        _check_layout(bert, {"nothing": (None,)}, 2)
+    _check_layout(bert, LAYOUTS["transformer"], 2)
+
+
+def test_an_optimizer_of_each_device_is_refused():
+    """What would train every device by itself, in silence."""
+    from keras_plm.distribution import _check_optimizer, _reducing
+
+    model, distribution = Plain(), Parted(0)
+    model.compile(AdamW(1e-2), loss="mse")
+    with pytest.raises(ValueError, match="compile the model with `distribution.optimizer"):
+        _check_optimizer(distribution, model)
+    optimizer = _reducing(AdamW(1e-2), lambda gradients: [2 * g for g in gradients])
+    assert isinstance(optimizer, AdamW) and type(optimizer).__name__ == "AdamW"
+    optimizer.distribution = distribution
+    model.compile(optimizer, loss="mse")
+    _check_optimizer(distribution, model)
+    with pytest.raises(ValueError, match="give it `distribution.shard"):
+        model.fit(batches(), verbose=0)
+
+
+def test_a_coordinator_that_does_not_answer_is_not_waited_for():
+    if BACKEND == "tensorflow":
+        with pytest.raises(ValueError, match="KERAS_BACKEND=jax or torch"):
+            distribute(coordinator="localhost:1", num_processes=2, process_id=1)
+        return
+    script = (
+        "from keras_plm.distribution import distribute\n"
+        "try:\n"
+        "    distribute(coordinator='localhost:1', num_processes=2, process_id=1, timeout=2)\n"
+        "except TimeoutError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "did not come together within 2 s" in done.stdout, done.stderr[-1500:]
+
+
+@pytest.mark.plumbing
+def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def run(case, count, steps):
+        calls.append((case, count))
+        return {"losses": [3.0, 2.0 + 1e-7 * count], "metrics": {}}
+
+    monkeypatch.setattr(devices_check, "run", run)
+    out = tmp_path / "devices.json"
+    assert main(["devices", "--steps", "2", "--out", str(out)]) == 0
+    assert "differ by 1.0e-07 at the most" in capsys.readouterr().out
+    result = json.loads(out.read_text())
+    assert list(result["cases"]) == list(CASES[BACKEND]) and result["devices"] == COUNTS[BACKEND]
+    assert len(calls) == 2 * len(CASES[BACKEND]) and all(
+        case.mesh is None for case, n in calls if n == 1
+    )
+    assert main(["devices", "--steps", "0", "--out", str(out)]) == 2
