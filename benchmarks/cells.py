@@ -48,6 +48,7 @@ class Cell:
         name: What results call the encoder; by default its folder's name.
         needs: The `Making`s that come first.
         seeds: How many, unless all cells are done with a number that is told.
+        stage: Cells of a lower one are done with all their seeds before.
     """
 
     task: str
@@ -56,6 +57,7 @@ class Cell:
     name: str = ""
     needs: tuple = ()
     seeds: int = 3
+    stage: int = 0
 
     @property
     def encoder_name(self):
@@ -180,14 +182,14 @@ class Worker:
 
 
 def work(cells, seeds=None):
-    """Cells with their seeds, all with the first seed before the others: `[(cell, seed)]`.
+    """Cells with their seeds, stage by stage, of each all first seeds first: `[(cell, seed)]`.
 
     Args:
         cells: A list of `Cell`.
         seeds: How many; `None`: each cell's own.
     """
-    most = max((seeds or cell.seeds for cell in cells), default=0)
-    return [(cell, seed) for seed in range(most) for cell in cells if seed < (seeds or cell.seeds)]
+    found = [(cell, seed) for cell in cells for seed in range(seeds or cell.seeds)]
+    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then as they come
 
 
 def run_cells(cells, place, seeds, progress, epoch=None, finished=None):

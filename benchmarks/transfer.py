@@ -25,8 +25,7 @@ KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
 ATTENTION = ("gpt", "bert")  # what LoRA changes
 TRAINED = ("fine_tune", "scratch", "lora")  # rows that train the encoder
 MIX = {"layers": "elmo_mix"}
-# Key: the name in tables, whether the task's own network reads, and fields of its `Run`; in the
-# order in which they are run.
+# Key: the name in tables, whether the task's own network reads, and fields of its `Run`.
 ROWS = {
     "fine_tune": ("fine-tuned", False, {}),
     "reader": ("frozen, mix of layers, the task's network", True, {"method": "features", **MIX}),
@@ -34,12 +33,14 @@ ROWS = {
     "elmo_mix": ("frozen, mix of layers, linear", False, {"method": "features", **MIX}),
     "scratch": ("random weights, all trained", False, {"method": "scratch"}),
     "untrained": ("random weights, frozen, mix, linear", False, {"method": "untrained", **MIX}),
+    "lora": ("LoRA, rank 8", False, {"lora_rank": 8}),
     "untrained_reader": (
         "random weights, frozen, mix, the task's network", True, {"method": "untrained", **MIX},
     ),
-    "lora": ("LoRA, rank 8", False, {"lora_rank": 8}),
 }  # fmt: skip
 LAYERS = "layers"  # all other choices of layers, frozen, linear
+# What answers the question of the suite is done with all seeds before the rest.
+FIRST = ("fine_tune", "reader", "last", "elmo_mix", LAYERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Transfer:
 
     Attributes:
         tasks: `(task, OfTask)` each.
-        rows: Keys of `ROWS`, and `LAYERS`.
+        rows: Keys of `ROWS`, and `LAYERS`, in the order in which they are run.
         fields: Of a `Run`, the same for all.
         trained: Of a `Run` that trains its encoder.
         frozen_seeds: How many seeds frozen features have under a linear reader.
@@ -75,7 +76,7 @@ class Transfer:
         ("snli", OfTask(2_000, 5, (("reader", "esim"),), dev_limit=1_000)),
         ("squad", OfTask(1_000, 3, (("reader", "bidaf"),), dev_limit=500)),
     )
-    rows: tuple = (*ROWS, LAYERS)
+    rows: tuple = (*FIRST, *(row for row in ROWS if row not in FIRST))
     # One for each kind of learning, as other tasks chose them: fine-tuned Transformers, LSTMs,
     # linear readers.
     fields: tuple = (("learning_rates", "1e-4,1e-3,1e-2"),)
@@ -139,8 +140,9 @@ def cells_of(transfer, place, encoder=None):
                     if layers not in ("last", "elmo_mix")
                 ]  # fmt: skip
                 linear = runs[0].method == "features" and runs[0].reader == "linear"
-                seeds = {"seeds": transfer.frozen_seeds} if linear else {}
-                cells += [Cell(task, folder, run, needs=needs, **seeds) for run in runs]
+                more = {"seeds": transfer.frozen_seeds} if linear else {}
+                more["stage"] = int(row not in FIRST)
+                cells += [Cell(task, folder, run, needs=needs, **more) for run in runs]
     return cells
 
 

@@ -77,6 +77,10 @@ def test_all_first_seeds_come_first_and_nothing_twice(place, done):
     asked[1] = dataclasses.replace(asked[1], seeds=5)  # and three of the other
     assert run_cells(asked, place, None, print) == {}
     assert done[6:] == [("cola", 1, 3), ("cola", 1, 4)]
+    later = dataclasses.replace(asked[0], stage=1)
+    assert [(c.task, seed) for c, seed in cells.work([later, asked[1]], 2)] == [
+        ("cola", 0), ("cola", 1), ("rte", 0), ("rte", 1),
+    ]  # fmt: skip
 
 
 def test_a_failing_cell_is_kept_and_the_others_go_on(place, done):

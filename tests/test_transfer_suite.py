@@ -102,7 +102,7 @@ def test_what_there_is_of_cells():
     assert not fits("squad", "elmo", "fine_tune") and fits("squad", "bert", "fine_tune")
     assert not fits("snli", "elmo", "lora") and not fits("snli", "words", LAYERS)
     rows = [row for row in scale.rows if row != LAYERS]
-    assert rows == list(ROWS)
+    assert sorted(rows) == sorted(ROWS) and rows[:2] == ["fine_tune", "reader"]
     run = scale.run("snli", "bert", "reader")
     assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 2_000)
     assert scale.run("snli", "words", "reader").layers == "last"
