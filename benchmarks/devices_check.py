@@ -65,8 +65,11 @@ CASES = {
 }
 
 
-def train(path, case, count, steps, folder):
-    """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`."""
+def train(path, case, count, steps, folder, kept=None):
+    """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`.
+
+    With `kept`, a folder, training goes on from the state there, and leaves its own.
+    """
     import keras
 
     if keras.backend.backend() == "tensorflow" and count > 1:
@@ -80,7 +83,7 @@ def train(path, case, count, steps, folder):
     from keras_plm.models import BERT
     from keras_plm.optimization import AdamW
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
-    from keras_plm.resume import set_seed
+    from keras_plm.resume import TrainingState, set_seed
     from keras_plm.streams import TokenStream
     from keras_plm.tokenizers import WordPiece
 
@@ -105,9 +108,13 @@ def train(path, case, count, steps, folder):
         model.compile(distribution.optimizer(optimizer))
     batches = masked_lm_batches(stream, tokenizer, 64, batch_size=BATCH, buckets=2, seed=1)
     batches = distribution.shard(batches)
-    losses, metrics = [], {}
+    losses, metrics, callbacks = [], {}, []
+    if kept:
+        state = TrainingState(kept, batches, every_seconds=None, total_steps=steps)
+        state.restore(model)
+        callbacks.append(state)
 
-    def kept(batch, logs):
+    def told(batch, logs):
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
         # Not of `logs`, which under TensorFlow are means over the devices within a pass.
@@ -117,15 +124,15 @@ def train(path, case, count, steps, folder):
             model.stop_training = True
         model.reset_metrics()  # else each would be the mean since the pass began
 
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=kept)
-    model.fit(batches, epochs=steps, verbose=0, callbacks=[callback])
+    callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=told))
+    model.fit(batches, epochs=steps, verbose=0, callbacks=callbacks)
     if distribution.is_chief:
         report = {"losses": losses, "metrics": {k: float(v) for k, v in metrics.items()}}
         Path(path).write_text(json.dumps(report))
     distribution.close()
 
 
-def run(case, count, steps, threads=1):
+def run(case, count, steps, threads=1, kept=None):
     """Runs `train` on so many devices, in processes of its own; gives what it wrote.
 
     Raises:
@@ -135,7 +142,7 @@ def run(case, count, steps, threads=1):
     root = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "losses.json"
-        asked = json.dumps([dataclasses.asdict(case), count, steps, folder])
+        asked = json.dumps([dataclasses.asdict(case), count, steps, folder, kept and str(kept)])
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.devices_check", path, asked]
         processes = []
         address = f"localhost:{_free_port()}"

@@ -110,14 +110,16 @@ class Distribution:
 
     Attributes:
         num_replicas: Over how many devices each batch lies.
+        num_devices: All of them: of a model whose weights lie over some, more.
         num_processes, process_id: How many train together, and which this is.
         is_chief: Whether this process is the one that writes files and speaks.
     """
 
     num_processes, process_id = 1, 0
 
-    def __init__(self, num_replicas):
+    def __init__(self, num_replicas, num_devices=None):
         self.num_replicas = num_replicas
+        self.num_devices = num_devices or num_replicas
 
     @property
     def is_chief(self):
@@ -200,7 +202,7 @@ class _Jax(Distribution):
             self.keras = keras.distribution.ModelParallel(
                 layout_map=of_paths, batch_dim_name=BATCH, auto_shard_dataset=False
             )
-            super().__init__(mesh[0])
+            super().__init__(mesh[0], len(found))
             self.model_shards = mesh[1]
         else:
             grid = keras.distribution.DeviceMesh((len(found),), (BATCH,), names)

@@ -67,8 +67,8 @@ class TrainingState(StepCounter):
         history: A dict of metrics for each finished pass, those before a resume included.
 
     Raises:
-        ValueError: If a number is below 1, or training runs in several processes, of which each
-            has a state of its own.
+        ValueError: If a number is below 1, or JAX trains in several processes, of which each sees a
+            part of the state.
 
     Example:
 
@@ -116,10 +116,10 @@ class TrainingState(StepCounter):
         return (self.steps - self.before) % len(self.batches) != 0
 
     def on_train_begin(self, logs=None):
-        if _processes() > 1:
+        if _processes() > 1 and keras.backend.backend() == "jax":
             raise ValueError(
-                "A `TrainingState` keeps the state of one process, and each of several has its "
-                f"own random numbers: train in one. Received: {_processes()} processes"
+                "Of JAX's processes each sees a part of the state: train in one, on as many "
+                f"devices, or under torch. Received: {_processes()} processes"
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -147,7 +147,7 @@ class TrainingState(StepCounter):
             self.model.stop_training = True
         every, seconds = self.every_steps, self.every_seconds
         if (every is not None and self.steps // every > self._saved_steps // every) or (
-            seconds is not None and time.monotonic() - self._saved_at > seconds
+            seconds is not None and anywhere(time.monotonic() - self._saved_at > seconds)
         ):
             self.save()
 
@@ -175,12 +175,16 @@ class TrainingState(StepCounter):
         """
         _sync(self.model)
         metrics = self._metric_variables() if self._metrics is None else self._metrics
-        metrics = {f"metric/{i:04d}": v for i, v in enumerate(metrics)}
+        metrics = _summed([np.array(keras.ops.convert_to_numpy(v)) for v in metrics])
         arrays = {
             name: np.array(keras.ops.convert_to_numpy(v), order="C")
-            for name, v in {**self._variables(), **metrics}.items()
+            for name, v in self._variables().items()
         }
-        arrays |= self._random or _torch_random()
+        arrays |= {f"metric/{i:04d}": value for i, value in enumerate(metrics)}
+        arrays |= _of_all(self._random or _torch_random())
+        self._saved_at, self._saved_steps = time.monotonic(), self.steps
+        if _process():
+            return  # the first one writes
         note = {"steps": self.steps, "history": self.history, **self._about()}
         _write(self.folder / f"state-{self.steps:06d}.safetensors", note, arrays)
         # A later one is damaged or of a run that was given up.
@@ -188,7 +192,6 @@ class TrainingState(StepCounter):
         mine = [path for path in files if _steps_of(path) <= self.steps]
         for path in set(files) - set(mine[-self.keep :]):
             path.unlink(missing_ok=True)
-        self._saved_at, self._saved_steps = time.monotonic(), self.steps
         if self.on_save is not None:
             self.on_save(self)
 
@@ -205,7 +208,12 @@ class TrainingState(StepCounter):
             ValueError: If all files are damaged, or the newest whole one is of another model or
                 optimizer, other batches or another number of devices; nothing is changed then.
         """
+        with _scope(model, self.batches):
+            return self._restore(model)
+
+    def _restore(self, model):
         found = _newest(self.folder)
+        _check_same(-1 if found is None else found[1]["steps"], self.folder)
         if found is None:
             return False
         path, note, arrays = found
@@ -213,12 +221,14 @@ class TrainingState(StepCounter):
         model.optimizer.build(model.trainable_variables)
         variables = self._variables()
         torchs = {n: arrays.pop(n) for n in list(arrays) if n.startswith("torch_random")}
+        torchs = {n: v for n, v in torchs.items() if "@" not in n} | {
+            n.partition("@")[0]: v for n, v in torchs.items() if n.endswith(f"@{_process()}")
+        }
         metrics = [arrays.pop(n) for n in sorted(arrays) if n.startswith("metric/")]
         self._check(path, note, arrays, variables)
         if metrics:
             # TensorFlow builds them with the first batch, too late for what they held.
-            with _scope(model):
-                model._symbolic_build(data_batch=self.batches[0])
+            model._symbolic_build(data_batch=self.batches[0])
             shapes = [tuple(v.shape) for v in self._metric_variables()]
             if shapes != [value.shape for value in metrics]:
                 warnings.warn(
@@ -229,7 +239,8 @@ class TrainingState(StepCounter):
                 metrics = []
         for name, variable in variables.items():
             variable.assign(arrays[name])
-        self._metrics = metrics or None
+        # Sums of all processes, which the first one has from now on.
+        self._metrics = [value * (not _process()) for value in metrics] or None
         self._random = torchs or None
         _set_torch_random(self._random)
         self.steps = self._saved_steps = note["steps"]
@@ -242,7 +253,7 @@ class TrainingState(StepCounter):
         return {
             "model": type(self.model).__name__,
             "optimizer": type(self.model.optimizer).__name__,
-            "devices": _devices(self.model),
+            "devices": _devices(self.model, self.batches),
             "batches": [self.before, len(self.batches)],
         }
 
@@ -379,14 +390,18 @@ def _sync(model):
         model.jax_state_sync()
 
 
-def _scope(model):
-    """Where a model's variables are made: under TensorFlow its strategy's."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
+def _scope(model, batches):
+    """Where a model's variables are made: in its distribution."""
+    distribution = getattr(batches, "distribution", None)
+    if distribution is None:  # of TensorFlow alone a model knows it
+        distribution = getattr(model, "distribute_strategy", None)
+    return contextlib.nullcontext() if distribution is None else distribution.scope()
 
 
-def _devices(model):
+def _devices(model, batches):
     """How many devices share a batch or the weights."""
+    if getattr(batches, "distribution", None) is not None:
+        return batches.distribution.num_devices
     if keras.backend.backend() == "torch":
         return _processes()
     if keras.backend.backend() == "tensorflow":
@@ -407,6 +422,64 @@ def _processes():
 
         return jax.process_count()
     return 1
+
+
+def _process():
+    """Which of several of torch's processes this is."""
+    if keras.backend.backend() != "torch" or _processes() == 1:
+        return 0
+    from torch import distributed
+
+    return distributed.get_rank()
+
+
+def anywhere(flag):
+    """Whether a flag is up in any of the processes that train together: all of them ask."""
+    if keras.backend.backend() != "torch" or _processes() == 1:
+        return flag
+    return bool(_summed([np.array([float(flag)])])[0][0])
+
+
+def _summed(arrays):
+    """Arrays summed over torch's processes."""
+    if keras.backend.backend() != "torch" or _processes() == 1 or not arrays:
+        return arrays
+    import torch
+    from torch import distributed
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    flat = np.concatenate([array.reshape(-1).astype("float64") for array in arrays])
+    flat = torch.from_numpy(flat).to(device)
+    distributed.all_reduce(flat)
+    parts = np.split(flat.cpu().numpy(), np.cumsum([array.size for array in arrays])[:-1])
+    pairs = zip(parts, arrays, strict=True)
+    return [part.reshape(array.shape).astype(array.dtype) for part, array in pairs]
+
+
+def _of_all(states):
+    """The states of random numbers of all of torch's processes, by name and process."""
+    count = _processes()
+    if keras.backend.backend() != "torch" or count == 1:
+        return states
+    found = {}
+    for name, state in states.items():
+        mine = np.zeros((count, *state.shape))
+        mine[_process()] = state
+        for process, value in enumerate(_summed([mine])[0]):
+            found[f"{name}@{process}"] = value.astype(state.dtype)
+    return found
+
+
+def _check_same(steps, folder):
+    """Raises unless all of torch's processes found a state of the same step."""
+    found = np.zeros(_processes())
+    found[_process()] = steps
+    found = _summed([found])[0]
+    if len(set(found.tolist())) > 1:
+        raise ValueError(
+            "All processes go on from one state: name a folder that every machine sees. "
+            f"Received: {str(folder)!r} with states behind steps {found.astype(int).tolist()}"
+        )
 
 
 def _torch_random():

@@ -37,6 +37,17 @@ def test_several_devices_learn_what_one_does(name):
         assert together["metrics"][metric] == pytest.approx(value, abs=1e-5)
 
 
+def test_several_devices_go_on_where_they_stopped(tmp_path):
+    """Bit for bit, dropout and all, within a pass."""
+    case, count = Case(dropout=0.2), COUNTS[BACKEND]
+    whole = devices_check.run(case, count, 12, kept=tmp_path / "whole")
+    first = devices_check.run(case, count, 7, kept=tmp_path / "parts")
+    second = devices_check.run(case, count, 12, kept=tmp_path / "parts")
+    assert first["losses"] + second["losses"] == whole["losses"]
+    with pytest.raises(RuntimeError, match="another number of devices"):
+        devices_check.run(case, 1, 14, kept=tmp_path / "parts")
+
+
 class Parted:
     """As a `Distribution` of two processes with three devices each."""
 
