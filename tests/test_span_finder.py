@@ -358,7 +358,9 @@ class TestBadInput:
     def test_of_methods(self):
         with pytest.raises(ValueError, match="nothing is pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
-        with pytest.raises(ValueError, match="a head of tokens reads none: leave `words` out"):
+        with pytest.raises(
+            ValueError, match="where tokens are words, as ELMo's: leave `words` out"
+        ):
             FeatureBased(**FAST, reader="bilstm").fit(
                 encoder(), SpanFinder, PIECES, made_up(4), words=encoder()
             )

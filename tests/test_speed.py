@@ -352,6 +352,7 @@ def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
         assert f"| {name}: questions |" in table
 
 
+@pytest.mark.plumbing
 def test_reading_features_is_timed(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("\n".join(speed.made_up_sentences(100)))
     tokenizer = WordPiece.train(tmp_path / "text.txt", 300)
