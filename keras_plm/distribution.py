@@ -33,7 +33,7 @@ LAYOUTS = {
         r"token_embedding/embeddings$": (None, MODEL),
     }
 }
-WAIT = 60  # seconds for the others to come
+WAIT = 300  # seconds for the others, at the beginning and, under torch, in every step
 
 
 def distribute(
@@ -64,7 +64,8 @@ def distribute(
         coordinator: `"host:port"` of process 0, where there are several that nobody has brought
             together. On a TPU pod `"auto"`: it knows its processes.
         num_processes, process_id: How many there are, and which this is.
-        timeout: Seconds to wait for the others.
+        timeout: Seconds to wait for the others: at the beginning and, under torch, in every step,
+            while the first writes files, say.
 
     Returns:
         A `Distribution`.
@@ -400,12 +401,16 @@ class _TensorFlow(Distribution):
                     )
             with self.strategy.scope():
                 model._symbolic_build(data_batch=batches[0])
-            # Keras would do it with the mean of the devices' parts of a batch, masks as well.
-            model.__dict__["_maybe_symbolic_build"] = lambda *_, **__: None
+        # Keras would do it with the mean of the devices' parts of a batch, masks as well.
+        name = "_maybe_symbolic_build"
+        ours = self.num_replicas > 1 and name not in model.__dict__
+        if ours:
+            model.__dict__[name] = lambda *_, **__: None
         try:
             yield
-        finally:
-            model.__dict__.pop("_maybe_symbolic_build", None)
+        finally:  # `fit` goes on behind a validation
+            if ours:
+                del model.__dict__[name]
 
 
 def _mirrored(devices):
@@ -495,11 +500,11 @@ class _Torch(Distribution):
             # Each process drops units of its own.
             torch.manual_seed(torch.initial_seed() + self.process_id)
             self._seeded = True
-        model.summed_over = self._summed
+        before, model.summed_over = model.summed_over, self._summed
         try:
             yield
-        finally:
-            model.summed_over = None
+        finally:  # `fit` goes on behind a validation
+            model.summed_over = before
 
     @staticmethod
     def _same_weights(model):
