@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.resume_check import small_text
+
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
 LIMIT = 600  # seconds after which a run is given up
 BATCH = 12  # rows; of 4 devices 3, and the last batch of a pass is not full
@@ -78,23 +80,14 @@ def train(path, case, count, steps, folder, kept=None):
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
 
-    from benchmarks.microworld import World
     from keras_plm.distribution import distribute
     from keras_plm.models import BERT
     from keras_plm.optimization import AdamW
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.resume import TrainingState, set_seed
-    from keras_plm.streams import TokenStream
-    from keras_plm.tokenizers import WordPiece
 
     distribution = distribute(case.how, mesh=case.mesh if count > 1 else None)
-    folder = Path(folder) / str(distribution.process_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "\n\n".join("\n".join(sentences) for sentences in World().corpus(30))
-    (folder / "text.txt").write_text(text)
-    words = sorted(set(text.lower().split()))
-    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
-    stream = TokenStream.build([folder / "text.txt"], tokenizer, folder / "stream", "lines")
+    stream, tokenizer = small_text(Path(folder) / str(distribution.process_id), 30)
     keras.config.set_dtype_policy(case.precision)
     set_seed(1)
     with distribution.scope():
@@ -106,8 +99,13 @@ def train(path, case, count, steps, folder, kept=None):
         if case.precision == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model.compile(distribution.optimizer(optimizer))
-    batches = masked_lm_batches(stream, tokenizer, 64, batch_size=BATCH, buckets=2, seed=1)
-    batches = distribution.shard(batches)
+    options = {"max_length": 64, "batch_size": BATCH, "buckets": 2}
+    batches, held_out = (
+        distribution.shard(
+            masked_lm_batches(stream, tokenizer, training=training, seed=int(training), **options)
+        )
+        for training in (True, False)
+    )
     losses, metrics, callbacks = [], {}, []
     if kept:
         state = TrainingState(kept, batches, every_seconds=None, total_steps=steps)
@@ -125,7 +123,10 @@ def train(path, case, count, steps, folder, kept=None):
         model.reset_metrics()  # else each would be the mean since the pass began
 
     callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=told))
-    model.fit(batches, epochs=steps, verbose=0, callbacks=callbacks)
+    history = model.fit(
+        batches, epochs=steps, verbose=0, callbacks=callbacks, validation_data=held_out
+    ).history
+    metrics |= {name: values[0] for name, values in history.items() if name.startswith("val_")}
     if distribution.is_chief:
         report = {"losses": losses, "metrics": {k: float(v) for k, v in metrics.items()}}
         Path(path).write_text(json.dumps(report))

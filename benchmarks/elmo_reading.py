@@ -15,6 +15,7 @@ import numpy as np
 import keras_plm
 from benchmarks import records, vectors
 from benchmarks.cells import Cell, Making
+from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
 from benchmarks.tasks import TASKS
@@ -27,7 +28,6 @@ from keras_plm.tokenizers import Characters
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
 ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
-WEIGHTS = Path(__file__).parent / "weights"
 ENCODER = WEIGHTS / "elmo_mini"
 # Key: the name in tables, and what it is beside the word vectors.
 ROWS = {

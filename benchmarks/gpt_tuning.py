@@ -13,6 +13,7 @@ import keras_plm
 from benchmarks import records
 from benchmarks.cells import Cell
 from benchmarks.elmo_reading import shown
+from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
 from keras_plm.models import GPT, RecurrentLM
@@ -22,7 +23,6 @@ from keras_plm.task import find_file
 from keras_plm.tokenizers import BytePair
 
 HOME = "gpt"  # the folder of results of the suites of GPT
-WEIGHTS = Path(__file__).parent / "weights"
 # What is fine-tuned: the models of these classes, by default of these folders.
 KINDS = {"gpt": ("GPT", WEIGHTS / "gpt_mini"), "lstm": ("RecurrentLM", WEIGHTS / "lstm_mini")}
 AUXILIARY = {"language_model_weight": 0.5}

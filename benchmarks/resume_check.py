@@ -19,25 +19,32 @@ EVERY = 3  # steps between two states, so that most kills lose some
 LIMIT = 300  # seconds without a word after which a run is given up
 
 
-def train(folder):
-    """Trains to `STEPS` from where a folder's state stands."""
-    import keras
-
+def small_text(folder, documents):
+    """`(stream, tokenizer)` of a text of the microworld, written to a folder."""
     from benchmarks.microworld import World
-    from keras_plm.models import BERT
-    from keras_plm.optimization import AdamW
-    from keras_plm.pretraining import MaskedLM, masked_lm_batches
-    from keras_plm.resume import TrainingState, has_state, set_seed
     from keras_plm.streams import TokenStream
     from keras_plm.tokenizers import WordPiece
 
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    text = "\n\n".join("\n".join(sentences) for sentences in World().corpus(40))
+    text = "\n\n".join("\n".join(sentences) for sentences in World().corpus(documents))
     (folder / "text.txt").write_text(text)
     words = sorted(set(text.lower().split()))
     tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
     stream = TokenStream.build([folder / "text.txt"], tokenizer, folder / "stream", "lines")
+    return stream, tokenizer
+
+
+def train(folder):
+    """Trains to `STEPS` from where a folder's state stands."""
+    import keras
+
+    from keras_plm.models import BERT
+    from keras_plm.optimization import AdamW
+    from keras_plm.pretraining import MaskedLM, masked_lm_batches
+    from keras_plm.resume import TrainingState, has_state, set_seed
+
+    folder = Path(folder)
+    stream, tokenizer = small_text(folder, 40)
     # A process that goes on has another seed, which may not matter.
     set_seed(os.getpid() if has_state(folder) else 1)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}

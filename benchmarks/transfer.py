@@ -12,7 +12,7 @@ import keras_plm
 from benchmarks.advice import Choice, ranked
 from benchmarks.cells import Cell
 from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
-from benchmarks.gpt_tuning import WEIGHTS
+from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
 from keras_plm.features import distinct_choices

@@ -445,7 +445,8 @@ class FitsBatches:
         several = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
         optimizer = getattr(self, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if isinstance(source, Batches) and (several > 1 or hasattr(optimizer, "distribution")):
+        alone = training and hasattr(optimizer, "distribution")
+        if isinstance(source, Batches) and (several > 1 or alone):
             raise ValueError(
                 "This model is on several devices, and these batches are not: give it "
                 "`distribution.shard(batches)`. Received: Batches of one device"
@@ -463,12 +464,10 @@ class FitsBatches:
     def evaluate(self, x=None, *args, **kwargs):
         check_batches(self, x)
         source = x
-        if getattr(x, "distribution", None) is not None:
-            if keras.backend.backend() == "tensorflow":
-                x = x.tf_dataset()
-            with self._distributed(source, training=False):
-                return super().evaluate(x, *args, **kwargs)
-        return super().evaluate(x, *args, **kwargs)
+        if hasattr(x, "distribution") and keras.backend.backend() == "tensorflow":
+            x = x.tf_dataset() if x.distribution is not None else x
+        with self._distributed(source, training=False):
+            return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         check_batches(self, x)

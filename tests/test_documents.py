@@ -87,5 +87,7 @@ def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
         assert result["counts"]["test"] == result["counts"]["train"] * 15 // 70
     assert set(scores) == {0, 16} and (epochs == 1 or scores[16] > 0.9 > scores[0])
     capsys.readouterr()
-    assert main([*command, "--document-tokens", "16", "--train-limit", "5"]) == 2
-    assert "leave `train_limit` out" in " ".join(capsys.readouterr().err.split())
+    for limit in ("--train-limit", "--dev-limit"):
+        assert main([*command, "--document-tokens", "16", limit, "5"]) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert "leave `train_limit` and `dev_limit` out" in shown
