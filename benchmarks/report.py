@@ -137,13 +137,18 @@ def file_of(result):
     return f"{result['task']}/{name}"
 
 
+def place_of_layers(layers):
+    """Where a choice of layers stands among all: as the paper lists them, then single ones."""
+    names = list(LAYER_CHOICES)
+    if layers in names:
+        return names.index(layers)
+    return len(names) + int(layers.rpartition("_")[2] or 0)  # nothing where the encoder learns
+
+
 def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
-    names, fields = list(LAYER_CHOICES), result["fields"]
-    if fields["layers"] in names:
-        layers = names.index(fields["layers"])
-    else:  # "layer_3"; nothing where the encoder learns
-        layers = len(names) + int(fields["layers"].rpartition("_")[2] or 0)
+    fields = result["fields"]
+    layers = place_of_layers(fields["layers"])
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]

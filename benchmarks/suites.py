@@ -240,7 +240,7 @@ SUITES = {
     ),
     "transfer": Suite(
         transfer.markdown,
-        lambda results: {},
+        transfer.figures,
         transfer.SCALES,
         "Peters, Ruder and Smith 2019; Devlin et al. 2018, section 5.3; Peters et al. 2018",
         cells=transfer.cells_of,

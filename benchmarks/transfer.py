@@ -13,10 +13,11 @@ from benchmarks.advice import Choice, ranked
 from benchmarks.cells import Cell
 from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
 from benchmarks.encoders import WEIGHTS
-from benchmarks.report import add_seed, read_results
+from benchmarks.report import add_seed, place_of_layers, read_results
 from benchmarks.run import Run, summary
 from keras_plm.features import distinct_choices
 from keras_plm.models import BERT, GPT, ELMo
+from keras_plm.plots import score_by_layer
 from keras_plm.resume import set_seed
 from keras_plm.task import find_file
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
@@ -246,13 +247,13 @@ def read(folder):
         )
     names = [name for name, *_ in ROWS.values()]
     tasks = [task for task, _ in Transfer.tasks if task in found]
-    return {
-        task: dict(sorted(
-            found[task].items(),
-            key=lambda item: names.index(item[0]) if item[0] in names else len(names),
-        ))
-        for task in tasks
-    }  # fmt: skip
+
+    def place(item):
+        row, of_row = item
+        layers = next(iter(of_row.values()))[0]["fields"]["layers"]
+        return (names.index(row), 0) if row in names else (len(names), place_of_layers(layers))
+
+    return {task: dict(sorted(found[task].items(), key=place)) for task in tasks}
 
 
 def encoders_of(found):
@@ -289,6 +290,26 @@ def markdown(folder):
             text.append(f"| {row} | {' | '.join(cells)} |")
         text.append("")
     return "\n".join(text) + "\n" + _costs(found, names)
+
+
+def figures(folder):
+    """A picture a task: what every way and choice of layers gives with each encoder."""
+    found, pictures = read(folder), {}
+    names = encoders_of(found)
+    for task, rows in found.items():
+        table = []
+        for row, of_row in rows.items():
+            for key in names:
+                if key in of_row:
+                    mean, deviation, n = summary(of_row[key])
+                    deviation = deviation if n > 1 else 0.0
+                    more = {"encoder": key, "mean": mean, "deviation": deviation}
+                    table.append({"layers": row, **more})
+        first = next(iter(next(iter(rows.values())).values()))[0]
+        metric = next(iter(first["metrics"])).replace("_", " ")
+        title = f"{task}: every encoder, read and trained in every way"
+        pictures[f"transfer_{task}"] = score_by_layer(table, title, metric, encoders=names)
+    return pictures
 
 
 def _choice(name, results, folder):

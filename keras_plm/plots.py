@@ -35,53 +35,78 @@ def _figure(width, height):
     return figure
 
 
-def score_by_layer(table, title="", metric="score", baselines=None):
+def score_by_layer(table, title="", metric="score", baselines=None, encoders=None):
     """Dots of the score of each choice of layers, with the deviation between seeds.
 
     Args:
-        table: Rows with `layers`, `mean` and `deviation`, as `transfer.compare_layers` gives.
+        table: Rows with `layers`, `mean` and `deviation`, as `transfer.compare_layers` gives. Rows
+            that also have `encoder` share a line with those of other encoders and the same layers.
         title: Above the picture.
         metric: What the score is, under its axis.
         baselines: A dict of names and scores drawn as lines: fine-tuning, an untrained encoder.
+        encoders: All encoders in the order of their colours, so that pictures agree; by default
+            those of the table as they come.
 
     Returns:
         A matplotlib figure.
 
     Raises:
-        ValueError: If the table is empty.
+        ValueError: If the table is empty, or has an encoder that is not among `encoders`.
     """
     if not table:
         raise ValueError("There is nothing to draw. Received: an empty table")
-    figure = _figure(7, 1.6 + 0.32 * len(table))
+    found = list(dict.fromkeys(row.get("encoder", "") for row in table))
+    if not set(found) <= set(encoders or found):
+        raise ValueError(
+            f"`encoders` names all of the table, {found}. Received: encoders={list(encoders)}"
+        )
+    encoders = list(encoders or found)
+    lines = list(dict.fromkeys(row["layers"] for row in table)) if any(encoders) else None
+    count = len(lines or table)
+    figure = _figure(7, 1.6 + (0.32 if len(encoders) < 3 else 0.12 * len(encoders)) * count)
     axes = figure.add_subplot()
-    names = [row["layers"].replace("_", " ") for row in table]
-    places = range(len(table))
-    axes.errorbar(
-        [100 * row["mean"] for row in table],
-        places,
-        xerr=[100 * row["deviation"] for row in table],
-        fmt="o",
-        color="#1f5a96",
-        ecolor="#9db8d3",
-        elinewidth=2,
-        capsize=3,
-        zorder=3,
-    )
+    for i, encoder in enumerate(encoders):
+        own = [(row, place) for place, row in enumerate(table) if row.get("encoder", "") == encoder]
+        if not own:
+            continue
+        if lines:
+            apart = 0.16 * (i - (len(encoders) - 1) / 2)
+            own = [(row, lines.index(row["layers"]) + apart) for row, _ in own]
+        colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
+        style = {"label": encoder or None, "markersize": 5} if lines else {"ecolor": "#9db8d3"}
+        axes.errorbar(
+            [100 * row["mean"] for row, _ in own],
+            [place for _, place in own],
+            xerr=[100 * row["deviation"] for row, _ in own],
+            fmt=marker,
+            color=colour if lines else "#1f5a96",
+            elinewidth=1.4 if lines else 2,
+            capsize=0 if lines else 3,
+            zorder=3,
+            **style,
+        )
+    names = [name.replace("_", " ") for name in lines or [row["layers"] for row in table]]
     colours = ("#c1481c", "#5b8c2a", "#7a4ea3", "#777777")
-    lines = zip(itertools.cycle(colours), (baselines or {}).items(), strict=False)
-    for colour, (name, score) in lines:
+    for colour, (name, score) in zip(
+        itertools.cycle(colours), (baselines or {}).items(), strict=False
+    ):
         axes.axvline(100 * score, color=colour, linestyle="--", linewidth=1.2, label=name)
-    axes.set_yticks(list(places), names)
-    axes.invert_yaxis()
+    axes.set_yticks(range(count), names)
+    axes.set_ylim(count - 0.5, -0.5)
     axes.grid(axis="x", color="#e4e4e4")
+    if lines:
+        for place in range(1, count):
+            axes.axhline(place - 0.5, color="#f0f0f0", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
     axes.set_xlabel(metric)
-    axes.set_title(title, fontsize=11, loc="left")
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    if baselines:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    if baselines or lines:
+        columns = min(4, len(encoders)) if lines else 2
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return figure
 
 

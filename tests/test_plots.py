@@ -32,6 +32,19 @@ def test_scores_by_layer(tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
 
 
+def test_encoders_share_the_line_of_a_choice_and_have_their_colours():
+    table = [row | {"encoder": name} for row in TABLE for name in ("gpt", "bert")][:3]
+    figure = score_by_layer(table, encoders=["words", "gpt", "bert"])
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["last", "concat last four"]
+    gpt, bert = axes.containers
+    assert gpt[0].get_xdata().tolist() == [50, 60] and bert[0].get_xdata().tolist() == [50]
+    assert to_hex(gpt[0].get_color()) == CURVE_STYLES[1][0]
+    assert gpt[0].get_ydata()[0] < bert[0].get_ydata()[0] < gpt[0].get_ydata()[1]
+    with pytest.raises(ValueError, match="names all of the table.*Received: encoders=\\['gpt'\\]"):
+        score_by_layer(table, encoders=["gpt"])
+
+
 def test_an_empty_table_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         score_by_layer([])

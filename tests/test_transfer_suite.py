@@ -72,6 +72,11 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     for name, *_ in ROWS.values():
         assert f"| {name} |" in text, name
     assert "| snli | bert |" in text and "frozen, second to last, linear" in text
+    pictures = transfer.figures(place.results)
+    assert list(pictures) == [f"transfer_{task}" for task, _ in scale.tasks]
+    drawn = [label.get_text() for label in pictures["transfer_sst5"].axes[0].get_yticklabels()]
+    assert drawn[:3] == [name for name, *_ in ROWS.values()][:3]
+    assert drawn[-2:] == [f"frozen, {how} last four, linear" for how in ("concat", "mean")]
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]
     assert len(results) == len(cells)
     assert all(r["cost"]["learned_weights"] > 0 for r in results)
