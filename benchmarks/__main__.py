@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.make_commands import add_devices, add_kills, add_prepare, add_pretrain, add_vectors
 from benchmarks.report_commands import add_claims, add_report
-from benchmarks.settings import named
+from benchmarks.settings import add_devices as add_devices_flag
+from benchmarks.settings import devices, named
 from benchmarks.use_commands import add_export, add_generate, add_predict
 
 HERE = Path(__file__).parent
@@ -135,6 +136,7 @@ def open_bench(flags, progress=None):
         flags.feature_gb,
         progress,
         getattr(flags, "keep", None),
+        devices=devices(getattr(flags, "devices", "1")),
     )
 
 
@@ -169,6 +171,7 @@ def add_run(commands):
     parser.add_argument(
         "--keep", metavar="DIR", help="keep the first seed's fine-tuned model, for `predict`"
     )
+    add_devices_flag(parser)
     add_flags(parser, Run)
     parser.set_defaults(run=run_run)
 
@@ -228,6 +231,11 @@ def run_suite(flags):
             f"Suites that are made of runs are planned, or done on Ray: {', '.join(able)}. "
             f"Received: --suite {flags.suite}"
         )
+    elif flags.devices != "1":
+        raise ValueError(
+            "Suites that are not made of runs take one device. "
+            f"Received: --suite {flags.suite} --devices {flags.devices}"
+        )
     else:
         failed, total = {}, 1
         suite.run(runs, flags.data, results, seeds, console.print, **taken)
@@ -247,7 +255,7 @@ def run_suites_cells(flags, suite, runs, results, taken):
     from benchmarks.progress import cells_view, console
 
     place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
-    place = Place(*map(str, place), taken.pop("feature_gb"))
+    place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
     cells = suite.cells(runs, place, **taken)
     if flags.task:
         task = named({cell.task: cell.task for cell in cells}, flags.task, "task of this suite")

@@ -22,6 +22,7 @@ from benchmarks.resampling import summands
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint
+from keras_plm.distribution import Distribution, distribute
 from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import fitting
 from keras_plm.resume import set_seed
@@ -46,6 +47,10 @@ class Bench:
         models: Folder for the fine-tuned models of the first seed, if they are kept.
         name: What results call the encoder, by default its folder's name.
         epoch: Called with a line of text about where training is.
+        devices: On how many an encoder is trained; `None` for all.
+
+    Raises:
+        ValueError: If the backend trains on fewer devices here.
     """
 
     task: object
@@ -58,8 +63,10 @@ class Bench:
     models: str | None = None
     name: str = ""
     epoch: object = None
+    devices: int | None = 1
 
     def __post_init__(self):
+        self.distribution = _distribution(self.devices)
         self.name = self.name or Path(self.encoder).resolve().name
         self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
         self.examples = {
@@ -166,6 +173,7 @@ class Bench:
             predicted = part_sentences(predicted, counts["test"])
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
         mixes = best.mixing_weights() if run.reads_features else {}
+        count = self.distribution.num_devices
         result = {
             "task": self.task.name,
             "encoder": self.name,
@@ -188,6 +196,7 @@ class Bench:
             "seconds": round(time.monotonic() - started, 1),
             "cost": _cost(run, log),
             **environment(),
+            **({} if run.reads_features or count == 1 else {"devices": count}),
             "hash": self.key(run, seed),
             "inputs": self._inputs(run),
         }
@@ -285,6 +294,7 @@ class Bench:
             metric=metric,
             callbacks=told,
             symmetric=self.task.symmetric,
+            distribution=self.distribution,
         )
         return model, model.training_log
 
@@ -325,6 +335,19 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def _distribution(devices):
+    if keras.backend.backend() != "torch":
+        return Distribution() if devices == 1 else distribute("data", devices=devices)
+    if (devices or 1) > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ValueError(
+            "Under torch each run has one device: begin a process for each, as in "
+            "`CUDA_VISIBLE_DEVICES=1 python -m benchmarks run ...`; they share the folder of "
+            f"results. Received: devices={devices}, "
+            f"WORLD_SIZE={os.environ.get('WORLD_SIZE', 1)}"
+        )
+    return Distribution()
 
 
 def _cost(run, log):

@@ -69,12 +69,13 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where cells find their data and leave their results, as in `Bench`."""
+    """Where cells find their data and leave their results, and are trained, as in `Bench`."""
 
     data: str
     results: str
     features: str = ".features"
     feature_gb: float = 8.0
+    devices: int | None = 1
 
     def path(self, cell, seed):
         """The result file, as `Bench.path` has it."""
@@ -116,7 +117,7 @@ class Worker:
             bench = Bench(
                 TASKS[cell.task], place.data, cell.encoder, place.results, place.features,
                 place.feature_gb, functools.partial(self._say, cell.encoder_name),
-                name=cell.encoder_name, epoch=self.epoch,
+                name=cell.encoder_name, epoch=self.epoch, devices=place.devices,
             )  # fmt: skip
             self._benches[key] = bench
         return self._benches[key]

@@ -31,8 +31,8 @@ class Case:
         how: `"data"` or `"model"`.
         mesh: Of `"model"`.
         clipnorm: Largest norm of all gradients together, so small that every step is clipped.
-        accumulate: Steps whose gradients are summed.
-        ema: Whether averages of the weights are kept.
+        accumulate: Parts of a batch, read one after another, whose gradients make a step.
+        ema: Whether averages of the weights are kept, and every third step takes their place.
         dropout: Of the BERT.
         precision: A Keras policy.
     """
@@ -40,7 +40,7 @@ class Case:
     how: str = "data"
     mesh: tuple | None = None
     clipnorm: float | None = 0.1
-    accumulate: int | None = None
+    accumulate: int = 1
     ema: bool = False
     dropout: float = 0.0
     precision: str = "float32"
@@ -51,7 +51,7 @@ CASES = {
     "jax": {
         "data": DATA,
         "data, dropout": Case(dropout=0.1),
-        "data, two steps accumulated": Case(accumulate=2),
+        "data, batches in two parts": Case(accumulate=2),
         "data, averaged weights": Case(ema=True),
         "data, mixed_float16": Case(precision="mixed_float16"),
         "model, mesh (2, 2)": Case("model", (2, 2)),
@@ -60,7 +60,7 @@ CASES = {
     "tensorflow": {"data": DATA},
     "torch": {
         "data": DATA,
-        "data, two steps accumulated": Case(accumulate=2),
+        "data, batches in two parts": Case(accumulate=2),
         "data, averaged weights": Case(ema=True),
         "data, mixed_float16": Case(precision="mixed_float16"),
     },
@@ -82,7 +82,7 @@ def train(path, case, count, steps, folder, kept=None):
 
     from keras_plm.distribution import distribute
     from keras_plm.models import BERT
-    from keras_plm.optimization import AdamW
+    from keras_plm.optimization import AdamW, WarmupLinearDecay
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.resume import TrainingState, set_seed
 
@@ -94,8 +94,11 @@ def train(path, case, count, steps, folder, kept=None):
         size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 16, "intermediate_dim": 32}
         bert = BERT(len(tokenizer), **size, dropout=case.dropout, max_sequence_length=64)
         model = MaskedLM(bert)
-        more = {"gradient_accumulation_steps": case.accumulate, "use_ema": case.ema}
-        optimizer = AdamW(1e-3, global_clipnorm=case.clipnorm, **more)
+        more = {"use_ema": True, "ema_overwrite_frequency": 3} if case.ema else {}
+        if case.accumulate > 1:
+            more["gradient_accumulation_steps"] = case.accumulate
+        schedule = WarmupLinearDecay(1e-3, steps, steps // 10)
+        optimizer = AdamW(schedule, global_clipnorm=case.clipnorm, **more)
         if case.precision == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model.compile(distribution.optimizer(optimizer))
@@ -106,13 +109,17 @@ def train(path, case, count, steps, folder, kept=None):
         )
         for training in (True, False)
     )
+    batches = batches.accumulated(case.accumulate)
     losses, metrics, callbacks = [], {}, []
     if kept:
-        state = TrainingState(kept, batches, every_seconds=None, total_steps=steps)
+        total = steps * case.accumulate
+        state = TrainingState(kept, batches, every_seconds=None, total_steps=total)
         state.restore(model)
         callbacks.append(state)
 
     def told(batch, logs):
+        if (batch + 1) % case.accumulate:
+            return
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
         # Not of `logs`, which under TensorFlow are means over the devices within a pass.
@@ -194,7 +201,7 @@ def compare(steps=50, cases=None, progress=print):
     count, done = COUNTS[backend], {}
     for name in cases or CASES[backend]:
         case = CASES[backend][name]
-        alone = run(dataclasses.replace(case, how="data", mesh=None), 1, steps)
+        alone = run(dataclasses.replace(case, how="data", mesh=None, accumulate=1), 1, steps)
         together = run(case, count, steps)
         apart = np.abs(np.subtract(alone["losses"], together["losses"]))
         done[name] = {

@@ -3,12 +3,13 @@
 They try whether training goes on behind a kill, and whether several devices learn what one does.
 """
 
+import os
 from pathlib import Path
 
 
 def add_pretrain(commands):
     from benchmarks.pretrain import Pretraining
-    from benchmarks.settings import add_flags
+    from benchmarks.settings import add_devices, add_flags
 
     text = "learn an encoder from raw text"
     parser = commands.add_parser("pretrain", help=text, description=text)
@@ -18,6 +19,7 @@ def add_pretrain(commands):
     parser.add_argument("--out", required=True, metavar="DIR", help="the encoder's folder")
     parser.add_argument("--resume", action="store_true", help="go on where --out stopped")
     parser.add_argument("--init", metavar="DIR", help="go on with this encoder, on other text, say")
+    add_devices(parser)
     add_flags(parser, Pretraining)
     parser.set_defaults(run=run_pretrain)
 
@@ -27,7 +29,7 @@ def run_pretrain(flags):
     from benchmarks.pretrain import Pretraining, pretrain
     from benchmarks.progress import console, held_out_line, pretraining_line, progress_bar
     from benchmarks.records import read_json
-    from benchmarks.settings import from_flags
+    from benchmarks.settings import devices, from_flags
 
     settings = from_flags(Pretraining, flags)
     if bool(flags.corpus) == bool(flags.prepared):
@@ -59,8 +61,10 @@ def run_pretrain(flags):
 
         pretrain(
             settings, flags.corpus, flags.out, flags.valid, flags.resume, progress,
-            init=flags.init, prepared=flags.prepared,
+            init=flags.init, prepared=flags.prepared, devices=devices(flags.devices),
         )  # fmt: skip
+    if int(os.environ.get("RANK", 0)):
+        return  # the first process speaks
     note = read_json(Path(flags.out) / "pretraining.json")
     for when, key in (("before", "valid_before"), ("after", "valid")):
         if key in note:

@@ -12,6 +12,8 @@ from safetensors.numpy import load_file, save_file
 import keras_plm
 from benchmarks.records import read_json
 from benchmarks.settings import policy
+from keras_plm.distribution import Distribution
+from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,
     BERT_SIZES,
@@ -22,7 +24,13 @@ from keras_plm.models import (
     ELMo,
     RecurrentLM,
 )
-from keras_plm.optimization import AdaGrad, AdamW, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.optimization import (
+    AdaGrad,
+    AdamW,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    loss_scaled,
+)
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.resume import set_seed
 from keras_plm.streams import TokenStream, check_stream
@@ -46,8 +54,9 @@ class _Objective:
 
     tied = False
 
-    def __init__(self, settings, corpus, work, init=None, prepared=None):
+    def __init__(self, settings, corpus, work, init=None, prepared=None, distribution=None):
         self.settings, self.work, self.prepared = settings, Path(work), prepared
+        self.distribution = distribution or Distribution()
         self.init = None if init is None else Path(init)
         before = None
         if init is not None:
@@ -58,14 +67,36 @@ class _Objective:
                     f"Received: {type(before).__name__} in {str(init)!r}"
                 )
         self.work.mkdir(parents=True, exist_ok=True)
-        self.read(corpus)
-        set_seed(settings.seed)
-        if before is None:
-            self.encoder = self.build(policy(settings.precision))
-        else:
-            self.encoder = clone(before, dropout=settings.dropout)
-        self.make()
-        self.go_on()
+        with self.distribution.chief_first():
+            self.read(corpus)
+        with self.distribution.scope():
+            set_seed(settings.seed)
+            if before is None:
+                self.encoder = self.build(policy(settings.precision))
+            else:
+                self.encoder = clone(before, dropout=settings.dropout)
+            if settings.remat:
+                recompute_blocks(self.encoder)
+            self.make()
+            self.go_on()
+
+    def compile(self, optimizer, rate, **options):
+        """Compiles the model with an optimizer, a class, for this precision and these devices."""
+        if self.settings.accumulate > 1:
+            options["gradient_accumulation_steps"] = self.settings.accumulate
+        optimizer = loss_scaled(optimizer(rate, **options), self.encoder)
+        self.model.compile(self.distribution.optimizer(optimizer))
+
+    def batches(self, length):
+        """Batches of the whole text, of rows of at most so many tokens."""
+        found = self.training_batches(length).accumulated(self.settings.accumulate)
+        return self.distribution.shard(found)
+
+    def held_out(self, valid):
+        """Batches of a held-out file."""
+        with self.distribution.chief_first():
+            found = self.held_out_batches(valid)
+        return self.distribution.shard(found)
 
     def go_on(self):
         """Takes over what the objective of `--init` has beside its encoder, where it is kept."""
@@ -162,13 +193,12 @@ class MaskedText(_OfPieces):
             self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
-        self.model.compile(AdamW(schedule, weight_decay=settings.weight_decay))
+        self.compile(AdamW, schedule, weight_decay=settings.weight_decay)
 
-    def batches(self, length):
-        """Batches of rows of at most so many tokens."""
+    def training_batches(self, length):
         return self._batches(self.settings, self.stream, length)
 
-    def held_out(self, valid):
+    def held_out_batches(self, valid):
         """One drawing of pairs and masks from a held-out file."""
         stream = self._stream([valid], "valid")
         # One bucket, so that not only the losses but the accuracies too are means over all masks.
@@ -224,14 +254,13 @@ class NextToken(_OfPieces):
         self.model = CausalLM(self.encoder)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupCosineDecay(settings.learning_rate, settings.steps, warmup)
-        decay = settings.weight_decay
-        self.model.compile(AdamW(schedule, weight_decay=decay, bias_correction=True))
+        self.compile(AdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
-    def batches(self, length):
-        """Batches of full windows of so many tokens."""
+    def training_batches(self, length):
+        """Of full windows of so many tokens."""
         return self._batches(self.stream, length)
 
-    def held_out(self, valid):
+    def held_out_batches(self, valid):
         """A held-out file in windows one behind the other."""
         stream = self._stream([valid], "valid")
         words = Words.train([valid])
@@ -301,18 +330,18 @@ class BothWays(_Objective):
         samples = settings.samples if settings.samples < count else 0
         rows = settings.tokens_per_batch // settings.unroll
         self.model = BiLM(self.encoder, count, samples, rows)
-        self.model.compile(AdaGrad(settings.learning_rate, 1.0, global_clipnorm=10.0))
+        start = {"initial_accumulator_value": 1.0, "global_clipnorm": 10.0}
+        self.compile(AdaGrad, settings.learning_rate, **start)
 
     def save(self, out):
         super().save(out)
         Words(self.words, split=self.settings.split).save(Path(out) / WORDS)
 
-    def batches(self, length):
-        """Batches of the whole text."""
+    def training_batches(self, length):
         steps, seed = self.settings.unroll, self.settings.seed
         return self.model.batches(self.stream, self.lexicon, steps, seed)
 
-    def held_out(self, valid):
+    def held_out_batches(self, valid):
         """A held-out file; its own words are spelled, and unknown where they are predicted."""
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -17,7 +18,8 @@ from benchmarks.prepare import read_prepared
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
-from keras_plm.resume import TrainingState, has_state
+from keras_plm.distribution import Distribution, distribute
+from keras_plm.resume import TrainingState, anywhere, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
 
@@ -72,7 +74,15 @@ class Pretraining:
     tokens_per_batch: int = _of_model("tokens_per_batch", "rows times length of a step")
     learning_rate: float = _of_model("learning_rate", "highest rate; of AdamW, of ELMo's AdaGrad")
     dropout: float = _of_model("dropout", "share dropped in the encoder")
-    precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
+    precision: str = setting(
+        "float32", "'float32', 'bfloat16' or 'float16' (weights stay in float32)"
+    )
+    accumulate: int = setting(
+        1, "bert, gpt, lstm: parts in which a step's batch is read, in less memory"
+    )
+    remat: bool = setting(
+        False, "bert, gpt: blocks are computed again for their gradients, in less memory"
+    )
     seed: int = setting(0, "of everything random")
     lowercase: bool = setting(
         False, "bert, gpt, lstm: lower-case the text; tagging names needs case"
@@ -136,6 +146,7 @@ class Pretraining:
              f"0, or 8 to the model's {longest}"),
             ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
+            ("accumulate", self.accumulate >= 1, "1 or more"),
             ("left_to_right", not (self.left_to_right and self.next_sentence),
              "without the next sentence: --no-next-sentence"),
             ("mask_share", 0 <= self.mask_share <= 1, "a share from 0 to 1"),
@@ -165,7 +176,7 @@ class Pretraining:
 
     @property
     def marks(self):
-        """The steps behind which a snapshot is kept."""
+        """The steps behind which a snapshot is kept, each of as many parts as `accumulate` says."""
         return {self.steps >> i for i in range(1, self.snapshots + 1)} - {0}
 
     @property
@@ -187,6 +198,7 @@ def pretrain(
     every_seconds=300,
     init=None,
     prepared=None,
+    devices=1,
 ):
     """Learns an encoder from text files, and first its vocabulary.
 
@@ -204,13 +216,18 @@ def pretrain(
         every_seconds: How often the state is saved.
         init: Folder of an encoder whose training goes on, with text of another kind, say.
         prepared: A folder of `prepare`, in place of a corpus.
+        devices: On how many, the first ones; `None` for all. torch has one a process, of which all
+            call this, with one `out` that all see.
 
     Returns:
         The encoder and its tokenizer.
 
     Raises:
-        ValueError: If `out` holds another run or an encoder, or a file is missing or empty.
+        ValueError: If `out` holds another run or an encoder, a file is missing or empty, or the
+            devices cannot be had.
     """
+    distribution = _distribution(settings, devices)
+    chief = distribution.is_chief
     out, work = Path(out), Path(out) / "training"
     for path in [*corpus, *([] if valid is None else [valid])]:
         open_text(path).close()  # says what is missing
@@ -259,24 +276,32 @@ def pretrain(
     elif before and before != described:  # nothing was trained with them
         (work / "tokenizer.json").unlink(missing_ok=True)
 
-    write_json(known, described)
-    objective = OBJECTIVES[settings.model](settings, corpus, work, init, prepared)
+    distribution.wait()  # all have looked
+    if chief:
+        write_json(known, described)
+    objective = OBJECTIVES[settings.model](settings, corpus, work, init, prepared, distribution)
     model = objective.model
     held_out = None if valid is None else objective.held_out(valid)
-    meter = Meter(settings, work / "log.jsonl", progress)
+    meter = Meter(settings, work / "log.jsonl", progress, chief=chief)
     measured = work / "valid_before.json"
-    if held_out is not None and init is not None and not measured.is_file():
-        write_json(measured, _evaluate(objective, held_out))
+    if held_out is not None and init is not None and not _known(measured, distribution):
+        losses = _evaluate(objective, held_out)
+        if chief:
+            write_json(measured, losses)
 
     def on_save(state):
         objective.save(out)
-        described_run = described | {"steps_done": state.steps, "seconds": meter.seconds()}
+        done = {"steps_done": state.steps // parts, "seconds": meter.seconds()}
+        if distribution.num_devices > 1:
+            done["devices"] = distribution.num_devices
+        described_run = described | done
         if measured.is_file():
             described_run["valid_before"] = json.loads(measured.read_text())
         write_json(out / "pretraining.json", described_run | environment())
 
-    state = meter.state = None
+    state, parts = None, settings.accumulate
     for length, first, end in settings.phases:
+        first, end = first * parts, end * parts
         batches = objective.batches(length)
         if state is None:
             state = meter.state = TrainingState(work, batches, every_seconds, on_save)
@@ -287,16 +312,46 @@ def pretrain(
         if state.steps < end:
             meter.end = end  # where it stops `fit`
             with meter.stopping():
-                kept = Snapshots(settings.marks, state, objective, out / "snapshots")
+                kept = Snapshots(settings, state, objective, out / "snapshots")
                 model.fit(batches, epochs=10**6, verbose=0, callbacks=[state, meter, kept])
-    note = out / "pretraining.json"
-    if not note.is_file() or json.loads(note.read_text())["steps_done"] != state.steps:
+    note, steps = out / "pretraining.json", state.steps // parts
+    if chief and (not note.is_file() or json.loads(note.read_text())["steps_done"] != steps):
         on_save(state)  # stopped between the state and the encoder
     if held_out is not None:
         losses = _evaluate(objective, held_out)
-        write_json(note, json.loads(note.read_text()) | {"valid": losses})
-        meter.write({"step": state.steps, **{f"valid_{k}": v for k, v in losses.items()}})
+        if chief:
+            write_json(note, json.loads(note.read_text()) | {"valid": losses})
+            meter.write({"step": steps, **{f"valid_{k}": v for k, v in losses.items()}})
+    distribution.wait()  # the files are there
+    distribution.close()
     return objective.encoder, objective.tokenizer
+
+
+def _distribution(settings, devices):
+    """What `devices` asks for."""
+    begun = 1  # by torchrun
+    if keras.backend.backend() == "torch":
+        begun = int(os.environ.get("WORLD_SIZE", 1))
+        if devices not in (None, begun):
+            raise ValueError(
+                "torch trains on one device a process: begin as many with torchrun, and say "
+                f"--devices all. Received: devices={devices}, of {begun} processes"
+            )
+    if devices == begun == 1:
+        return Distribution()
+    if settings.model == "elmo":
+        raise ValueError(
+            "A biLM carries its states from batch to batch, on one device. "
+            f"Received: model='elmo', devices={'all' if devices is None else devices}"
+        )
+    return distribute("data", devices=None if begun > 1 else devices)
+
+
+def _known(path, distribution):
+    """Whether all processes find a file that the chief writes later."""
+    found = path.is_file()
+    distribution.wait()
+    return found
 
 
 def _evaluate(objective, held_out):
@@ -318,25 +373,29 @@ def snapshot_name(step):
 class Snapshots(keras.callbacks.Callback):
     """Keeps the encoder behind some steps, each in a folder of its own."""
 
-    def __init__(self, marks, state, objective, folder):
+    def __init__(self, settings, state, objective, folder):
         super().__init__()
-        self.marks, self.state, self.objective, self.folder = marks, state, objective, folder
+        self.parts, self.marks = settings.accumulate, settings.marks
+        self.state, self.objective, self.folder = state, objective, folder
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.state.steps in self.marks:
+        step, part = divmod(self.state.steps, self.parts)
+        if not part and step in self.marks:
             if hasattr(self.model, "jax_state_sync"):
                 self.model.jax_state_sync()
-            folder = self.folder / snapshot_name(self.state.steps)
+            if not self.objective.distribution.is_chief:
+                return
+            folder = self.folder / snapshot_name(step)
             keras_plm.save(folder, self.objective.encoder, self.objective.tokenizer)
 
 
 class Meter(keras.callbacks.Callback):
     """Writes and shows how pre-training goes, and stops it after its last step."""
 
-    def __init__(self, settings, path, progress=None, every_seconds=10):
+    def __init__(self, settings, path, progress=None, every_seconds=10, chief=True):
         super().__init__()
         self.settings, self.path, self.progress = settings, path, progress
-        self.every_seconds = every_seconds
+        self.every_seconds, self.chief = every_seconds, chief
         self.state, self.end, self.asked = None, settings.steps, False
         self._begun, self._before = time.monotonic(), 0.0
         self._at, self._last, self._first = time.monotonic(), 0, 0
@@ -347,7 +406,7 @@ class Meter(keras.callbacks.Callback):
 
     def go_on(self, steps):
         """Drops log lines behind a resumed step, and the held-out losses, which come again."""
-        kept = []
+        kept, steps = [], steps // self.settings.accumulate
         if self.path.is_file():
             for line in self.path.read_text().splitlines():
                 try:
@@ -357,7 +416,8 @@ class Meter(keras.callbacks.Callback):
                 if entry["step"] <= steps and "seconds" in entry:
                     kept.append(line)
                     self._before = entry.get("seconds", self._before)
-        write_text(self.path, "".join(line + "\n" for line in kept))
+        if self.chief:
+            write_text(self.path, "".join(line + "\n" for line in kept))
         self._last = self._first = steps
 
     @contextlib.contextmanager
@@ -387,11 +447,14 @@ class Meter(keras.callbacks.Callback):
         self._begun = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        done = self.state.steps
-        now = time.monotonic()
-        if done >= self.end or self.asked:
+        now, parts = time.monotonic(), self.settings.accumulate
+        done, part = divmod(self.state.steps, parts)
+        # One for all processes, which sum their metrics: whoever is asked, and whose time is up.
+        self.asked = anywhere(self.asked)
+        stops = self.state.steps >= self.end or self.asked
+        if stops:
             self.model.stop_training = True
-        elif now - self._at < self.every_seconds:
+        if not (anywhere(now - self._at >= self.every_seconds) or stops) or part:
             return
         if self._last < done:
             steps = done - self._last
@@ -404,9 +467,10 @@ class Meter(keras.callbacks.Callback):
                 ),
                 **{k: round(float(v), 4) for k, v in (logs or {}).items()},
             }
-            self.write(entry)
-            if self.progress is not None:
-                self.progress(entry)
+            if self.chief:
+                self.write(entry)
+                if self.progress is not None:
+                    self.progress(entry)
             if hasattr(self.model, "jax_state_sync"):
                 self.model.jax_state_sync()
             self.model.reset_metrics()  # each line is about the steps since the last

@@ -31,6 +31,7 @@ READER += "words 'bilstm_crf', behind an encoder"
 LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
 LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
 LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters", "dev_limit")
+LATER += ("accumulate", "remat")
 
 CRF = "bilstm_crf"
 
@@ -55,7 +56,9 @@ class Run:
     dropout: float = setting(0.1, "before the output layer and in the reader")
     train_limit: int = setting(0, "at most so many training examples; 0 takes all")
     dev_limit: int = setting(0, "at most so many examples that choose; 0 takes all")
-    precision: str = setting("float32", "of an encoder that is trained: 'float32' or 'bfloat16'")
+    precision: str = setting(
+        "float32", "of an encoder that is trained: 'float32', 'bfloat16' or 'float16'"
+    )
     placement: str = setting("input", "where features enter a reader: 'input', 'output' or 'both'")
     penalty: float = setting(0.0, "L2 penalty on the weights of a learned mix of layers")
     mix_norm: bool = setting(False, "a learned mix first normalises each layer")
@@ -75,6 +78,8 @@ class Run:
     character_filters: int = setting(
         0, "width of what a reader reads of each word's spelling; 0 is none, 128 AllenNLP's tagger"
     )
+    accumulate: int = setting(1, "parts in which a trained encoder reads a batch, in less memory")
+    remat: bool = setting(False, "a trained Transformer computes its blocks again, in less memory")
     document_tokens: int = setting(
         0, "a tagger's sentences of one document together, up to so many tokens; 0 is each alone"
     )
@@ -121,6 +126,8 @@ class Run:
              "method 'fine_tune'"),
             ("lora_rank", self.lora_rank, self.method == "fine_tune", "method 'fine_tune'"),
             ("bias_correction", self.bias_correction, not self.reads_features, by_training),
+            ("accumulate", self.accumulate != 1, not self.reads_features, by_training),
+            ("remat", self.remat, not self.reads_features, by_training),
         ):  # fmt: skip
             if given and not allowed:
                 raise ValueError(
@@ -207,6 +214,8 @@ class Run:
             parts.append(f"dev{self.dev_limit}")
         if self.precision != "float32":
             parts.append(self.precision)
+        parts += [f"accumulate{self.accumulate}"] if self.accumulate != 1 else []
+        parts += ["remat"] if self.remat else []
         return "-".join(parts)
 
     @property
@@ -237,7 +246,7 @@ class Run:
         reader = "bilstm" if self.reader == CRF else self.reader
         if not self.reads_features:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction",)
+            names += ("bias_correction", "accumulate", "remat")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
             count = None if self.n_transfer == "all" else int(self.n_transfer)
             pool = self.text_pool or None

@@ -17,10 +17,33 @@ def policy(precision):
     Raises:
         ValueError: If the precision is unknown.
     """
-    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
     if precision not in policies:
-        raise ValueError(f"`precision` must be 'float32' or 'bfloat16'. Received: {precision!r}")
+        raise ValueError(
+            f"`precision` must be 'float32', 'bfloat16' or 'float16'. Received: {precision!r}"
+        )
     return policies[precision]
+
+
+def add_devices(parser):
+    """Adds the flag `--devices`."""
+    parser.add_argument(
+        "--devices", default="1", metavar="N",
+        help="on how many to train, or all; torch has as many as torchrun began (default 1)",
+    )  # fmt: skip
+
+
+def devices(text):
+    """The number of a flag `--devices`, `None` for all.
+
+    Raises:
+        ValueError: If it is neither "all" nor 1 or more.
+    """
+    if text == "all":
+        return None
+    if not text.isdigit() or not int(text):
+        raise ValueError(f"`--devices` is a number of 1 or more, or all. Received: {text!r}")
+    return int(text)
 
 
 def add_flags(parser, cls, names=None):

@@ -134,7 +134,7 @@ class Batches(keras.utils.PyDataset):
         self.scale_weights = scale_weights
         self.seed = seed
         self.shard = shard
-        self.distribution, self.multiple = None, 1
+        self.distribution, self.multiple, self.parts = None, 1, 1
         self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
@@ -174,18 +174,48 @@ class Batches(keras.utils.PyDataset):
                 weight 0 would then lower the loss.
         """
         count = distribution.num_replicas
-        if not self.scale_weights:
-            for length in self.buckets:
-                if self.rows_per_batch(length) % count:
-                    raise ValueError(
-                        "A loss that is a sum has batches that part evenly among the devices: "
-                        "choose the size of a batch so. Received: "
-                        f"{self.rows_per_batch(length)} rows of length {length}, {count} devices"
-                    )
+        self._check_even(self.parts * count, f"{count} devices")
         part = copy.copy(self)
-        part.distribution, part.multiple = distribution, count
+        part.distribution, part.multiple = distribution, self.parts * count
         part.shard = (distribution.process_id, distribution.num_processes)
         return part
+
+    def accumulated(self, count):
+        """These batches in parts, for an optimizer that accumulates as many gradients.
+
+        Parts are read one after another, each by all devices, in the memory of one; the step that
+        `gradient_accumulation_steps=count` then makes is that of the whole batch, also where its
+        parts have unequally many labels, because weights average 1 over all of them. `step` and
+        the length of an epoch count parts.
+
+        Raises:
+            ValueError: If `count` is below 1, batches are parted already, or weights are left as
+                they are: Keras steps by the mean of the parts, which is not their sum.
+        """
+        if count < 1 or self.parts > 1:
+            raise ValueError(
+                "Batches are parted once, into 1 part or more. "
+                f"Received: count={count}, of batches in {self.parts} parts"
+            )
+        if count > 1 and not self.scale_weights:
+            raise ValueError(
+                "The gradient that is accumulated is a mean over the parts, and the loss of these "
+                f"batches is a sum: choose smaller batches. Received: count={count}"
+            )
+        part = copy.copy(self)
+        part.parts, part.multiple = count, self.multiple * count
+        part.step = self.step * count
+        return part
+
+    def _check_even(self, count, said):
+        """Raises if rows of weight 0 would change a loss that is a sum."""
+        for length in () if self.scale_weights else self.buckets:
+            if self.rows_per_batch(length) % count:
+                raise ValueError(
+                    "A loss that is a sum has batches that part evenly among the devices: "
+                    "choose the size of a batch so. Received: "
+                    f"{self.rows_per_batch(length)} rows of length {length}, {said}"
+                )
 
     def plan(self, epoch):
         """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
@@ -240,33 +270,41 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def num_batches(self):
-        return self._count
+        return len(self)
 
     def __len__(self):
-        return self._count
+        return self._count * self.parts
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
     def _place(self, index):
-        """The epoch of batch `index` from where training stands, and its number there."""
+        """The epoch of batch `index` from where training stands, its number there, and its part."""
         if not 0 <= index < len(self):
             raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
-        return divmod(self.step + index, self._count) if self.training else (0, index)
+        epoch, index = divmod(self.step + index, len(self)) if self.training else (0, index)
+        return epoch, *divmod(index, self.parts)
+
+    def _own(self, array, part):
+        """What this shard draws of a part of a batch."""
+        shard, count = self.shard
+        if self.parts * count == 1:
+            return array
+        return array.reshape(self.parts, count, -1, *array.shape[1:])[part, shard]
 
     def rows(self, index):
         """The rows of batch `index` of this shard, -1 where it is filled up."""
-        epoch, number = self._place(index)
-        part, count = self.shard
+        epoch, number, part = self._place(index)
         rows = self.plan(epoch)[number][1]
         rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
-        return rows.reshape(count, -1)[part]
+        return self._own(rows, part)
 
     def __getitem__(self, index):
-        return self._finish(*self._collate(*self._place(index)))
+        epoch, number, part = self._place(index)
+        return self._finish(part, *self._collate(epoch, number))
 
-    def _finish(self, x, y, weights):
-        """A batch as Keras takes it: weights scaled, this shard's rows."""
+    def _finish(self, part, x, y, weights):
+        """A part of a batch as Keras takes it: weights scaled, this shard's rows."""
         if y is not None and self.scale_weights:
             scales = itertools.repeat(None) if self.training else self._evaluation_scales()
             leaves = [
@@ -279,12 +317,7 @@ class Batches(keras.utils.PyDataset):
             if self.class_weight is not None:
                 weights = weights * self.class_weight[y]
         batch = (x,) if y is None else (x, y, weights)
-        part, count = self.shard
-        if count > 1:
-            batch = keras.tree.map_structure(
-                lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:])[part], batch
-            )
-        return batch
+        return keras.tree.map_structure(lambda leaf: self._own(leaf, part), batch)
 
     def _collate(self, epoch, number):
         """A batch of an epoch, all shards, with weights of 0 where it is filled up."""
@@ -339,7 +372,7 @@ class Batches(keras.utils.PyDataset):
         import tensorflow as tf
 
         numbers = {length: number for number, (length, _) in enumerate(self.plan(0))}
-        parts = [self._finish(*self._collate(0, number)) for number in numbers.values()]
+        parts = [self._finish(0, *self._collate(0, number)) for number in numbers.values()]
 
         def spec(*leaves):
             axes = [set(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
@@ -360,7 +393,7 @@ class Batches(keras.utils.PyDataset):
     def on_epoch_end(self):
         # Keras also ends an epoch that it never began, before the first.
         if self._begun and self.training:
-            self.step += self._count
+            self.step += len(self)
         self._begun = False
 
 
@@ -421,6 +454,7 @@ class FitsBatches:
                     f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
                 )
             check_batches(self, source)
+            _check_accumulation(self, source)
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
             before = source.class_weight
             if class_weight is not None:
@@ -472,6 +506,24 @@ class FitsBatches:
     def predict(self, x, *args, **kwargs):
         check_batches(self, x)
         return super().predict(x, *args, **kwargs)
+
+
+def _check_accumulation(model, batches):
+    """Raises unless an optimizer steps behind the last part of each batch."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    every = getattr(inner, "gradient_accumulation_steps", None) or 1
+    if batches.parts > 1 and every != batches.parts:
+        raise ValueError(
+            "An optimizer accumulates as many gradients as its batches have parts: give it "
+            f"`gradient_accumulation_steps={batches.parts}`. Received: {every}"
+        )
+    if batches.parts > 1 and inner is not optimizer:
+        raise ValueError(
+            "A part whose gradients overflow in float16 is left out, and the next step would be of "
+            "parts of two batches: choose 'mixed_bfloat16', or batches in one part. "
+            f"Received: {type(optimizer).__name__}, batches in {batches.parts} parts"
+        )
 
 
 def check_batches(model, batches):

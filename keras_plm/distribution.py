@@ -107,7 +107,7 @@ def distribute(
 
 
 class Distribution:
-    """How training is parted; what `distribute` gives.
+    """How training is parted; what `distribute` gives. This class itself is one device's.
 
     Attributes:
         num_replicas: Over how many devices each batch lies.
@@ -118,7 +118,7 @@ class Distribution:
 
     num_processes, process_id = 1, 0
 
-    def __init__(self, num_replicas, num_devices=None):
+    def __init__(self, num_replicas=1, num_devices=None):
         self.num_replicas = num_replicas
         self.num_devices = num_devices or num_replicas
 
@@ -136,7 +136,7 @@ class Distribution:
         Raises:
             ValueError: If rows of weight 0 would change what is summed, see `Batches`.
         """
-        return batches.sharded(self)
+        return batches if type(self) is Distribution else batches.sharded(self)
 
     def optimizer(self, optimizer):
         """An optimizer that steps by the gradient of the whole batch: give it to `compile`.
@@ -149,6 +149,18 @@ class Distribution:
     def running(self, model, batches, training=True):
         """What `fit` and `evaluate` do around their work; raises where that would go wrong."""
         yield
+
+    def wait(self):
+        """Waits until all processes are here."""
+
+    @contextlib.contextmanager
+    def chief_first(self):
+        """A context that the chief passes before the others: files that it writes, they find."""
+        if not self.is_chief:
+            self.wait()
+        yield
+        if self.is_chief:
+            self.wait()
 
     def close(self):
         """Ends it: what is built afterwards is on one device again."""
@@ -536,6 +548,12 @@ class _Torch(Distribution):
         finally:
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
+
+    def wait(self):
+        import torch
+
+        if self.num_replicas > 1:
+            self._sum(torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu"))
 
     def close(self):
         from torch import distributed

@@ -205,8 +205,41 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+class _ByWholeSteps:
+    """What Keras does with every part of a step whose gradients are accumulated, once a step.
+
+    Keras 3.15 gives schedules the number of parts, so that a rate falls as many times too fast, and
+    averages the weights behind each part, those of the step before again.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.gradient_accumulation_steps and self.ema_overwrite_frequency:
+            raise ValueError(
+                "Keras puts averaged weights in place behind every part of a step, before it is "
+                "made: leave `ema_overwrite_frequency` out, and they take their place at the end. "
+                f"Received: ema_overwrite_frequency={self.ema_overwrite_frequency}, "
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
+            )
+
+    def _get_current_learning_rate(self):
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def _update_model_variables_moving_average(self, variables):
+        parts = self.gradient_accumulation_steps
+        averages = [a for a in self._model_variables_moving_average if a is not None]
+        before = [ops.copy(average) for average in averages] if parts else ()
+        super()._update_model_variables_moving_average(variables)
+        if parts:  # no `cond`, out of which JAX lets no variable
+            last = ops.equal((self._iterations + 1) % parts, 0)
+            for average, value in zip(averages, before, strict=True):
+                average.assign(ops.where(last, ops.convert_to_tensor(average), value))
+
+
 @keras.saving.register_keras_serializable("keras_plm")
-class AdamW(keras.optimizers.Optimizer):
+class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT was trained: without bias correction.
 
     The first steps are therefore larger than Adam's, which the warm-up is there to tame. Biases
@@ -391,6 +424,16 @@ class AdamW(keras.optimizers.Optimizer):
 AT_TOP = re.compile(r"(?:pooler|final_norm|pooled_dense)/|^layer_norm/")
 
 
+def loss_scaled(optimizer, encoder):
+    """An optimizer for an encoder: of one that computes in float16 it scales the loss.
+
+    Keras asks the model around the encoder, whose own policy may be another.
+    """
+    if encoder.compute_dtype != "float16":
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
 def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
     """`AdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
 
@@ -435,7 +478,7 @@ def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class AdaGrad(keras.optimizers.Adagrad):
+class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
     """`keras.optimizers.Adagrad` that takes one pass over the weights on torch's CPU path, not ten.
 
     A step costs a few passes over all weights whatever the batch, which is most of the work where

@@ -1,5 +1,10 @@
 """Checks that every layer and every encoder must pass."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 from keras import ops
@@ -126,3 +131,35 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
     alone = {name: array[1:2, :4] for name, array in inputs.items()}
     assert_close(to_numpy(encoder(alone)["sequence"])[0], to_numpy(outputs["sequence"])[1, :4])
     return outputs
+
+
+def on_two_devices(arguments, folder):
+    """What `python -m benchmarks` or torchrun does with arguments, on two parts of the processor.
+
+    Args:
+        arguments: Of the program.
+        folder: For a file.
+
+    Returns:
+        A `subprocess.CompletedProcess`.
+    """
+    backend, root = keras.backend.backend(), Path(__file__).parent.parent
+    start, more = ["-m", "benchmarks"], {}
+    if backend == "jax":
+        more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    elif backend == "torch":
+        start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *start]
+    else:  # which has parts of a processor by a call alone
+        script = folder / "begin.py"
+        script.write_text(
+            "import sys\nimport tensorflow as tf\n"
+            "(cpu,), part = tf.config.list_physical_devices('CPU'),"
+            " tf.config.LogicalDeviceConfiguration()\n"
+            "tf.config.set_logical_device_configuration(cpu, [part, part])\n"
+            "from benchmarks.__main__ import main\nsys.exit(main())\n"
+        )
+        start = [str(script)]
+    return subprocess.run(
+        [sys.executable, *start, *arguments], timeout=540, cwd=root, capture_output=True, text=True,
+        env=os.environ | more | {"PYTHONPATH": str(root)},
+    )  # fmt: skip

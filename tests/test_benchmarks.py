@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
+from tests.checks import on_two_devices
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
@@ -214,6 +216,30 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
     on_top = Run(reader="bilstm", units=5)
     assert on_top.name == "fine_tune-bilstm-units5" and "reader" in on_top.config
     assert (on_top.build(1e-3, 0).reader, on_top.build(1e-3, 0).units) == ("bilstm", 5)
+
+
+def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
+    """As on one; under torch each run has one, and processes share a folder of results."""
+
+    def flags(suite, *more):
+        tuned = [*table, *common(encoder, tmp_path), "--suite", suite, "--dropout", "0", *FAST]
+        return ["run", *tuned, "--seeds", "1", "--batch-size", "8", "--epochs", "2", *more]
+
+    parts = "1" if keras.backend.backend() == "tensorflow" else "2"
+    several = ["--accumulate", parts, "--remat", "--devices", "2"]
+    done = on_two_devices(flags("several", *several), tmp_path)
+    if keras.backend.backend() == "torch":
+        assert done.returncode and "begin a process for each" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert main(flags("one")) == 0
+    one, found = (json.loads(file.read_text()) for file in result_files(tmp_path))
+    assert found["devices"] == 2 and "devices" not in one
+    assert (
+        found["run"] == f"fine_tune-{'' if parts == '1' else 'accumulate2-'}remat"
+        and found["fields"]["remat"] is True
+    )
+    assert found["curve"] == one["curve"] and found["metrics"] == one["metrics"]
 
 
 @pytest.mark.plumbing

@@ -21,14 +21,18 @@ from tests.checks import assert_close
 ROOT = Path(__file__).parent.parent
 BACKEND = keras.backend.backend()
 # Each in processes of its own, for a backend has as many devices as it began with.
-TRIED = ["data", *(["model, mesh (2, 2)"] if BACKEND == "jax" else [])]
+TRIED = {
+    "jax": ["data, batches in two parts", "model, mesh (2, 2)"],
+    "tensorflow": ["data"],
+    "torch": ["data, batches in two parts"],
+}[BACKEND]
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_several_devices_learn_what_one_does(name):
     steps = 16  # more than a pass, whose last batch is not full
     case = CASES[BACKEND][name]
-    alone = devices_check.run(Case(clipnorm=case.clipnorm), 1, steps)
+    alone = devices_check.run(Case(), 1, steps)
     together = devices_check.run(case, COUNTS[BACKEND], steps)
     assert len(set(alone["losses"])) == steps and alone["losses"][-1] < alone["losses"][0]
     assert_close(together["losses"], alone["losses"], atol=1e-5)
@@ -99,7 +103,37 @@ def test_the_loss_of_evaluation_is_that_of_all_rows():
     assert_close(total / rows, np.arange(11).mean())
 
 
+@pytest.mark.parametrize("order", ["shard first", "accumulate first"])
+def test_batches_in_parts_hold_what_the_batches_hold(order):
+    whole = batches()
+    if order == "shard first":
+        parts = [batches().sharded(Parted(i)).accumulated(2) for i in range(2)]
+    else:
+        parts = [batches().accumulated(2).sharded(Parted(i)) for i in range(2)]
+    assert all(len(part) == 2 * len(whole) for part in parts)
+    for i, (x, y, weights) in enumerate(whole):
+        found = [part[2 * i + k] for k in range(2) for part in parts]
+        drawn, labels, scales = (
+            np.concatenate(a) for a in zip(*[(f[0]["row"], f[1], f[2]) for f in found], strict=True)
+        )
+        assert len(labels) == 12 and {len(f[1]) for f in found} == {3}
+        np.testing.assert_array_equal(drawn[:4], x["row"])
+        assert_close((scales * labels).sum() / 12, (weights * y).sum() / 4)
+        rows = np.concatenate([part.rows(2 * i + k) for k in range(2) for part in parts])
+        assert (rows[:4] == whole.rows(i)).all() and (rows[4:] == -1).all()
+    part = batches().accumulated(2)
+    part.step = 2 * len(whole) + 1  # the second part of the first batch of the second pass
+    whole.step = len(whole)
+    np.testing.assert_array_equal(part[0][1], whole[0][1][2:])
+    with pytest.raises(ValueError, match="parted once.*count=2, of batches in 2 parts"):
+        part.accumulated(2)
+    with pytest.raises(ValueError, match="1 part or more. Received: count=0"):
+        batches().accumulated(0)
+
+
 def test_sums_are_not_filled_up():
+    with pytest.raises(ValueError, match="is a sum: choose smaller batches"):
+        batches(scale_weights=False).accumulated(2)
     with pytest.raises(ValueError, match="part evenly.*4 rows of length 4, 6 devices"):
         batches(scale_weights=False).sharded(Parted(0))
     assert len(batches(scale_weights=False, batch_size=6).sharded(Parted(1))[0][1]) == 3
@@ -111,7 +145,7 @@ class Plain(FitsBatches, keras.Model):
         self.dense = keras.layers.Dense(1)
 
     def call(self, inputs):
-        return self.dense(inputs["row"][:, None])[:, 0]
+        return self.dense(inputs["row"][:, None])
 
 
 def test_one_device_needs_no_other_script():
@@ -125,6 +159,33 @@ def test_one_device_needs_no_other_script():
     other.compile(AdamW(1e-2), loss="mse")
     assert len(losses) == 2 and losses[1] < losses[0]
     assert other.fit(batches(), epochs=1, verbose=0)
+
+
+def test_batches_in_parts_make_the_steps_of_whole_batches():
+    def trained(parts):
+        keras.utils.set_random_seed(1)
+        model, more = Plain(), {}
+        if parts > 1:
+            more["gradient_accumulation_steps"] = parts
+        model.compile(AdamW(1e-2, **more), loss="mse")
+        model.fit(batches().accumulated(parts), epochs=3, verbose=0)
+        return [np.asarray(w) for w in model.get_weights()]
+
+    whole = trained(1)
+    for parts in (2, 3):  # of 4 rows: filled up
+        for one, other in zip(trained(parts), whole, strict=True):
+            assert_close(one, other, atol=1e-6)
+
+
+def test_an_optimizer_of_other_parts_is_refused():
+    model = Plain()
+    model.compile(AdamW(1e-2), loss="mse")
+    with pytest.raises(ValueError, match="`gradient_accumulation_steps=2`. Received: 1"):
+        model.fit(batches().accumulated(2), verbose=0)
+    inner = AdamW(1e-2, gradient_accumulation_steps=2)
+    model.compile(keras.optimizers.LossScaleOptimizer(inner), loss="mse")
+    with pytest.raises(ValueError, match="choose 'mixed_bfloat16'.*LossScaleOptimizer"):
+        model.fit(batches().accumulated(2), verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +284,6 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
     result = json.loads(out.read_text())
     assert list(result["cases"]) == list(CASES[BACKEND]) and result["devices"] == COUNTS[BACKEND]
     assert len(calls) == 2 * len(CASES[BACKEND]) and all(
-        case.mesh is None for case, n in calls if n == 1
+        (case.mesh, case.accumulate) == (None, 1) for case, n in calls if n == 1
     )
     assert main(["devices", "--steps", "0", "--out", str(out)]) == 2

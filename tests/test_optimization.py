@@ -35,6 +35,31 @@ def run(optimizer, steps, name="weight"):
     return seen
 
 
+@pytest.mark.parametrize("kind", [AdamW, AdaGrad])
+def test_accumulated_gradients_make_the_step_of_the_whole(kind):
+    """Rate, clipping and averaged weights too; Keras' schedules count parts."""
+
+    def trained(parts):
+        options = {"bias_correction": True} if kind is AdamW else {}
+        optimizer = kind(
+            WarmupLinearDecay(0.3, 9, 3), global_clipnorm=0.2, use_ema=True, ema_momentum=0.5,
+            gradient_accumulation_steps=parts, **options,
+        )  # fmt: skip
+        variable = keras.Variable(START.astype("float32"), name="weight")
+        for _ in range(9):
+            gradient = (2 / 3 * (to_numpy(variable) - TARGET)).astype("float32")
+            for share in (0.5, 2.5, 0.0) if parts else (1.0,):
+                optimizer.apply([keras.ops.convert_to_tensor(share * gradient)], [variable])
+        average = to_numpy(optimizer._model_variables_moving_average[0])
+        return to_numpy(variable), average, int(optimizer.iterations)
+
+    for parts, whole in zip(trained(3), trained(None), strict=True):
+        assert_close(parts, whole, atol=1e-6)
+    assert abs(whole - 9) < 1e-9
+    with pytest.raises(ValueError, match="leave `ema_overwrite_frequency` out.*Received:.*=4"):
+        kind(gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=4)
+
+
 def test_trajectory_of_the_original():
     seen = run(AdamW(0.2, weight_decay=0.0, global_clipnorm=None), 100)
     for step, expected in TRAJECTORY.items():

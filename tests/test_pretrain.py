@@ -2,15 +2,17 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.objectives import OBJECTIVE, WORDS, about_init, lexicon
-from benchmarks.pretrain import Pretraining
+from benchmarks.pretrain import Meter, Pretraining
 from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import Characters, Words
+from tests.checks import on_two_devices
 
 SIZE = {"units": 6, "projection_dim": 4, "filters": [[1, 3], [2, 4]], "num_highway": 1}
 
@@ -51,7 +53,6 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
 
 def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
     """Weights, states that are carried and the place in the text are those of a run in one go."""
-    from benchmarks.pretrain import Meter
 
     def run(name, stop=None):
         command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--samples", "0"]
@@ -181,3 +182,88 @@ def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
     assert "needs both, --task and --text" in capsys.readouterr().err
     words = lexicon([out], split="spaces").vocabulary
     assert "'s" in words and "'s" not in lexicon([out]).vocabulary
+
+
+@pytest.fixture
+def of_bert(tmp_path):
+    """The command that pre-trains a small BERT on a text in a folder of that name."""
+    text = tmp_path / "text.txt"
+    text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\nit sang .\n\n" * 30)
+
+    def command(name, *more):
+        given = ["--corpus", text, "--valid", text, "--out", tmp_path / name, "--size", "tiny"]
+        given += ["--vocabulary-size", 60, "--tokens", 1200, "--tokens-per-batch", 120]
+        given += ["--max-length", 24, "--buckets", 2, "--learning-rate", 1e-3]
+        return ["pretrain", *map(str, given), *more]
+
+    return command
+
+
+def weights_and_note(folder):
+    weights = keras_plm.load(folder)[0].get_weights()
+    return weights, json.loads((folder / "pretraining.json").read_text())
+
+
+def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path, monkeypatch):
+    assert main(of_bert("whole", "--snapshots", "1")) == 0
+    parts = of_bert("parts", "--accumulate", "3", "--remat", "--snapshots", "1")
+    end = Meter.on_train_batch_end
+
+    def stopped(self, batch, logs=None):
+        self.asked = self.asked or self.state.steps == 14  # the second part of the fifth step
+        end(self, batch, logs)
+
+    monkeypatch.setattr(Meter, "on_train_batch_end", stopped)
+    assert main(parts) == 130
+    monkeypatch.undo()
+    assert main([*parts, "--resume"]) == 0
+    whole, note = weights_and_note(tmp_path / "whole")
+    again, noted = weights_and_note(tmp_path / "parts")
+    for one, other in zip(again, whole, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert noted["steps_done"] == note["steps_done"] == 10 and noted["accumulate"] == 3
+    assert noted["valid"]["loss"] == pytest.approx(note["valid"]["loss"], abs=1e-4)
+    lines = (tmp_path / "parts" / "training" / "log.jsonl").read_text().splitlines()
+    assert json.loads(lines[-2])["step"] == 10 and json.loads(lines[-2])["tokens"] == 1200
+    kept = [path.name for path in (tmp_path / "parts" / "snapshots").iterdir()]
+    assert kept == ["step_000005"]
+
+
+def test_float16(of_bert, tmp_path, capsys):
+    assert main(of_bert("half", "--precision", "float16")) == 0
+    _, note = weights_and_note(tmp_path / "half")
+    assert note["precision"] == "float16" and np.isfinite(note["valid"]["loss"])
+    assert main(of_bert("parts", "--precision", "float16", "--accumulate", "2")) == 2
+    assert "choose 'mixed_bfloat16'" in capsys.readouterr().err
+    assert main(of_bert("quarter", "--precision", "float8")) == 2
+    assert "must be 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
+
+
+def test_several_devices_make_one_encoder(of_bert, tmp_path):
+    """As `python` or `torchrun` begin them, each in processes of its own."""
+    assert main(of_bert("one")) == 0
+    devices = "all" if keras.backend.backend() == "torch" else "2"
+    done = on_two_devices(of_bert("several", "--devices", devices), tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("10 steps") == 1
+    one, note = weights_and_note(tmp_path / "one")
+    several, noted = weights_and_note(tmp_path / "several")
+    for a, b in zip(several, one, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+    assert noted["devices"] == 2 and "devices" not in note
+    assert noted["valid"]["loss"] == pytest.approx(note["valid"]["loss"], abs=1e-4)
+
+
+@pytest.mark.plumbing
+def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, monkeypatch):
+    assert main(of_bert("none", "--devices", "0")) == 2
+    assert "1 or more, or all. Received: '0'" in capsys.readouterr().err
+    assert main(of_bert("many", "--devices", "64")) == 2
+    assert "torchrun, and say --devices all. Received: devices=64" in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(of_bert("alone")) == 2
+    assert "Received: devices=1, of 2 processes" in capsys.readouterr().err
+    elmo = ["pretrain", "--corpus", str(flags["text"]), *flags["common"]]
+    assert main([*elmo, "--out", str(tmp_path / "elmo"), "--devices", "all"]) == 2
+    assert "from batch to batch, on one device" in capsys.readouterr().err
+    assert not (tmp_path / "elmo").exists() and not (tmp_path / "alone").exists()

@@ -32,7 +32,12 @@ from keras_plm.layers.mixing import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.multi_head import MultiHeadAttention
 from keras_plm.layers.recurrent import AttentionDecoder, BidirectionalGRU
 from keras_plm.layers.softmax import SampledSoftmax, expected_counts, log_uniform_words
-from keras_plm.layers.transformer import FeedForward, TransformerBlock, TransformerStack
+from keras_plm.layers.transformer import (
+    FeedForward,
+    TransformerBlock,
+    TransformerStack,
+    recompute_blocks,
+)
 
 __all__ = [
     "LSTM",
@@ -68,6 +73,7 @@ __all__ = [
     "expected_counts",
     "log_uniform_words",
     "masked_softmax",
+    "recompute_blocks",
     "reverse_rows",
     "window_mask",
     "CRF",

@@ -295,13 +295,18 @@ def fused_is_slow(query, key, training):
     It does so on torch in half precision, and in float32 once `torch.set_float32_matmul_precision`
     allows less than "highest". Torch's kernel, of small blocks, then takes 1.3 to 4 times as long
     as they do up to some 256 steps, and in half precision its gradient does so beyond. Without
-    oneDNN it is the kernel that is 1.1 to 1.7 times as fast, forward and backward.
+    oneDNN it is the kernel that is 1.1 to 1.7 times as fast, forward and backward. On JAX they are
+    the only way in float16 on a CPU, for which compiled programs have no kernel.
 
     Args:
         query: (B, T, N, H).
         key: (B, S, N, H).
         training: Whether a gradient will be asked for.
     """
+    if keras.backend.backend() == "jax" and query.dtype == "float16":
+        import jax
+
+        return jax.default_backend() == "cpu"
     if not _is_torch() or query.device.type != "cpu":
         return False
     half = query.element_size() == 2

@@ -430,3 +430,19 @@ class TransformerStack(keras.layers.Layer):
             **self.block_options,
             "kernel_initializer": initializer,
         }
+
+
+def recompute_blocks(model):
+    """Sets `remat` in every `TransformerStack` of a model.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = [layer for layer in model._flatten_layers() if isinstance(layer, TransformerStack)]
+    if not found:
+        raise ValueError(
+            "Only a Transformer has blocks to make again: leave `remat` out. "
+            f"Received: {type(model).__name__}"
+        )
+    for stack in found:
+        stack.remat = True

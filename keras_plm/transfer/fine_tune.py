@@ -7,8 +7,9 @@ import numpy as np
 
 from keras_plm.batching import lacks_special_tokens
 from keras_plm.cloning import clone, transferred, with_new_tokens
+from keras_plm.distribution import Distribution
 from keras_plm.heads import Classifier, MultipleChoice
-from keras_plm.layers import POOLINGS
+from keras_plm.layers import POOLINGS, recompute_blocks
 from keras_plm.lora import adapt, merged
 from keras_plm.optimization import (
     SlantedTriangular,
@@ -93,6 +94,10 @@ class FineTune(Method):
             learn beside those of attention, see `keras_plm.lora`; they are added to them at the
             end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of special
             tokens then stay as they were drawn.
+        accumulate: Parts in which the examples of a step are read, one after another, in less
+            memory; the step is the same but for dropout, see `Batches.accumulated`.
+        remat: Whether a Transformer's blocks are computed again for their gradients, in less
+            memory, see `TransformerStack`.
     """
 
     learning_rate: float = 1e-4
@@ -112,6 +117,8 @@ class FineTune(Method):
     reader: str = "linear"
     units: int | None = None
     lora_rank: int | None = None
+    accumulate: int = 1
+    remat: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -136,6 +143,10 @@ class FineTune(Method):
                 "of it new: give one of the two. "
                 f"Received: lora_rank={self.lora_rank}, n_transfer={self.n_transfer}"
             )
+        if not isinstance(self.accumulate, numbers.Integral) or self.accumulate < 1:
+            raise ValueError(
+                f"`accumulate` must be a whole number, 1 or more. Received: {self.accumulate!r}"
+            )
         allowed = ("pooled", *POOLINGS)
         if self.pool is not None and self.pool not in allowed:
             raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
@@ -150,6 +161,8 @@ class FineTune(Method):
         return WarmupLinearDecay(self.learning_rate, total, rise, decay_in_warmup=falls)
 
     def _optimizer(self, rate, **options):
+        if self.accumulate > 1:
+            options["gradient_accumulation_steps"] = self.accumulate
         return super()._optimizer(rate, bias_correction=self.bias_correction, **options)
 
     def _groups(self, model, steps):
@@ -167,6 +180,7 @@ class FineTune(Method):
         callbacks=(),
         verbose=0,
         symmetric=False,
+        distribution=None,
     ):
         """Fine-tunes all of a copy of the encoder; the one given stays as it is.
 
@@ -186,6 +200,7 @@ class FineTune(Method):
             verbose: As in `fit`.
             symmetric: Whether the two texts of a pair have no order: an encoder that reads from
                 left to right is then given both orders.
+            distribution: Of `keras_plm.distribution.distribute`, for several devices.
 
         Returns:
             The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`
@@ -195,6 +210,17 @@ class FineTune(Method):
             ValueError: If there are no examples, or the head, encoder and settings do not go
                 together.
         """
+        distribution = distribution or Distribution()
+        with distribution.scope():
+            return self._fit(
+                encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose, symmetric,
+                distribution,
+            )  # fmt: skip
+
+    def _fit(
+        self, encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose, symmetric,
+        distribution,
+    ):  # fmt: skip
         set_seed(self.seed)
         check_examples(train)
         labels = labels or head.labels_of(train)
@@ -230,6 +256,8 @@ class FineTune(Method):
                 pass  # which has no order to read both of
             elif symmetric and getattr(encoder, "causal", False):
                 options["pairs"] = "both_orders"
+        if self.remat:
+            recompute_blocks(copy)
         model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = scorer(head, dev, labels, metric, lambda: model.predict(dev))
@@ -237,7 +265,10 @@ class FineTune(Method):
         if self.language_model_weight:
             trained = WithLanguageModel(model, self.language_model_weight)
             source = trained.batches(source)
-        log = self._train(trained, source, score, callbacks, verbose, loss)
+        source = source.accumulated(self.accumulate)
+        if distribution.num_devices > 1:
+            source = distribution.shard(source)
+        log = self._train(trained, source, score, callbacks, verbose, loss, distribution)
         log["learned_weights"] = sum(int(np.prod(w.shape)) for w in model.trainable_weights)
         if self.lora_rank is not None:
             model = merged(model)

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm.heads.span_finder import NO_ANSWER
-from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.optimization import AdamW, WarmupLinearDecay, loss_scaled
 from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.readers.reading import check_serves, texts_of
 
@@ -85,11 +85,16 @@ class Method:
     def _optimizer(self, rate, **options):
         return AdamW(rate, weight_decay=self.weight_decay, **options)
 
-    def _train(self, model, source, score, callbacks, verbose, loss):
+    def _train(self, model, source, score, callbacks, verbose, loss, distribution=None):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
-        schedule = self._schedule(len(source) * self.epochs)
-        groups = self._groups(model, len(source))
-        model.compile(self._optimizer(schedule, groups=groups), loss=loss)
+        steps = len(source) // source.parts
+        optimizer = self._optimizer(
+            self._schedule(steps * self.epochs), groups=self._groups(model, steps)
+        )
+        if distribution is not None:
+            encoder = getattr(model, "encoder", model)
+            optimizer = distribution.optimizer(loss_scaled(optimizer, encoder))
+        model.compile(optimizer, loss=loss)
         keep = KeepBest(score) if score is not None else None
         callbacks = ([keep] if keep else []) + list(callbacks)
         history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
@@ -97,7 +102,7 @@ class Method:
             keep.restore()  # again, if a callback restored weights of its own
         best = (keep.best, keep.best_epoch) if keep else (None, self.epochs)
         log = {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
-        return log | {"dev_scores": keep.scores if keep else [], "steps_per_epoch": len(source)}
+        return log | {"dev_scores": keep.scores if keep else [], "steps_per_epoch": steps}
 
 
 def scorer(head, examples, labels, metric, predict):
