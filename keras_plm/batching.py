@@ -591,5 +591,6 @@ def run_on(model, batches):
     for i in range(len(batches)):
         rows = batches.rows(i)
         outputs = model.predict_on_batch(batches[i][0])
-        real = rows >= 0
+        # By number, for TensorFlow's devices each give all rows, one behind the other.
+        (real,) = np.nonzero(rows >= 0)
         yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
