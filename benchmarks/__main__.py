@@ -439,20 +439,27 @@ def run_encoders(flags):
 
 def add_speed(commands):
     from benchmarks.settings import add_flags
-    from benchmarks.speed import Speed
+    from benchmarks.speed import SUITES, Speed
 
     text = "our throughput beside the peers', in one run"
     parser = commands.add_parser("speed", help=text, description=text)
     parser.add_argument("--data", metavar="DIR", help="for real text: its sst/trees and books")
     parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
+    parser.add_argument(
+        "--suite", metavar="NAME", help=f"settings that go together, which flags change: {SUITES}"
+    )
     add_flags(parser, Speed)
     parser.set_defaults(run=run_speed)
 
 
 def run_speed(flags):
     from benchmarks.settings import from_flags
-    from benchmarks.speed import Speed, speed
+    from benchmarks.speed import SUITES, Speed, speed
 
+    of_suite = {} if flags.suite is None else named(SUITES, flags.suite, "suite")
+    for name, value in of_suite.items():
+        if name not in flags:
+            setattr(flags, name, value)
     sentences = None
     if flags.data is not None:
         from benchmarks.tasks import TASKS

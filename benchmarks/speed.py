@@ -5,8 +5,8 @@ parts of a translator and run on every backend: `attention`, see `speed_attentio
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
 four ask LSTMs and ELMo, see `speed_elmo`, beside torch. Beside transformers three ask GPT, see
 `speed_gpt`, one the making of streams, see `speed_prepare`, and two answers from passages, see
-`speed_squad`. Three ask what reading features costs, see `speed_transfer`. The clock is in
-`speed_clock`.
+`speed_squad`. Three ask what reading features costs, see `speed_transfer`, and three pre-training
+on a GPU, see `speed_gpu`. The clock is in `speed_clock`.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from benchmarks import (
     speed_bert,
     speed_elmo,
     speed_gpt,
+    speed_gpu,
     speed_prepare,
     speed_squad,
     speed_transfer,
@@ -41,7 +42,12 @@ WORK = (
     *speed_prepare.KINDS,
     *speed_squad.KINDS,
     *speed_transfer.KINDS,
+    *speed_gpu.KINDS,
 )
+# Settings that go together, by the name of a `--suite`.
+SUITES = {
+    "gpu": {"work": ",".join(speed_gpu.KINDS), "sizes": "base", "elmos": "original", "steps": 20},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +117,8 @@ def works(settings, sentences, data=None):
             planned |= speed_squad.works(kind, settings, data)
         elif kind in speed_transfer.KINDS:
             planned |= speed_transfer.works(kind, settings, sentences)
+        elif kind in speed_gpu.KINDS:
+            planned |= speed_gpu.works(kind, settings)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -134,6 +142,9 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
     """
     rates, digest = {}, None
     kinds = settings.work.split(",")
+    if set(kinds) & set(speed_gpu.KINDS):
+        speed_gpu.check()
+        rates = speed_gpu.matrix_rates()
     of_bert = [kind for kind in kinds if kind in speed_bert.KINDS]
     if of_bert or {"encode_words", *speed_transfer.KINDS} & set(kinds):
         sentences = sentences or made_up_sentences()
@@ -141,6 +152,7 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
     if of_bert:
         speed_bert.check_peers(of_bert[0])
         rates = matrix_rates()
+    if rates:
         shown = ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates.items())
         say(f"matrix products: {shown}")
     report = {

@@ -13,6 +13,7 @@ from benchmarks import (
     speed_attention,
     speed_elmo,
     speed_gpt,
+    speed_gpu,
     speed_squad,
     speed_transfer,
     speed_translator,
@@ -308,6 +309,35 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     assert results["loss of 2x16x50"]["contestants"][speed_gpt.CHUNKS]["peak_mb"] == 123.0
     table = speed_markdown(out)
     assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
+
+
+@pytest.mark.plumbing
+def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, capsys):
+    """Here without a GPU, small, and uncompiled."""
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    assert main(["speed", "--suite", "gpu"]) == 2
+    assert "timed on a GPU that JAX or torch sees" in capsys.readouterr().err
+    assert main(["speed", "--suite", "tpu"]) == 2
+    assert "Unknown suite 'tpu'" in capsys.readouterr().err
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    for sizes in (BERT_SIZES, speed_gpt.GPT_SIZES):
+        monkeypatch.setitem(sizes, "base", size)
+    elmo = {"units": 6, "projection_dim": 4, "filters": [[1, 3], [2, 4]], "num_highway": 1}
+    monkeypatch.setitem(speed_elmo.ELMO_SIZES, "original", elmo)
+    monkeypatch.setattr(speed_elmo, "PROJECTED", [(2, 5)])
+    monkeypatch.setattr(speed_gpu, "SHAPES", ((2, 16),))
+    monkeypatch.setattr(speed_gpu, "SIDE", 16)
+    monkeypatch.setattr(speed_gpu, "check", lambda: None)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    results, table = timed(tmp_path, ["--suite", "gpu", "--turns", "1", "--steps", "1"])
+    assert list(results)[:2] == ["pre-train BERT base, 2x16", "pre-train GPT base, 2x16"]
+    for work in list(results.values())[:2]:
+        ours = work["contestants"][speed_gpu.OURS_HALF]
+        assert ours["ratios"].keys() == {speed_gpu.EAGER, speed_gpu.COMPILED}
+        assert ours["share_of_matrix_rate"] >= 0
+    assert "| pre-train BERT base, 2x16, bfloat16: tokens | transformers, sdpa |" in table
+    assert "pre-train ELMo 6/4, 2x5" in results
 
 
 def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
