@@ -6,7 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.make_commands import add_devices, add_kills, add_prepare, add_pretrain, add_vectors
+from benchmarks.make_commands import (
+    add_devices,
+    add_kills,
+    add_prepare,
+    add_pretrain,
+    add_scaling,
+    add_vectors,
+)
 from benchmarks.report_commands import add_claims, add_report
 from benchmarks.settings import add_devices as add_devices_flag
 from benchmarks.settings import devices, named
@@ -33,7 +40,9 @@ def main(arguments=None):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
             add(commands)
-        for add in (add_report, add_claims, add_speed, add_kills, add_devices):
+        for add in (add_report, add_claims, add_speed):
+            add(commands)
+        for add in (add_kills, add_devices, add_scaling):
             add(commands)
         flags = parser.parse_args(arguments)
         flags.run(flags)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.records import read_json
 from benchmarks.resume_check import small_text
 
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
@@ -215,6 +216,19 @@ def compare(steps=50, cases=None, progress=print):
             f"{count} devices differ by {apart.max():.1e} at the most"
         )
     return {"task": "devices", "backend": backend, "devices": count, "steps": steps, "cases": done}
+
+
+def markdown(paths):
+    """The table of files that the command `devices` wrote, one of each backend."""
+    reports = [read_json(path) for path in paths]
+    heads = [f"{r['backend']}, {r['devices']} devices, {r['steps']} steps" for r in reports]
+    text = [f"| largest difference of a step's loss | {' | '.join(heads)} |"]
+    text.append("|---|" + "---:|" * len(reports))
+    for name in dict.fromkeys(name for report in reports for name in report["cases"]):
+        found = [report["cases"].get(name) for report in reports]
+        cells = [f"{case['largest_difference']:.0e}" if case else "" for case in found]
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The commands that make encoders: `prepare`, `pretrain`, `vectors`; `kills` and `devices` test it.
+"""The commands that make encoders: `prepare`, `pretrain`, `vectors`; and those that ask about it.
 
-They try whether training goes on behind a kill, and whether several devices learn what one does.
+`kills` and `devices` try whether training goes on behind a kill, and whether several devices learn
+what one does; `scaling` reckons what many would take.
 """
 
 import os
@@ -238,3 +239,21 @@ def run_devices(flags):
     write_json(flags.out, result | environment())
     largest = max(case["largest_difference"] for case in result["cases"].values())
     console.print(f"{flags.out}: losses differ by {largest:.1e} at the most")
+
+
+def add_scaling(commands):
+    text = "on paper: which share of many GPUs or TPU chips BERT's pre-training would use"
+    parser = commands.add_parser("scaling", help=text, description=text)
+    parser.add_argument(
+        "--results", default=str(Path(__file__).parent / "results"), metavar="DIR",
+        help="where speed.json is, and the table's file is put",
+    )  # fmt: skip
+    parser.set_defaults(run=run_scaling)
+
+
+def run_scaling(flags):
+    from benchmarks.scaling import FILE, compute, markdown
+
+    compute(flags.results)
+    path = Path(flags.results) / FILE
+    print(f"{markdown(path)}\nResult file: {path}")

@@ -16,14 +16,17 @@ from benchmarks.tables import Table, to_html
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SPEEDS = {
-    "speed": "BERT beside its peers",
-    "speed_translator": "Attention, decoding, translation",
-    "speed_words": "Word vectors",
-    "speed_elmo": "ELMo and LSTMs",
-    "speed_gpt": "GPT",
-    "speed_prepare": "Preparing text",
-    "speed_squad": "Questions and answers",
-    "speed_transfer": "Reading features",
+    "speed": "Speed: BERT beside its peers",
+    "speed_translator": "Speed: Attention, decoding, translation",
+    "speed_words": "Speed: Word vectors",
+    "speed_elmo": "Speed: ELMo and LSTMs",
+    "speed_gpt": "Speed: GPT",
+    "speed_prepare": "Speed: Preparing text",
+    "speed_squad": "Speed: Questions and answers",
+    "speed_transfer": "Speed: Reading features",
+    "speed_memory": "Speed: Memory",
+    "devices": "Several devices beside one",
+    "scaling": "Many devices, on paper",
 }
 LONG = 40  # rows from which on a table scrolls in its own box
 HOW = (
@@ -81,7 +84,7 @@ class Page:
                 self.broken["encoders"] = reason(self.root, encoders.FILE, error)
         try:
             for mark, text in speed_tables(self.root).items():
-                self.more[mark, f"Speed: {SPEEDS.get(mark, mark)}"] = text
+                self.more[mark, SPEEDS.get(mark, mark)] = text
         except (ValueError, KeyError, TypeError) as error:
             self.broken["speed"] = reason(self.root, "speed*.json", error)
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from benchmarks import devices_check, scaling
 from benchmarks.records import NoResult, read_json, read_result, write_text
 from benchmarks.run import summary
 from keras_plm.plots import score_by_layer
@@ -260,12 +261,18 @@ def speed_tables(folder):
     files["speed_elmo"] = [
         folder / f"speed_elmo.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
-    for mark in ("speed_gpt", "speed_transfer"):
+    for mark in ("speed_gpt", "speed_transfer", "speed_memory"):
         files[mark] = [folder / f"{mark}.{name}.json" for name in ("tensorflow", "jax", "torch")]
     for mark in ("speed_prepare", "speed_squad"):
         files[mark] = [folder / f"{mark}.json"]
     there = {mark: [p for p in paths if p.is_file()] for mark, paths in files.items()}
-    return {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
+    tables = {mark: speed_markdown(*paths) for mark, paths in there.items() if paths}
+    devices = [folder / f"devices.{name}.json" for name in ("tensorflow", "jax", "torch")]
+    if any(path.is_file() for path in devices):
+        tables["devices"] = devices_check.markdown([p for p in devices if p.is_file()])
+    if (folder / scaling.FILE).is_file():
+        tables["scaling"] = scaling.markdown(folder / scaling.FILE)
+    return tables
 
 
 def _of_bert(work):

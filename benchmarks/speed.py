@@ -5,8 +5,8 @@ parts of a translator and run on every backend: `attention`, see `speed_attentio
 `translate`, see `speed_translator`. Three ask words, see `speed_words`, beside gensim and NLTK, and
 four ask LSTMs and ELMo, see `speed_elmo`, beside torch. Beside transformers three ask GPT, see
 `speed_gpt`, one the making of streams, see `speed_prepare`, and two answers from passages, see
-`speed_squad`. Three ask what reading features costs, see `speed_transfer`, and three pre-training
-on a GPU, see `speed_gpu`. The clock is in `speed_clock`.
+`speed_squad`. Three ask what reading features costs, see `speed_transfer`, three pre-training on a
+GPU, see `speed_gpu`, and one what saves memory, see `speed_memory`. The clock is in `speed_clock`.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from benchmarks import (
     speed_elmo,
     speed_gpt,
     speed_gpu,
+    speed_memory,
     speed_prepare,
     speed_squad,
     speed_transfer,
@@ -43,6 +44,7 @@ WORK = (
     *speed_squad.KINDS,
     *speed_transfer.KINDS,
     *speed_gpu.KINDS,
+    *speed_memory.KINDS,
 )
 # Settings that go together, by the name of a `--suite`.
 SUITES = {
@@ -119,6 +121,8 @@ def works(settings, sentences, data=None):
             planned |= speed_transfer.works(kind, settings, sentences)
         elif kind in speed_gpu.KINDS:
             planned |= speed_gpu.works(kind, settings)
+        elif kind in speed_memory.KINDS:
+            planned |= speed_memory.works(kind, settings)
         else:
             planned |= speed_bert.works(kind, settings, sentences)
     return planned
@@ -171,6 +175,7 @@ def speed(settings, sentences=None, out=None, say=print, data=None):
     }
     peaks |= dict.fromkeys(speed_gpt.works("gpt_loss", settings), speed_gpt.peak)
     peaks |= dict.fromkeys(speed_prepare.works("prepare", settings), speed_prepare.peak)
+    peaks |= dict.fromkeys(speed_memory.works("memory", settings), speed_memory.peak)
     for name, make in works(settings, sentences, data).items():
         if name in report["results"]:
             say(f"{name}: in {out} already")

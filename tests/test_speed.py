@@ -9,11 +9,14 @@ import pytest
 
 import keras_plm
 from benchmarks import (
+    scaling,
     speed,
     speed_attention,
+    speed_bert,
     speed_elmo,
     speed_gpt,
     speed_gpu,
+    speed_memory,
     speed_squad,
     speed_transfer,
     speed_translator,
@@ -26,6 +29,7 @@ from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
+from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close, to_numpy
 
@@ -309,6 +313,42 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     assert results["loss of 2x16x50"]["contestants"][speed_gpt.CHUNKS]["peak_mb"] == 123.0
     table = speed_markdown(out)
     assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
+
+
+@pytest.mark.plumbing
+def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    monkeypatch.setitem(BERT_SIZES, "medium", size)
+    for name, value in (("VOCABULARY", 1010), ("ROWS", 4), ("LENGTH", 16)):
+        monkeypatch.setattr(speed_memory, name, value)
+    monkeypatch.setattr(speed_memory, "peak", lambda *work: 123.0)
+    results, table = timed(tmp_path, ["--work", "memory", "--turns", "1", "--steps", "1"])
+    (work,) = results.values()
+    assert list(work["contestants"]) == list(speed_memory.WAYS)
+    for way, row in work["contestants"].items():
+        assert row["peak_mb"] == 123.0 and (way == speed_memory.PLAIN or row["ratios"])
+    assert ", bfloat16, 4 parts, remat: tokens | float32 |" in table
+
+
+def test_scaling_on_paper(tmp_path, capsys):
+    model = MaskedLM(BERT(scaling.VOCABULARY, **BERT_SIZES["tiny"]))
+    assert scaling.weights("tiny") == sum(int(np.prod(w.shape)) for w in model.trainable_weights)
+    assert scaling.ring(4, 100.0, 50.0) == 3.0  # 2 * 3/4 * 100 / 50
+    assert scaling.meshes("base", 8) == [(8, 1), (2, 4)]  # 12 heads
+    card = scaling.Cluster(8, 1e12, 1e9, "")
+    work = speed_bert.matrix_work("base", 128, "pretrain") * 256 * 128
+    compute, messages = scaling.step("base", 128, (2, 4), card, 0.5)
+    assert compute == pytest.approx(work / 4e12)
+    of_gradients = 2 * (1 / 2) * scaling.weights("base") * 4 / 4 / 1e9
+    of_blocks = 12 * 4 * 2 * (3 / 4) * (128 * 128 * 768 * 2) / 1e9
+    assert messages == pytest.approx(of_gradients + of_blocks)
+    assert main(["scaling", "--results", str(tmp_path)]) == 2
+    assert "speed --work pretrain --sizes base" in capsys.readouterr().err
+    row = {"contestants": {scaling.OURS: {"share_of_matrix_rate": 0.5}}}
+    speed_file = {"device": "this", "backend": "torch", "results": {scaling.WORK: row}}
+    (tmp_path / "speed.json").write_text(json.dumps(speed_file))
+    assert main(["scaling", "--results", str(tmp_path)]) == 0
+    assert "| BERT-large | 8 A100, NVLink | 1 x 8 |" in capsys.readouterr().out
 
 
 @pytest.mark.plumbing
