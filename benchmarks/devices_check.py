@@ -92,7 +92,8 @@ def train(path, case, count, steps, folder, kept=None):
     keras.config.set_dtype_policy(case.precision)
     set_seed(1)
     with distribution.scope():
-        size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 16, "intermediate_dim": 32}
+        # BERT-tiny, but for its heads, which four devices part.
+        size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
         bert = BERT(len(tokenizer), **size, dropout=case.dropout, max_sequence_length=64)
         model = MaskedLM(bert)
         more = {"use_ema": True, "ema_overwrite_frequency": 3} if case.ema else {}
