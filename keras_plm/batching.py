@@ -80,6 +80,7 @@ class Batches(keras.utils.PyDataset):
         shard: `(index, count)`: this process takes the index-th part of every batch.
 
     Attributes:
+        parts: In how many each batch is read, see `accumulated`; then these count as batches.
         step: How many batches have been trained on, over all epochs; training goes on behind them.
             Set it to resume.
 

@@ -61,41 +61,34 @@ def score_by_layer(table, title="", metric="score", baselines=None, encoders=Non
             f"`encoders` names all of the table, {found}. Received: encoders={list(encoders)}"
         )
     encoders = list(encoders or found)
-    lines = list(dict.fromkeys(row["layers"] for row in table)) if any(encoders) else None
-    count = len(lines or table)
-    figure = _figure(7, 1.6 + (0.32 if len(encoders) < 3 else 0.12 * len(encoders)) * count)
+    lines = list(dict.fromkeys(row["layers"] for row in table))
+    figure = _figure(7, 1.6 + max(0.32, 0.12 * len(encoders)) * len(lines))
     axes = figure.add_subplot()
     for i, encoder in enumerate(encoders):
-        own = [(row, place) for place, row in enumerate(table) if row.get("encoder", "") == encoder]
-        if not own:
-            continue
-        if lines:
-            apart = 0.16 * (i - (len(encoders) - 1) / 2)
-            own = [(row, lines.index(row["layers"]) + apart) for row, _ in own]
+        own = [row for row in table if row.get("encoder", "") == encoder]
+        apart = 0.16 * (i - (len(encoders) - 1) / 2)
         colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
-        style = {"label": encoder or None, "markersize": 5} if lines else {"ecolor": "#9db8d3"}
-        axes.errorbar(
-            [100 * row["mean"] for row, _ in own],
-            [place for _, place in own],
-            xerr=[100 * row["deviation"] for row, _ in own],
-            fmt=marker,
-            color=colour if lines else "#1f5a96",
-            elinewidth=1.4 if lines else 2,
-            capsize=0 if lines else 3,
-            zorder=3,
-            **style,
+        if own:
+            axes.errorbar(
+                [100 * row["mean"] for row in own],
+                [lines.index(row["layers"]) + apart for row in own],
+                xerr=[100 * row["deviation"] for row in own],
+                fmt=marker,
+                color=colour,
+                elinewidth=1.4,
+                markersize=5,
+                label=encoder or None,
+            )
+    colours = itertools.cycle(("#c1481c", "#5b8c2a", "#7a4ea3", "#777777"))
+    for name, score in (baselines or {}).items():
+        axes.axvline(
+            100 * score, color=next(colours), linestyle="--", linewidth=1.2, label=name, zorder=1
         )
-    names = [name.replace("_", " ") for name in lines or [row["layers"] for row in table]]
-    colours = ("#c1481c", "#5b8c2a", "#7a4ea3", "#777777")
-    for colour, (name, score) in zip(
-        itertools.cycle(colours), (baselines or {}).items(), strict=False
-    ):
-        axes.axvline(100 * score, color=colour, linestyle="--", linewidth=1.2, label=name)
-    axes.set_yticks(range(count), names)
-    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_yticks(range(len(lines)), [name.replace("_", " ") for name in lines])
+    axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.grid(axis="x", color="#e4e4e4")
-    if lines:
-        for place in range(1, count):
+    if len(encoders) > 1:
+        for place in range(1, len(lines)):
             axes.axhline(place - 0.5, color="#f0f0f0", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
     axes.set_xlabel(metric)
@@ -104,8 +97,8 @@ def score_by_layer(table, title="", metric="score", baselines=None, encoders=Non
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    if baselines or lines:
-        columns = min(4, len(encoders)) if lines else 2
+    if baselines or any(encoders):
+        columns = 2 if baselines else min(4, len(encoders))
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return figure
 
