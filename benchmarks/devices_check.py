@@ -99,7 +99,7 @@ def train(path, case, count, steps, folder, kept=None):
         more = {"use_ema": True, "ema_overwrite_frequency": 3} if case.ema else {}
         if case.accumulate > 1:
             more["gradient_accumulation_steps"] = case.accumulate
-        schedule = WarmupLinearDecay(1e-3, steps, steps // 10)
+        schedule = WarmupLinearDecay(1e-3, 200, 10)
         optimizer = AdamW(schedule, global_clipnorm=case.clipnorm, **more)
         if case.precision == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
