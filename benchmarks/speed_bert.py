@@ -285,6 +285,23 @@ def real(settings, size, sentences, train):
     return _work(makers, count, "sentences")
 
 
+def masked_rows(rows, length, rng):
+    """Random rows, 15 % of them masked: our inputs, the masked words, and a peer's labels."""
+    ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
+    count = round(0.15 * length)
+    positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :count], axis=1)
+    words = np.take_along_axis(ids, positions, axis=1)
+    labels = np.full_like(ids, -100)
+    np.put_along_axis(labels, positions, words, axis=1)
+    x = {
+        "token_ids": ids,
+        "segment_ids": 0 * ids,
+        "padding_mask": ids > 0,
+        "masked_positions": positions.astype("int32"),
+    }
+    return x, words, labels
+
+
 def pretraining(settings, size):
     """Masked-LM training steps at one fixed shape; in tokens per second."""
     import torch
@@ -293,21 +310,9 @@ def pretraining(settings, size):
     rows, length = rows_of(size), settings.length
     steps = max(settings.steps // (2 if rows == 32 else 4), 1)
     rng = np.random.default_rng(settings.seed)
-    ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
-    count = round(0.15 * length)
-    positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :count], axis=1)
-    x = {
-        "token_ids": ids,
-        "segment_ids": 0 * ids,
-        "padding_mask": ids > 0,
-        "masked_positions": positions.astype("int32"),
-    }
-    y = {
-        "masked_lm": np.take_along_axis(ids, positions, axis=1),
-        "next_sentence": rng.integers(0, 2, rows).astype("int32"),
-    }
-    hidden = np.full_like(ids, -100)
-    np.put_along_axis(hidden, positions, y["masked_lm"], axis=1)
+    x, words, hidden = masked_rows(rows, length, rng)
+    ids = x["token_ids"]
+    y = {"masked_lm": words, "next_sentence": rng.integers(0, 2, rows).astype("int32")}
     batch = {
         "input_ids": torch.tensor(ids).long(),
         "attention_mask": torch.ones(rows, length).long(),

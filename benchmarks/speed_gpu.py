@@ -25,7 +25,6 @@ from keras_plm.pretraining import CausalLM, MaskedLM
 KINDS = ("gpu_bert", "gpu_gpt", "gpu_elmo")
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
 SHAPES = ((128, 128), (32, 512))  # B, T: 16,384 tokens a step
-MASKED = 0.15
 SIDE = 8192  # of the square matrices whose product is the card's rate
 
 
@@ -122,14 +121,7 @@ def bert(settings, size, rows, length):
     import transformers
 
     rng = np.random.default_rng(settings.seed)
-    ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
-    count = round(MASKED * length)
-    places = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :count], axis=1)
-    words = np.take_along_axis(ids, places, axis=1)
-    labels = np.full_like(ids, -100)
-    np.put_along_axis(labels, places, words, axis=1)
-    x = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids > 0}
-    x["masked_positions"] = places.astype("int32")
+    x, words, labels = speed_bert.masked_rows(rows, length, rng)
 
     def ours():
         encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=0.0, dtype="mixed_bfloat16")
@@ -143,6 +135,7 @@ def bert(settings, size, rows, length):
         config._attn_implementation = "sdpa"
         return transformers.BertForMaskedLM(config)
 
+    ids = x["token_ids"]
     batch = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}
     return _work(settings, ours, peer, batch, speed_bert.matrix_work(size, length, "pretrain"))
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from benchmarks.settings import policy
-from benchmarks.speed_bert import VOCABULARY
+from benchmarks.speed_bert import VOCABULARY, masked_rows
 from benchmarks.speed_clock import Work, alone, peak_so_far
 from keras_plm.batching import Batches
 from keras_plm.layers import recompute_blocks
@@ -22,7 +22,7 @@ from keras_plm.optimization import AdamW, loss_scaled
 from keras_plm.pretraining import MaskedLM
 
 KINDS = ("memory",)
-SIZE, ROWS, LENGTH, MASKED = "medium", 16, 256, 0.15
+SIZE, ROWS, LENGTH = "medium", 16, 256
 PLAIN, FLOOR = "float32", "float32, a quarter of the batch"
 PARTS = 4
 # Name: precision, whether blocks are made again, parts of a batch.
@@ -43,17 +43,6 @@ def works(kind, settings):
     return {name: functools.partial(pretraining, settings)}
 
 
-def batch(rows, seed):
-    """`(x, y)` of masked words alone."""
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(1000, VOCABULARY, (rows, LENGTH)).astype("int32")
-    count = round(MASKED * LENGTH)
-    places = np.sort(np.argsort(rng.random((rows, LENGTH)), axis=1)[:, :count], axis=1)
-    x = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids > 0}
-    x["masked_positions"] = places.astype("int32")
-    return x, {"masked_lm": np.take_along_axis(ids, places, axis=1)}
-
-
 def pretraining(settings):
     """Steps on masked words; in tokens per second."""
     steps = settings.steps
@@ -67,7 +56,8 @@ def pretraining(settings):
         more = {"gradient_accumulation_steps": parts} if parts > 1 else {}
         model.compile(loss_scaled(AdamW(1e-4, **more), encoder), weighted_metrics=[])
         rows = ROWS // PARTS if way == FLOOR else ROWS
-        x, y = batch(rows, settings.seed)
+        x, words, _ = masked_rows(rows, LENGTH, np.random.default_rng(settings.seed))
+        y = {"masked_lm": words}
 
         def collate(indices, length, rng, epoch):
             return x, y, keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)

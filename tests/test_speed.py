@@ -321,6 +321,7 @@ def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
     monkeypatch.setitem(BERT_SIZES, "medium", size)
     for name, value in (("VOCABULARY", 1010), ("ROWS", 4), ("LENGTH", 16)):
         monkeypatch.setattr(speed_memory, name, value)
+    monkeypatch.setattr(speed_bert, "VOCABULARY", 1010)
     monkeypatch.setattr(speed_memory, "peak", lambda *work: 123.0)
     results, table = timed(tmp_path, ["--work", "memory", "--turns", "1", "--steps", "1"])
     (work,) = results.values()
