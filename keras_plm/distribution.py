@@ -320,11 +320,19 @@ def _reducing(optimizer, reduce, **methods):
         # The last thing that sees a step's gradients, accumulated ones together.
         return kind._clip_gradients(self, reduce(gradients))
 
-    # Saved and shown as what it was.
-    made = type(kind.__name__, (kind,), {"_clip_gradients": _clip_gradients, **methods})
-    made.__module__, made.__qualname__ = kind.__module__, kind.__qualname__
-    optimizer.__class__ = made
+    optimizer.__class__ = _under_its_name(kind, {"_clip_gradients": _clip_gradients, **methods})
     return optimizer
+
+
+def _under_its_name(kind, methods):
+    """A class of an optimizer's with other methods, that is shown and saved as the optimizer's."""
+    made = type(kind.__name__, (kind,), methods)
+    made.__module__, made.__qualname__ = kind.__module__, kind.__qualname__
+    package, registered, name = keras.saving.get_registered_name(kind).partition(">")
+    if registered:
+        for one in (made, kind):  # the last is what is loaded
+            keras.saving.register_keras_serializable(package, name)(one)
+    return made
 
 
 def _inner(optimizer):
@@ -598,6 +606,4 @@ def _agree_on_finite(optimizer, distribution):
         distribution._sum(finite)
         return finite[0] == distribution.num_replicas
 
-    made = type(kind.__name__, (kind,), {"check_finite": check_finite, "agrees": True})
-    made.__module__, made.__qualname__ = kind.__module__, kind.__qualname__
-    optimizer.__class__ = made
+    optimizer.__class__ = _under_its_name(kind, {"check_finite": check_finite, "agrees": True})

@@ -17,6 +17,7 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.bench import Bench
+from benchmarks.predict import open_model
 from benchmarks.report import (
     speed_markdown,
 )
@@ -219,10 +220,11 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
 
 
 def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
-    """As on one; under torch each run has one, and processes share a folder of results."""
+    """To the weights of one; under torch each run has one, and processes share their results."""
 
     def flags(suite, *more):
         tuned = [*table, *common(encoder, tmp_path), "--suite", suite, "--dropout", "0", *FAST]
+        tuned += ["--keep", str(tmp_path / suite)]
         return ["run", *tuned, "--seeds", "1", "--batch-size", "8", "--epochs", "2", *more]
 
     parts = "1" if keras.backend.backend() == "tensorflow" else "2"
@@ -235,11 +237,15 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     assert main(flags("one")) == 0
     one, found = (json.loads(file.read_text()) for file in result_files(tmp_path))
     assert found["devices"] == 2 and "devices" not in one
-    assert (
-        found["run"] == f"fine_tune-{'' if parts == '1' else 'accumulate2-'}remat"
-        and found["fields"]["remat"] is True
-    )
+    name = "fine_tune-remat" if parts == "1" else "fine_tune-accumulate2-remat"
+    assert found["run"] == name and found["fields"]["remat"] is True
     assert found["curve"] == one["curve"] and found["metrics"] == one["metrics"]
+    kept = [open_model(next((tmp_path / suite).iterdir())) for suite in ("one", "several")]
+    weights = [model.get_weights() for model in kept]
+    for alone, together in zip(*weights, strict=True):
+        np.testing.assert_allclose(together, alone, atol=1e-4)
+    start = keras_plm.load(encoder)[0].get_weights()[0]
+    assert np.abs(weights[0][0] - start).max() > 1e-2  # a hundred times as far as they are apart
 
 
 @pytest.mark.plumbing

@@ -243,6 +243,11 @@ def test_an_optimizer_of_each_device_is_refused():
         _check_optimizer(distribution, model)
     optimizer = _reducing(AdamW(1e-2), lambda gradients: [2 * g for g in gradients])
     assert isinstance(optimizer, AdamW) and type(optimizer).__name__ == "AdamW"
+    for kind in (AdamW, keras.optimizers.Adam):  # saved as what it was
+        saved = keras.saving.serialize_keras_object(_reducing(kind(0.5, name="a"), list))
+        loaded = keras.saving.deserialize_keras_object(saved)
+        plain = kind(0.5, name="a")
+        assert type(loaded) is type(plain) and loaded.get_config() == plain.get_config()
     optimizer.distribution = distribution
     model.compile(optimizer, loss="mse")
     _check_optimizer(distribution, model)
