@@ -329,6 +329,7 @@ def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
     for way, row in work["contestants"].items():
         assert row["peak_mb"] == 123.0 and (way == speed_memory.PLAIN or row["ratios"])
     assert ", bfloat16, 4 parts, remat: tokens | float32 |" in table
+    assert ", 4x16, float32, a quarter of the batch: tokens | float32 |" in table
 
 
 def test_scaling_on_paper(tmp_path, capsys):
