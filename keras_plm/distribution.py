@@ -223,8 +223,24 @@ class _Jax(Distribution):
             super().__init__(len(found))
             self.model_shards = 1
 
+    @contextlib.contextmanager
     def scope(self):
-        return self.keras.scope()
+        try:
+            with self.keras.scope():
+                yield
+        except ValueError as error:
+            if self.model_shards == 1 or "evenly divide" not in str(error):
+                raise
+            raise ValueError(
+                "The model axis of the mesh must divide each axis that lies on it: choose another "
+                f"mesh. Received: mesh=(..., {self.model_shards}), {error}"
+            ) from error
+
+    def optimizer(self, optimizer):
+        # JAX sums by itself. The mark tells `fit` that batches of one device are not parted.
+        if self.num_devices > 1:
+            _inner(optimizer).distribution = self
+        return optimizer
 
     @contextlib.contextmanager
     def running(self, model, batches, training=True):

@@ -255,6 +255,42 @@ def test_an_optimizer_of_each_device_is_refused():
         model.fit(batches(), verbose=0)
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
+def test_what_does_not_lie_on_several_devices_is_refused():
+    script = """
+from keras_plm.distribution import distribute
+from keras_plm.models import BERT
+from keras_plm.optimization import AdamW
+from tests.test_distribution import Plain, batches
+
+distribution = distribute("model")
+try:
+    with distribution.scope():
+        BERT(20, 1, 3, 9, 12)
+except ValueError as error:
+    print(error)
+distribution.close()
+distribution = distribute()
+with distribution.scope():
+    model = Plain()
+    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+try:
+    model.fit(batches(), verbose=0)
+except ValueError as error:
+    print(error)
+model.fit(distribution.shard(batches()), verbose=0)
+print("done")
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT,
+        env=os.environ | flags,
+    )  # fmt: skip
+    first, second, last = done.stdout.strip().splitlines()[-3:]
+    assert "choose another mesh. Received: mesh=(..., 2)" in first, done.stderr[-1500:]
+    assert "give it `distribution.shard(batches)`" in second and last == "done"
+
+
 def test_a_coordinator_that_does_not_answer_is_not_waited_for():
     if BACKEND == "tensorflow":
         with pytest.raises(ValueError, match="KERAS_BACKEND=jax or torch"):
