@@ -94,6 +94,14 @@ def distribute(
             f"Received: process_id={process_id}, num_processes={num_processes}"
         )
     backend = keras.backend.backend()
+    if backend != "torch" and "TORCHELASTIC_RUN_ID" in os.environ:
+        begun = os.environ.get("WORLD_SIZE", "1")
+        if begun != "1":
+            raise ValueError(
+                "torchrun begins processes of torch, and others would each train a model of its "
+                "own: set KERAS_BACKEND=torch, or begin one process without torchrun. "
+                f"Received: {begun} processes under {backend}"
+            )
     if how == "model" and backend != "jax":
         raise ValueError(
             "Only JAX lays weights over devices here: set KERAS_BACKEND=jax, or choose how='data'. "

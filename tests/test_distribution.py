@@ -219,6 +219,17 @@ def test_what_a_backend_has_not_is_named():
         distribute("model", layout="other")
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="torchrun is torch's own")
+def test_processes_of_torchrun_need_torch(monkeypatch):
+    """Each would train a model of its own, in silence."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=torch, or.*2 processes under"):
+        distribute()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    distribute().close()
+
+
 def test_weights_that_do_not_part_evenly_are_named():
     from keras_plm.distribution import _check_layout
     from keras_plm.models import BERT
