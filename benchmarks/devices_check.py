@@ -38,6 +38,7 @@ class Case:
         dropout: Of the BERT.
         precision: A Keras policy.
         noise: Share by which initial weights are disturbed.
+        processes: Under JAX, of which each has as many devices. torch has one for each device.
     """
 
     how: str = "data"
@@ -48,6 +49,7 @@ class Case:
     dropout: float = 0.0
     precision: str = "float32"
     noise: float = 0.0
+    processes: int = 1
 
 
 DATA = Case()
@@ -58,6 +60,7 @@ CASES = {
         "data, batches in two parts": Case(accumulate=2),
         "data, averaged weights": Case(ema=True),
         "data, mixed_float16": Case(precision="mixed_float16"),
+        "data, two processes": Case(processes=2),
         "model, mesh (2, 2)": Case("model", (2, 2)),
         "model, mesh (1, 4)": Case("model", (1, 4)),
     },
@@ -71,10 +74,11 @@ CASES = {
 }
 
 
-def train(path, case, count, steps, folder, kept=None):
+def train(path, case, count, steps, folder, kept=None, named=None):
     """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`.
 
-    With `kept`, a folder, training goes on from the state there, and leaves its own.
+    With `kept`, a folder, training goes on from the state there, and leaves its own. `named` is
+    what `distribute` has to know of JAX's processes.
     """
     import keras
 
@@ -90,7 +94,9 @@ def train(path, case, count, steps, folder, kept=None):
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.resume import TrainingState, set_seed
 
-    distribution = distribute(case.how, mesh=case.mesh if count > 1 else None)
+    distribution = distribute(
+        case.how, mesh=case.mesh if count > 1 else None, **named or {}, timeout=LIMIT / 2
+    )
     stream, tokenizer = small_text(Path(folder) / str(distribution.process_id), 30)
     keras.config.set_dtype_policy(case.precision)
     set_seed(1)
@@ -161,21 +167,28 @@ def run(case, count, steps, threads=1, kept=None):
     root = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "losses.json"
-        asked = json.dumps([dataclasses.asdict(case), count, steps, folder, kept and str(kept)])
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.devices_check", path, asked]
+        asked = [dataclasses.asdict(case), count, steps, folder, kept and str(kept)]
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.devices_check", path]
         processes = []
         address = f"localhost:{_free_port()}"
-        for rank in range(count if backend == "torch" else 1):
-            more = {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        begun = count if backend == "torch" else case.processes
+        for rank in range(begun):
+            named, more = None, {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
             if backend == "jax":
-                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count // begun}"
+            if backend == "jax" and begun > 1:
+                named = {"coordinator": address, "num_processes": begun, "process_id": rank}
             if backend == "torch" and count > 1:  # as `torchrun` does it
                 host, _, port = address.partition(":")
                 more |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
                 more |= {"MASTER_ADDR": host, "MASTER_PORT": port}
             errors = open(Path(folder) / f"{rank}.err", "w+")
             made = subprocess.Popen(
-                command, stdout=errors, stderr=errors, cwd=root, env=os.environ | more
+                [*command, json.dumps([*asked, named])],
+                stdout=errors,
+                stderr=errors,
+                cwd=root,
+                env=os.environ | more,
             )
             processes.append((made, errors))
         try:
@@ -197,13 +210,14 @@ def _free_port():
         return found.getsockname()[1]
 
 
-def compare(steps=50, cases=None, progress=print):
+def compare(steps=50, progress=print, cases=None, save=lambda result: None):
     """Trains every case on one device and on several.
 
     Args:
         steps: How many.
+        progress: Called with a line of text for each case.
         cases: Names in `CASES`, by default all of the backend's.
-        progress: Called with a line of text for each.
+        save: Called behind each case with what there is.
 
     Returns:
         A dict for a result file: the losses, how far they are apart at the most, and how far those
@@ -211,9 +225,11 @@ def compare(steps=50, cases=None, progress=print):
     """
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     count, done = COUNTS[backend], {}
+    result = {"task": "devices", "backend": backend, "devices": count, "steps": steps}
+    result["cases"] = done
     for name in cases or CASES[backend]:
         case = CASES[backend][name]
-        one = dataclasses.replace(case, how="data", mesh=None, accumulate=1)
+        one = dataclasses.replace(case, how="data", mesh=None, accumulate=1, processes=1)
         alone, together = run(one, 1, steps), run(case, count, steps)
         other = run(dataclasses.replace(one, noise=NOISE), 1, steps)
         apart, noise = (
@@ -231,7 +247,8 @@ def compare(steps=50, cases=None, progress=print):
             f"{count} devices differ by {apart.max():.1e} at the most, one of disturbed weights by "
             f"{noise.max():.1e}"
         )
-    return {"task": "devices", "backend": backend, "devices": count, "steps": steps, "cases": done}
+        save(result)
+    return result
 
 
 def markdown(paths):

@@ -235,8 +235,10 @@ def run_devices(flags):
 
     if flags.steps < 1:
         raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")
-    result = compare(flags.steps, progress=console.print)
-    write_json(flags.out, result | environment())
+    known = environment()
+    result = compare(
+        flags.steps, console.print, save=lambda result: write_json(flags.out, result | known)
+    )
     largest = max(case["largest_difference"] for case in result["cases"].values())
     console.print(f"{flags.out}: losses differ by {largest:.1e} at the most")
 

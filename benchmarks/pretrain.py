@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ from benchmarks.prepare import read_prepared
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
-from keras_plm.distribution import Distribution, distribute
+from keras_plm.distribution import Distribution, begun_processes, distribute
 from keras_plm.resume import TrainingState, anywhere, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
@@ -329,14 +328,12 @@ def pretrain(
 
 def _distribution(settings, devices):
     """What `devices` asks for."""
-    begun = 1  # by torchrun
-    if keras.backend.backend() == "torch":
-        begun = int(os.environ.get("WORLD_SIZE", 1))
-        if devices not in (None, begun):
-            raise ValueError(
-                "torch trains on one device a process: begin as many with torchrun, and say "
-                f"--devices all. Received: devices={devices}, of {begun} processes"
-            )
+    begun = begun_processes()
+    if keras.backend.backend() == "torch" and devices not in (None, begun):
+        raise ValueError(
+            "torch trains on one device a process: begin as many with torchrun, and say "
+            f"--devices all. Received: devices={devices}, of {begun} processes"
+        )
     if devices == begun == 1:
         return Distribution()
     if settings.model == "elmo":

@@ -304,8 +304,8 @@ def _speed_by_backend(reports):
         for name, work in report["results"].items():
             rows = {} if _of_bert(work) else work["contestants"]
             for contestant, row in rows.items():
-                way = contestant.removeprefix(OURS[0])
-                way = name + (way if way[:1] in ("", ",") else f", {way}") + f": {work['unit']}"
+                way = contestant.removeprefix(OURS[0]).removeprefix(", ")
+                way = f"{', '.join(filter(None, (name, way)))}: {work['unit']}"
                 for peer, ratio in row["ratios"].items():
                     rates = f"{_rate(row['per_second'])} : {_rate(rows[peer]['per_second'])}"
                     memory = ""

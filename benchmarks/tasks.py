@@ -222,7 +222,8 @@ def checksum(path):
     """SHA-256 of a data file's content, the same for a file and its .gz."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {str(path)!r}")
+        kind = "This is a folder, name its files" if path.is_dir() else f"No file {path}"
+        raise ValueError(f"{kind}. Received: {str(path)!r}")
     opener = gzip.open if path.suffix == ".gz" else open
     digest = hashlib.sha256()
     try:

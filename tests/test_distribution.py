@@ -213,7 +213,9 @@ def test_what_a_backend_has_not_is_named():
         with pytest.raises(ValueError, match="Only JAX lays weights.*KERAS_BACKEND=jax"):
             distribute("model")
         return
-    with pytest.raises(ValueError, match=r"product is the number.*mesh=\(2, 2\) for 1 devices"):
+    with pytest.raises(
+        ValueError, match=r"product is the number.*as many `devices`.*mesh=\(2, 2\) for 1 devices"
+    ):
         distribute("model", mesh=(2, 2))
     with pytest.raises(ValueError, match="Known layouts: transformer.*'other'"):
         distribute("model", layout="other")
@@ -231,39 +233,58 @@ def test_processes_of_torchrun_need_torch(monkeypatch):
 
 
 def test_weights_that_do_not_part_evenly_are_named():
-    from keras_plm.distribution import _check_layout
+    from keras_plm.distribution.on_jax import check_layout
     from keras_plm.models import BERT
 
     bert = BERT(20, 1, 2, 8, 12)
     with pytest.raises(ValueError, match=r"number of heads.*num_heads=2, mesh=\(..., 4\)"):
-        _check_layout(bert, LAYOUTS["transformer"], 4)
+        check_layout(bert, LAYOUTS["transformer"], 4)
     with pytest.raises(ValueError, match="each axis.*of shape"):
-        _check_layout(BERT(20, 1, 5, 10, 12), LAYOUTS["transformer"], 5)
+        check_layout(BERT(20, 1, 5, 10, 12), LAYOUTS["transformer"], 5)
     with pytest.raises(ValueError, match="names none of this model's weights"):
-        _check_layout(bert, {"nothing": (None,)}, 2)
-    _check_layout(bert, LAYOUTS["transformer"], 2)
+        check_layout(bert, {"nothing": (None,)}, 2)
+    check_layout(bert, LAYOUTS["transformer"], 2)
 
 
 def test_an_optimizer_of_each_device_is_refused():
     """What would train every device by itself, in silence."""
-    from keras_plm.distribution import _check_optimizer, _reducing
+    from keras_plm.distribution.whole_batch import check_optimizer, reducing
 
     model, distribution = Plain(), Parted(0)
     model.compile(AdamW(1e-2), loss="mse")
     with pytest.raises(ValueError, match="compile the model with `distribution.optimizer"):
-        _check_optimizer(distribution, model)
-    optimizer = _reducing(AdamW(1e-2), lambda gradients: [2 * g for g in gradients])
+        check_optimizer(distribution, model)
+    optimizer = reducing(AdamW(1e-2), lambda gradients: [2 * g for g in gradients])
     assert isinstance(optimizer, AdamW) and type(optimizer).__name__ == "AdamW"
     for kind in (AdamW, keras.optimizers.Adam):  # saved as what it was
-        saved = keras.saving.serialize_keras_object(_reducing(kind(0.5, name="a"), list))
+        saved = keras.saving.serialize_keras_object(reducing(kind(0.5, name="a"), list))
         loaded = keras.saving.deserialize_keras_object(saved)
         plain = kind(0.5, name="a")
         assert type(loaded) is type(plain) and loaded.get_config() == plain.get_config()
     optimizer.distribution = distribution
     model.compile(optimizer, loss="mse")
-    _check_optimizer(distribution, model)
+    check_optimizer(distribution, model)
     with pytest.raises(ValueError, match="give it `distribution.shard"):
         model.fit(batches(), verbose=0)
+
+
+def begun(script, devices=1):
+    """A process of Python that runs a script, under JAX on so many parts of the processor."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script], text=True, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | flags,
+    )  # fmt: skip
+
+
+def lines(process):
+    """What it prints until it ends."""
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-1500:]
+    return out.strip().splitlines()
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
@@ -274,51 +295,83 @@ from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
 from tests.test_distribution import Plain, batches
 
-distribution = distribute("model")
-try:
+def says(run):
+    try:
+        run()
+    except ValueError as error:
+        print(error)
+
+def compiled():
+    model = Plain()
+    model.build({"row": (6,), "noise": (6,)})
+    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    return model
+
+def of_three_heads():
     with distribution.scope():
         BERT(20, 1, 3, 9, 12)
-except ValueError as error:
-    print(error)
+
+distribution = distribute("model")
+says(of_three_heads)
 distribution.close()
 distribution = distribute()
+outside = compiled()
+says(lambda: outside.fit(distribution.shard(batches()), verbose=0))
 with distribution.scope():
-    model = Plain()
-    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
-try:
-    model.fit(batches(), verbose=0)
-except ValueError as error:
-    print(error)
+    model = compiled()
+says(lambda: model.fit(batches(), verbose=0))
 model.fit(distribution.shard(batches()), verbose=0)
 print("done")
 """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT,
-        env=os.environ | flags,
-    )  # fmt: skip
-    first, second, last = done.stdout.strip().splitlines()[-3:]
-    assert "choose another mesh. Received: mesh=(..., 2)" in first, done.stderr[-1500:]
-    assert "give it `distribution.shard(batches)`" in second and last == "done"
+    uneven, outside, whole, last = lines(begun(script, devices=2))
+    assert "choose another mesh. Received: mesh=(..., 2), a weight of shape (" in uneven
+    assert "build and compile it `with distribution.scope():`" in outside
+    assert "give it `distribution.shard(batches)`" in whole and last == "done"
 
 
-def test_a_coordinator_that_does_not_answer_is_not_waited_for():
+@pytest.mark.skipif(BACKEND != "jax", reason="torch's processes are among the cases")
+def test_processes_learn_what_one_does():
+    script = """
+import random
+from keras_plm.distribution import distribute
+from keras_plm.optimization import AdamW
+from keras_plm.resume import set_seed
+from tests.test_distribution import Plain, batches
+
+options = {options}
+set_seed(1 + options.get("process_id", 0))  # weights are drawn as the first process would
+distribution = distribute(**options)
+if not options:
+    random.seed(random.getrandbits(32))
+with distribution.scope():
+    model = Plain()
+    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+history = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history
+print(distribution.num_replicas, *history["loss"])
+"""
+    named = {"coordinator": f"localhost:{devices_check._free_port()}", "num_processes": 2}
+    processes = [begun(script.replace("{options}", str(named | {"process_id": i}))) for i in (1, 0)]
+    two, same = (lines(process)[-1] for process in processes)
+    assert two == same and two.startswith("2 ")
+    (one,) = lines(begun(script.replace("{options}", "{}")))
+    assert_close([float(x) for x in two.split()[1:]], [float(x) for x in one.split()[1:]])
+
+
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_processes_that_do_not_come_are_not_waited_for(process_id):
     if BACKEND == "tensorflow":
         with pytest.raises(ValueError, match="KERAS_BACKEND=jax or torch"):
-            distribute(coordinator="localhost:1", num_processes=2, process_id=1)
+            distribute(coordinator="localhost:1", num_processes=2, process_id=process_id)
         return
-    script = (
-        "from keras_plm.distribution import distribute\n"
-        "try:\n"
-        "    distribute(coordinator='localhost:1', num_processes=2, process_id=1, timeout=2)\n"
-        "except TimeoutError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert "did not come together within 2 s" in done.stdout, done.stderr[-1500:]
+    script = f"""
+from keras_plm.distribution import distribute
+named = {{"num_processes": 2, "process_id": {process_id}, "timeout": 2}}
+try:
+    distribute(coordinator="localhost:{devices_check._free_port()}", **named)
+except TimeoutError as error:
+    print(error)
+"""
+    assert "did not come together within 2 s" in lines(begun(script))[-1]
 
 
 @pytest.mark.plumbing

@@ -301,9 +301,9 @@ class TransformerStack(keras.layers.Layer):
 
     Attributes:
         remat: If True, training keeps of each block what goes in, and makes the rest again for its
-            gradient: a third more work, and memory that hardly grows with L. On a CPU under JAX the
-            compiler merges both makings, and nothing is saved. It may be set any time before
-            training, and is not written to files. Chen et al. 2016, arXiv 1604.06174.
+            gradient: a third more work, and memory that hardly grows with L, but on JAX's CPU,
+            where next to nothing is saved. It may be set any time before training, and is not
+            written to files. Chen et al. 2016, arXiv 1604.06174.
 
     Call arguments:
         inputs: (B, T, D), the embeddings.

@@ -1,0 +1,179 @@
+"""Several devices under torch: a process each, which sum gradients and metrics."""
+
+import contextlib
+import os
+
+import keras
+
+from keras_plm.distribution.one_device import Distribution, not_together, too_few
+from keras_plm.distribution.whole_batch import (
+    check_optimizer,
+    inner,
+    reducing,
+    under_its_name,
+)
+
+
+class OnTorch(Distribution):
+    def __init__(self, devices, named, timeout):
+        import torch
+        from torch import distributed
+
+        if devices is not None and devices > 1:
+            raise ValueError(
+                "torch trains on one device a process: begin as many with "
+                f"`torchrun --nproc-per-node {devices} ...`. Received: devices={devices}"
+            )
+        if not distributed.is_initialized() and (named[0] or "RANK" in os.environ):
+            _meet(named, timeout)
+        if distributed.is_initialized():
+            self.num_processes = distributed.get_world_size()
+            self.process_id = distributed.get_rank()
+        super().__init__(self.num_processes)
+        if torch.cuda.is_available() and self.num_processes > 1:
+            local = int(os.environ.get("LOCAL_RANK", self.process_id))
+            if local >= torch.cuda.device_count():
+                fix = "begin no more processes on a machine than it has GPUs"
+                raise too_few(local + 1, torch.cuda.device_count(), "GPU", fix)
+            torch.cuda.set_device(local)
+
+    def optimizer(self, optimizer):
+        if self.num_replicas == 1:
+            return optimizer
+        made = reducing(optimizer, self._mean)
+        inner(made).distribution = self
+        if made is not inner(made):
+            _agree_on_finite(made, self)
+        return made
+
+    def _mean(self, gradients):
+        """Gradients averaged over the processes, all of them in one message for each type."""
+        import torch
+
+        kinds, out = {}, list(gradients)
+        for i, gradient in enumerate(gradients):
+            kinds.setdefault(gradient.dtype, []).append(i)
+        for numbers in kinds.values():
+            flat = torch.cat([gradients[i].reshape(-1) for i in numbers])
+            self._sum(flat)
+            flat /= self.num_replicas
+            parts = flat.split([gradients[i].numel() for i in numbers])
+            for i, part in zip(numbers, parts, strict=True):
+                out[i] = part.view_as(gradients[i])
+        return out
+
+    @staticmethod
+    def _sum(tensor):
+        from torch import distributed
+
+        distributed.all_reduce(tensor)
+
+    @contextlib.contextmanager
+    def running(self, model, batches, training=True):
+        if self.num_replicas == 1:
+            yield
+            return
+        import torch
+
+        if training:
+            check_optimizer(self, model)
+            if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) and not hasattr(
+                model.optimizer, "agrees"
+            ):
+                raise ValueError(
+                    "Whether a step's gradients are finite is asked of all processes together: "
+                    "compile with `distribution.optimizer(keras.optimizers.LossScaleOptimizer("
+                    "...))`. Received: an optimizer that `compile` wrapped for mixed_float16"
+                )
+        self._same_weights(model)
+        if not getattr(self, "_seeded", False):
+            # Each process drops units of its own.
+            torch.manual_seed(torch.initial_seed() + self.process_id)
+            self._seeded = True
+        before, model.summed_over = model.summed_over, self._summed
+        try:
+            yield
+        finally:  # `fit` goes on behind a validation
+            model.summed_over = before
+
+    @staticmethod
+    def _same_weights(model):
+        """All processes begin with the weights of the first."""
+        from torch import distributed
+
+        for variable in model.variables:
+            value = variable.value.detach().contiguous()
+            distributed.broadcast(value, 0)
+            variable.assign(value)
+
+    @contextlib.contextmanager
+    def _summed(self, metrics):
+        """Metrics over the rows of all processes, for as long as they are asked."""
+        import torch
+
+        variables = [v for metric in metrics for v in metric.variables]
+        if not variables:
+            yield
+            return
+        own = [v.value.detach().clone() for v in variables]
+        flat = torch.cat([value.reshape(-1).double() for value in own])
+        self._sum(flat)
+        sums = flat.split([value.numel() for value in own])
+        for variable, value, total in zip(variables, own, sums, strict=True):
+            variable.assign(total.view_as(value).to(value.dtype))
+        try:
+            yield
+        finally:
+            for variable, value in zip(variables, own, strict=True):
+                variable.assign(value)
+
+    def wait(self):
+        import torch
+
+        if self.num_replicas > 1:
+            self._sum(torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu"))
+
+    def close(self):
+        from torch import distributed
+
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _meet(named, timeout):
+    """Brings torch's processes together."""
+    import datetime
+
+    import torch
+    from torch import distributed
+
+    coordinator, num_processes, process_id = named
+    options = {}
+    if coordinator not in (None, "auto"):
+        options = {
+            "init_method": f"tcp://{coordinator}",
+            "world_size": num_processes,
+            "rank": process_id,
+        }
+    try:
+        distributed.init_process_group(
+            "nccl" if torch.cuda.is_available() else "gloo",
+            timeout=datetime.timedelta(seconds=timeout),
+            **options,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise not_together(named, timeout, error) from error
+
+
+def _agree_on_finite(optimizer, distribution):
+    """A `LossScaleOptimizer` whose processes skip a step together or not at all."""
+    import torch
+
+    kind = type(optimizer)
+
+    def check_finite(self, gradients):
+        finite = torch.as_tensor(kind.check_finite(self, gradients)).to(torch.int32).reshape(1)
+        distribution._sum(finite)
+        return finite[0] == distribution.num_replicas
+
+    optimizer.__class__ = under_its_name(kind, {"check_finite": check_finite, "agrees": True})

@@ -1,0 +1,79 @@
+"""What every distribution offers, as one device does it, and the errors of several."""
+
+import contextlib
+
+
+class Distribution:
+    """How training is parted; what `distribute` gives. This class itself is one device's.
+
+    Attributes:
+        num_replicas: Over how many devices each batch lies.
+        num_devices: All of them: of a model whose weights lie over some, more.
+        num_processes, process_id: How many train together, and which this is.
+        is_chief: Whether this process is the one that writes files and speaks.
+    """
+
+    num_processes, process_id = 1, 0
+
+    def __init__(self, num_replicas=1, num_devices=None):
+        self.num_replicas = num_replicas
+        self.num_devices = num_devices or num_replicas
+
+    @property
+    def is_chief(self):
+        return self.process_id == 0
+
+    def scope(self):
+        """A context in which models are built and compiled."""
+        return contextlib.nullcontext()
+
+    def shard(self, batches):
+        """`Batches` of the same examples, of which this process draws its part.
+
+        Raises:
+            ValueError: If rows of weight 0 would change what is summed, see `Batches`.
+        """
+        return batches if type(self) is Distribution else batches.sharded(self)
+
+    def optimizer(self, optimizer):
+        """An optimizer that steps by the gradient of the whole batch: give it to `compile`.
+
+        Gradients are summed over the devices before they are clipped.
+        """
+        return optimizer
+
+    @contextlib.contextmanager
+    def running(self, model, batches, training=True):
+        """What `fit` and `evaluate` do around their work; raises where that would go wrong."""
+        yield
+
+    def wait(self):
+        """Waits until all processes are here."""
+
+    @contextlib.contextmanager
+    def chief_first(self):
+        """A context that the chief passes before the others: files that it writes, they find."""
+        if not self.is_chief:
+            self.wait()
+        yield
+        if self.is_chief:
+            self.wait()
+
+    def close(self):
+        """Ends it: what is built afterwards is on one device again."""
+
+
+def too_few(asked, there, kind, fix):
+    return ValueError(
+        f"There are fewer devices than were asked for: {fix}. "
+        f"Received: devices={asked}, of which there are {there} ({kind})"
+    )
+
+
+def not_together(named, timeout, error):
+    coordinator, num_processes, process_id = named
+    return TimeoutError(
+        f"The processes did not come together within {timeout} s: begin all of them, with one "
+        f"address, host:port, that all can reach. Received: coordinator={coordinator!r}, "
+        f"num_processes={num_processes}, process_id={process_id}: {str(error).splitlines()[0]}"
+    )
