@@ -204,7 +204,7 @@ def scales(rows, shares=(1.0,)):
 
 
 LAYERS = ("baseline", "last", "mix_1", "mix")
-PAIRS = (("snli", "esim", 2_500, 1_000, 5), ("squad", "bidaf", 2_500, 500, 4))
+PAIRS = (("snli", "esim", 2_500, 1_000, 5), ("squad", "bidaf", 1_000, 500, 4))
 PLACES = ("mix", "both", "output")
 EFFICIENCY = ("baseline", "mix")
 
