@@ -8,6 +8,8 @@ import warnings
 import keras
 import numpy as np
 
+from keras_plm.distribution.one_device import Distribution
+
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     """The few static lengths that pad rows of these lengths least.
@@ -83,6 +85,7 @@ class Batches(keras.utils.PyDataset):
         parts: In how many each batch is read, see `accumulated`; then these count as batches.
         step: How many batches have been trained on, over all epochs; training goes on behind them.
             Set it to resume.
+        carries_states: Whether a row goes on in the next batch, on the device where it was.
 
     Raises:
         ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
@@ -164,6 +167,8 @@ class Batches(keras.utils.PyDataset):
         count = self._rounded_to
         return max(self.tokens_per_batch // length // count, 1) * count
 
+    carries_states = False
+
     def sharded(self, distribution):
         """These batches over the devices of a `distribution.Distribution`.
 
@@ -172,13 +177,18 @@ class Batches(keras.utils.PyDataset):
 
         Raises:
             ValueError: If weights are left as they are and a batch does not part evenly: rows of
-                weight 0 would then lower the loss.
+                weight 0 would then lower the loss; or states are carried, on several devices.
         """
         count = distribution.num_replicas
+        if self.carries_states and count > 1:
+            raise ValueError(
+                "Rows that go on from batch to batch, as a biLM's, stay on one device: "
+                f"`distribute(devices=1)`. Received: {count} devices"
+            )
         self._check_even(self.parts * count, f"{count} devices")
         part = copy.copy(self)
         part.distribution, part.multiple = distribution, self.parts * count
-        part.shard = (distribution.process_id, distribution.num_processes)
+        part.shard = distribution.part
         return part
 
     def accumulated(self, count):
@@ -486,9 +496,21 @@ class FitsBatches:
                 "This model is on several devices, and these batches are not: give it "
                 "`distribution.shard(batches)`. Received: Batches of one device"
             )
+        together = Distribution.of_processes
+        if training and together is not None:
+            raise ValueError(
+                f"{together.num_processes} processes train together, and each would train a model "
+                "of its own on this: make `Batches` of it and give `distribution.shard(batches)`. "
+                f"Received: {type(source).__name__}"
+            )
         return contextlib.nullcontext()
 
     summed_over = None  # a context in which metrics are those of all processes
+    parts_of_sum = 1  # processes over which a loss is averaged that is a sum
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
+        return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
 
     def get_metrics_result(self):
         if self.summed_over is None:

@@ -67,8 +67,8 @@ class TrainingState(StepCounter):
         history: A dict of metrics for each finished pass, those before a resume included.
 
     Raises:
-        ValueError: If a number is below 1, or JAX trains in several processes, of which each sees a
-            part of the state.
+        ValueError: If a number is below 1; in `restore` and `fit`, if JAX trains in several
+            processes, of which each sees a part of the state.
 
     Example:
 
@@ -101,6 +101,7 @@ class TrainingState(StepCounter):
         self.history = []
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
         self._random = None
+        self._known = None, None
         self._metrics = None  # where a pass goes on with metrics that Keras resets
 
     @property
@@ -116,11 +117,7 @@ class TrainingState(StepCounter):
         return (self.steps - self.before) % len(self.batches) != 0
 
     def on_train_begin(self, logs=None):
-        if _processes() > 1 and keras.backend.backend() == "jax":
-            raise ValueError(
-                "Of JAX's processes each sees a part of the state: train in one, on as many "
-                f"devices, or under torch. Received: {_processes()} processes"
-            )
+        _check_whole()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch)
@@ -205,9 +202,11 @@ class TrainingState(StepCounter):
             True if there was something to restore.
 
         Raises:
-            ValueError: If all files are damaged, or the newest whole one is of another model or
-                optimizer, other batches or another number of devices; nothing is changed then.
+            ValueError: If all files are damaged, or the newest whole one is of another model (one
+                of other settings, too) or optimizer, other batches or devices that part otherwise;
+                nothing is changed then.
         """
+        _check_whole()
         with _scope(model, self.batches):
             return self._restore(model)
 
@@ -253,9 +252,16 @@ class TrainingState(StepCounter):
         return {
             "model": type(self.model).__name__,
             "optimizer": type(self.model.optimizer).__name__,
+            "settings": self._settings_of(self.model),
             "devices": _devices(self.model, self.batches),
+            "parts": getattr(getattr(self.batches, "distribution", None), "num_replicas", 1),
             "batches": [self.before, len(self.batches)],
         }
+
+    def _settings_of(self, model):
+        if self._known[0] is not model:  # a tokenizer among them takes a while
+            self._known = model, _settings(model)
+        return self._known[1]
 
     def _check(self, path, note, arrays, variables):
         """Raises, saying what differs, unless a file is of this run."""
@@ -270,6 +276,11 @@ class TrainingState(StepCounter):
             raise ValueError(
                 f"{path} is of a run on another number of devices, which adds in another order: "
                 f"go on with as many. Received: {about['devices']} instead of {note['devices']}"
+            )
+        if note.get("parts", about["parts"]) != about["parts"]:
+            raise ValueError(
+                f"{path} is of a run whose batches part otherwise among the devices: take its mesh."
+                f" Received: {about['parts']} parts instead of {note['parts']}"
             )
         before, count = note.get("batches", about["batches"])
         if before == self.before and count != len(self.batches):
@@ -287,6 +298,17 @@ class TrainingState(StepCounter):
                 f"{path} is the state of another {name.partition('/')[0]}. "
                 f"Received: as variable {name} {here} instead of {there}"
             )
+        if None not in (note.get("settings"), about["settings"]):
+            other = sorted(
+                name
+                for name in note["settings"].keys() | about["settings"].keys()
+                if note["settings"].get(name) != about["settings"].get(name)
+            )
+            if other:
+                raise ValueError(
+                    f"{path} is the state of another model: build it as it was. Received: other "
+                    f"values of {', '.join(other)}"
+                )
 
     def _variables(self):
         """What training changes, but metrics: names that do not depend on the process."""
@@ -408,6 +430,37 @@ def _devices(model, batches):
         return model.distribute_strategy.num_replicas_in_sync
     distribution = keras.distribution.distribution()
     return 1 if distribution is None else int(np.prod(distribution.device_mesh.shape))
+
+
+def _settings(model):
+    """Digests of what a model was built with, by name; `None` where it cannot tell."""
+
+    dropped = ("name", "trainable", "build_config", "compile_config")
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items() if key not in dropped}
+        if isinstance(value, str):  # names count how many were built before
+            return re.sub(r"_\d+$", "", value)
+        return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def digest(value):
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+    try:
+        found = plain(keras.saving.serialize_keras_object(model)["config"])
+        return {name: digest(value) for name, value in found.items()}
+    except (NotImplementedError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _check_whole():
+    """Raises where a process sees a part of the state alone."""
+    if _processes() > 1 and keras.backend.backend() == "jax":
+        raise ValueError(
+            "Of JAX's processes each sees a part of the state: train in one, on as many "
+            f"devices, or under torch. Received: {_processes()} processes"
+        )
 
 
 def _processes():

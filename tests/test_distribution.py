@@ -58,7 +58,7 @@ class Parted:
     num_replicas, num_processes = 6, 2
 
     def __init__(self, process_id):
-        self.process_id = process_id
+        self.process_id, self.part = process_id, (process_id, 2)
 
 
 def batches(**options):
@@ -146,6 +146,17 @@ class Plain(FitsBatches, keras.Model):
 
     def call(self, inputs):
         return self.dense(inputs["row"][:, None])
+
+
+class Wide(Plain):
+    """Has a weight that two devices part."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = keras.layers.Dense(4, name="wide")
+
+    def call(self, inputs):
+        return self.dense(self.wide(inputs["row"][:, None]))
 
 
 def test_one_device_needs_no_other_script():
@@ -268,9 +279,10 @@ def test_an_optimizer_of_each_device_is_refused():
         model.fit(batches(), verbose=0)
 
 
-def begun(script, devices=1):
+def begun(script, devices=1, environment=None):
     """A process of Python that runs a script, under JAX on so many parts of the processor."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags |= environment or {}
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", script], text=True, cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | flags,
@@ -330,31 +342,119 @@ print("done")
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="torch's processes are among the cases")
-def test_processes_learn_what_one_does():
+@pytest.mark.parametrize("how", ["data", "model"])
+def test_processes_learn_what_one_does(how):
     script = """
 import random
 from keras_plm.distribution import distribute
 from keras_plm.optimization import AdamW
 from keras_plm.resume import set_seed
-from tests.test_distribution import Plain, batches
+from tests.test_distribution import Wide, batches
 
 options = {options}
+layout = {"wide/kernel$": (None, "model")} if options.get("how") == "model" else "transformer"
 set_seed(1 + options.get("process_id", 0))  # weights are drawn as the first process would
-distribution = distribute(**options)
+distribution = distribute(layout=layout, **options)
 if not options:
     random.seed(random.getrandbits(32))
 with distribution.scope():
-    model = Plain()
+    model = Wide()
     model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
 history = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history
-print(distribution.num_replicas, *history["loss"])
+print(distribution.num_devices, *history["loss"])
 """
-    named = {"coordinator": f"localhost:{devices_check._free_port()}", "num_processes": 2}
+    named = {
+        "coordinator": f"localhost:{devices_check._free_port()}",
+        "num_processes": 2,
+        "how": how,
+    }
     processes = [begun(script.replace("{options}", str(named | {"process_id": i}))) for i in (1, 0)]
     two, same = (lines(process)[-1] for process in processes)
     assert two == same and two.startswith("2 ")
     (one,) = lines(begun(script.replace("{options}", "{}")))
     assert_close([float(x) for x in two.split()[1:]], [float(x) for x in one.split()[1:]])
+
+
+@pytest.mark.parametrize(
+    "processes, model_shards, parts",
+    [
+        ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
+        ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
+        ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),  # both read all rows
+        ([0, 0, 1, 1, 2, 2, 3, 3], 4, [(0, 2), (0, 2), (1, 2), (1, 2)]),
+        ([0, 1, 0, 1], 2, [(0, 1), (0, 1)]),
+    ],
+)
+def test_processes_of_one_row_of_a_mesh_draw_the_same_rows(processes, model_shards, parts):
+    from keras_plm.distribution.on_jax import _part
+
+    found = [_part(processes, model_shards, i) for i in range(len(parts))]
+    assert found == parts
+
+
+def test_meshes_that_cut_through_processes_are_refused():
+    from keras_plm.distribution.on_jax import _part
+
+    with pytest.raises(ValueError, match=r"whole rows of the mesh.*mesh=\(2, 3\)"):
+        _part([0, 0, 1, 1, 2, 2], 3, 0)
+
+
+def test_rows_that_go_on_stay_on_one_device():
+    carried = batches()
+    carried.carries_states = True
+    with pytest.raises(ValueError, match="stay on one device.*6 devices"):
+        carried.sharded(Parted(0))
+
+
+def test_what_several_processes_would_each_train_alone_is_refused(monkeypatch):
+    from keras_plm.distribution import Distribution
+
+    model = Plain()
+    model.compile(AdamW(1e-2), loss="mse")
+    monkeypatch.setattr(Distribution, "of_processes", Parted(0))
+    x, y, _ = batches()[0]
+    for data in ((batches(),), (x, y)):
+        with pytest.raises(ValueError, match="2 processes train together.*shard"):
+            model.fit(*data, verbose=0)
+    Distribution().close()
+    model.fit(x, y, verbose=0)
+
+
+SUMS = """
+import os
+from keras_plm.distribution import distribute
+from keras_plm.models import Word2Vec
+from keras_plm.resume import set_seed
+import keras, numpy as np
+
+set_seed(1)
+distribution = distribute()
+ids = np.random.default_rng(0).integers(0, 20, 1024)
+with distribution.scope():
+    model = Word2Vec(20, 4)
+    model.compile(distribution.optimizer(keras.optimizers.SGD(1e-2)))
+batches = model.batches(ids, sample=None, tokens_per_batch=256)
+history = model.fit(distribution.shard(batches), epochs=4, verbose=0).history
+if distribution.is_chief:
+    print(distribution.num_replicas, *history["loss"])
+"""
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="has one device here")
+def test_losses_that_are_sums_stay_sums():
+    """torch averages gradients over its processes."""
+    (one,) = lines(begun(SUMS))
+    if BACKEND == "jax":
+        (two,) = lines(begun(SUMS, devices=2))
+    else:
+        named = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(devices_check._free_port()),
+                 "WORLD_SIZE": "2"}  # fmt: skip
+        both = [begun(SUMS, environment=named | {"RANK": str(i)}) for i in (1, 0)]
+        two = [lines(process) for process in both][1][-1]
+    assert two.startswith("2 ") and one.startswith("1 ")
+    two, one = ([float(x) for x in text.split()[1:]] for text in (two, one))
+    np.testing.assert_allclose(two, one, rtol=1e-5)
+    assert one[-1] < one[0]
 
 
 @pytest.mark.parametrize("process_id", [0, 1])

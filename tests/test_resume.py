@@ -203,6 +203,9 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     wider = MaskedLM(BERT(13, 1, 2, 10, 16, max_sequence_length=32))
     wider.compile(AdamW())
     refused(wider, r"another model. Received: as variable model/0000 \S+ of shape \(13, 10\)")
+    headed = MaskedLM(BERT(13, 1, 1, 8, 16, dropout=0.3, max_sequence_length=32))  # same shapes
+    headed.compile(AdamW())
+    refused(headed, "another model: build it as it was. Received: other values of encoder")
     model, _ = start(stream)
     model.compile(keras.optimizers.Adam())
     refused(model, "another optimizer. Received: Adam instead of AdamW")
@@ -215,6 +218,8 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(resume.keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="each sees a part.* Received: 2 processes"):
         model.fit(batches, callbacks=[TrainingState(tmp_path, batches)], verbose=0)
+    with pytest.raises(ValueError, match="each sees a part.* Received: 2 processes"):
+        TrainingState(tmp_path, batches).restore(model)
 
 
 def test_metrics_are_those_of_whole_passes(tmp_path):

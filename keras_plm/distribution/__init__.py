@@ -78,8 +78,13 @@ def distribute(
             f"Received: coordinator={coordinator!r}, num_processes={num_processes}, "
             f"process_id={process_id}"
         )
-    if coordinator not in (None, "auto") and not re.fullmatch(r".+:\d+", coordinator):
-        raise ValueError(f"`coordinator` is 'host:port', or 'auto'. Received: {coordinator!r}")
+    if coordinator not in (None, "auto"):
+        address = re.fullmatch(r".+:(\d+)", coordinator)
+        if address is None or not 0 < int(address[1]) < 2**16:
+            raise ValueError(
+                "`coordinator` is 'host:port', of a port from 1 to 65535, or 'auto'. "
+                f"Received: {coordinator!r}"
+            )
     if num_processes is not None and not 0 <= process_id < num_processes:
         raise ValueError(
             "`process_id` counts from 0 to below `num_processes`. "
@@ -93,10 +98,14 @@ def distribute(
             f"Received: how='model' under {backend}"
         )
     if backend == "jax":
-        return OnJAX(how, mesh, layout, devices, named, timeout)
-    if backend == "tensorflow":
-        return OnTensorFlow(devices, coordinator)
-    return OnTorch(devices, named, timeout)
+        made = OnJAX(how, mesh, layout, devices, named, timeout)
+    elif backend == "tensorflow":
+        made = OnTensorFlow(devices, coordinator)
+    else:
+        made = OnTorch(devices, named, timeout)
+    if made.num_processes > 1:
+        Distribution.of_processes = made
+    return made
 
 
 def begun_processes():

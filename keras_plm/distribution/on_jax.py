@@ -14,6 +14,7 @@ from keras_plm.distribution.one_device import Distribution, not_together, too_fe
 from keras_plm.distribution.whole_batch import inner
 
 BATCH, MODEL = "batch", "model"  # names of the axes of a mesh
+HERE = b"."  # what process 0 answers the others, once all are there
 # Which axis of a weight lies on which axis of the mesh: our Transformers, after Shoeybi et al. 2019
 # (Megatron-LM), arXiv 1909.08053, section 3: the first product of a pair by columns, the second by
 # rows. The table of tokens by columns, as vocabularies divide by nothing.
@@ -75,6 +76,11 @@ class OnJAX(Distribution):
             self.keras = keras.distribution.DataParallel(device_mesh=grid, auto_shard_dataset=False)
             super().__init__(len(found))
             self.model_shards = 1
+        self._part = _part([d.process_index for d in found], self.model_shards, self.process_id)
+
+    @property
+    def part(self):
+        return self._part
 
     @contextlib.contextmanager
     def scope(self):
@@ -100,6 +106,9 @@ class OnJAX(Distribution):
     @contextlib.contextmanager
     def running(self, model, batches, training=True):
         if self.model_shards > 1:
+            if not model.built:
+                with self.scope():
+                    model._symbolic_build(data_batch=batches[0])
             check_layout(model, self.layout, self.model_shards)
         kept = [*model.variables, *getattr(getattr(model, "optimizer", None), "variables", [])]
         for variable in kept:
@@ -112,6 +121,30 @@ class OnJAX(Distribution):
                 )
         with self.keras.scope():
             yield
+
+
+def _part(processes, model_shards, process_id):
+    """Which part of each batch a process draws, and how many parts there are.
+
+    Processes draw the same rows where a batch does not lie over them, but a model's weights.
+
+    Args:
+        processes: The process of each device, in the order of the mesh.
+        model_shards: Over how many devices each weight lies.
+        process_id: The one that asks.
+    """
+    lines = {}
+    for i, process in enumerate(processes):
+        lines.setdefault(process, set()).add(i // model_shards)
+    parts = sorted({tuple(sorted(held)) for held in lines.values()})
+    if len({len(part) for part in parts}) > 1 or len(set().union(*parts)) < sum(map(len, parts)):
+        raise ValueError(
+            "Each process must hold whole rows of the mesh, or a part of one: choose a mesh whose "
+            f"model axis divides a process's devices, or is a multiple of them. Received: "
+            f"mesh=({len(processes) // model_shards}, {model_shards}), whose devices are of the "
+            f"processes {processes}"
+        )
+    return parts.index(tuple(sorted(lines[process_id]))), len(parts)
 
 
 def _meet(named, timeout):
@@ -159,9 +192,9 @@ def _gather(coordinator, num_processes, process_id, until):
             with socket.create_connection((host.strip("[]"), int(port)), _left(until)) as to_first:
                 to_first.sendall(process_id.to_bytes(4, "big"))
                 to_first.settimeout(_left(until))
-                if to_first.recv(1):
+                if to_first.recv(1) == HERE:
                     return
-                raise ConnectionError("process 0 went away")
+                raise ConnectionError("who answered is not process 0")
         except OSError:
             if time.monotonic() > until:
                 raise
@@ -186,7 +219,7 @@ def _await_others(port, num_processes, until):
             if 0 < number < num_processes:  # else a stranger
                 waiting[number] = connection
         for connection in waiting.values():
-            connection.sendall(b".")
+            connection.sendall(HERE)
             connection.close()
 
 

@@ -90,11 +90,14 @@ class OnTorch(Distribution):
             # Each process drops units of its own.
             torch.manual_seed(torch.initial_seed() + self.process_id)
             self._seeded = True
-        before, model.summed_over = model.summed_over, self._summed
+        before = model.summed_over, model.parts_of_sum
+        model.summed_over = self._summed
+        # Gradients and losses are averaged over the processes.
+        model.parts_of_sum = 1 if batches.scale_weights else self.num_replicas
         try:
             yield
         finally:  # `fit` goes on behind a validation
-            model.summed_over = before
+            model.summed_over, model.parts_of_sum = before
 
     @staticmethod
     def _same_weights(model):
@@ -136,6 +139,7 @@ class OnTorch(Distribution):
     def close(self):
         from torch import distributed
 
+        super().close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
 

@@ -11,13 +11,21 @@ class Distribution:
         num_devices: All of them: of a model whose weights lie over some, more.
         num_processes, process_id: How many train together, and which this is.
         is_chief: Whether this process is the one that writes files and speaks.
+        part: `(index, count)`: this process draws the index-th part of every batch.
+        of_processes: Of the class: the one by which this process and others train together now,
+            or `None`.
     """
 
     num_processes, process_id = 1, 0
+    of_processes = None
 
     def __init__(self, num_replicas=1, num_devices=None):
         self.num_replicas = num_replicas
         self.num_devices = num_devices or num_replicas
+
+    @property
+    def part(self):
+        return self.process_id, self.num_processes
 
     @property
     def is_chief(self):
@@ -61,6 +69,7 @@ class Distribution:
 
     def close(self):
         """Ends it: what is built afterwards is on one device again."""
+        Distribution.of_processes = None
 
 
 def too_few(asked, there, kind, fix):

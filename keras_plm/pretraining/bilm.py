@@ -334,7 +334,7 @@ def bilm_batches(
             f"Received: vocabulary_size={vocabulary_size}, a lexicon of {len(lexicon)} words"
         )
     source = _PackedSentences(stream, lexicon, vocabulary_size, samples, rows, steps, widest)
-    return Batches(
+    batches = Batches(
         np.ones(source.batches * rows, "int8"),
         source.collate,
         training=training,
@@ -344,6 +344,8 @@ def bilm_batches(
         scale_weights=False,
         seed=seed,
     )
+    batches.carries_states = True
+    return batches
 
 
 class _PackedSentences:
