@@ -43,8 +43,8 @@ class Choice:
 
     @property
     def seconds(self):
-        """Of a seed; of the first, which searched the rates, of one of its trials."""
-        return float(np.mean([
+        """The median of the seeds; of the first, which searched the rates, one trial's share."""
+        return float(np.median([
             r["seconds"] / (len(r["trials"]) if r["seed"] == 0 else 1) for r in self.results
         ]))  # fmt: skip
 
@@ -108,9 +108,13 @@ def recommendation(frozen, tuned=None):
     if not others:
         words += "."
     elif not alike:
-        words += ": every other choice is below it by more than seeds and examples explain."
+        seeds = min(len(choice.results) for choice in frozen)
+        explained = "seeds and examples explain." if seeds > 1 else "examples explain."
+        words += f": every other choice is below it by more than {explained}"
     else:
         words += f"; no worse by what can be told here: {', '.join(alike)}."
+    if min(len(choice.results) for choice in frozen) == 1:
+        words += " One seed says nothing of other seeds: run two or more."
     if tuned is None:
         return f"{words} Fine-tuning was not tried."
     times = tuned.seconds / max(best.seconds, 1e-9)

@@ -42,6 +42,14 @@ def test_what_is_told_apart_is_told():
     assert words.startswith("Frozen, read last; no worse by what can be told here: layer 2.")
     assert words.endswith("Fine-tuning was not tried.")
     assert recommendation(far[:1]) == "Frozen, read last. Fine-tuning was not tried."
+    one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
+    assert "more than examples explain. One seed says nothing of other" in recommendation(one)
+
+
+def test_a_fit_that_was_held_up_does_not_stand_for_all():
+    held_up = choice("last", 0.8)
+    held_up.results[0]["seconds"] *= 50
+    assert held_up.seconds == 10.0
 
 
 @pytest.mark.parametrize(

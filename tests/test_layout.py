@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
-    ["layers"],
+    ["layers", "distribution"],
     [
         "tokenizers",
         "batching",
@@ -22,7 +22,6 @@ GROUPS = [
         "plots",
         "spans",
         "two_texts",
-        "distribution",
     ],
     ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
     ["data", "vector_files", "readers", "self_attention", "squad", "windows"],
