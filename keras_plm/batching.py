@@ -312,6 +312,8 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         epoch, number, part = self._place(index)
+        if self.distribution is not None:
+            self.distribution.drawn()
         return self._finish(part, *self._collate(epoch, number))
 
     def _finish(self, part, x, y, weights):

@@ -375,6 +375,53 @@ print(distribution.num_devices, *history["loss"])
     assert_close([float(x) for x in two.split()[1:]], [float(x) for x in one.split()[1:]])
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="torch's processes raise by themselves")
+def test_a_process_that_hangs_is_not_waited_for():
+    script = """
+import time
+import keras
+from keras_plm.distribution import distribute
+from keras_plm.optimization import AdamW
+from keras_plm.resume import set_seed
+from tests.test_distribution import Wide, batches
+
+number = {process_id}
+distribution = distribute(coordinator="localhost:{port}", num_processes=2, process_id=number)
+parts = distribution.shard(batches())
+
+set_seed(number)
+try:
+    with distribution.scope():
+        keras.layers.Dense(2).build((None, 3))
+except ValueError as error:
+    print(error, flush=True)
+set_seed(1)
+with distribution.scope():
+    model = Wide()
+    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+model.fit(parts, verbose=0)
+distribution.timeout = 3
+hang = lambda batch, logs: time.sleep(900 * number)
+hangs = keras.callbacks.LambdaCallback(on_train_batch_end=hang)
+model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
+"""
+    script = script.replace("{port}", str(devices_check._free_port()))
+    processes = [begun(script.replace("{process_id}", str(i))) for i in range(2)]
+    said = []
+    for number, process in enumerate(processes):
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert process.returncode != 0
+        assert "call `set_seed` with one seed in each" in out
+        assert f"Received: others in process {number} of 2" in out
+        said.append(err)
+    # The first that ends may take the other with it.
+    (ended,) = [err for err in said if "were waited for 3 s" in err][:1]
+    assert "keras/src/backend/jax/trainer.py" in ended  # where it stood
+
+
 @pytest.mark.parametrize(
     "processes, model_shards, parts",
     [

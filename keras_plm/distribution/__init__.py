@@ -23,7 +23,7 @@ from keras_plm.distribution.one_device import Distribution
 
 __all__ = ["LAYOUTS", "Distribution", "begun_processes", "distribute"]
 
-WAIT = 300  # seconds for the others, at the beginning and, under torch, in every step
+WAIT = 600  # seconds for the others, at the beginning and in every step
 
 
 def distribute(
@@ -54,15 +54,16 @@ def distribute(
         coordinator: `"host:port"` of process 0, where there are several that nobody has brought
             together. On a TPU pod `"auto"`: it knows its processes.
         num_processes, process_id: How many there are, and which this is.
-        timeout: Seconds to wait for the others: at the beginning and, under torch, in every step,
-            while the first writes files, say.
+        timeout: Seconds to wait for the others: at the beginning, and in every step, with all that
+            one of them does meanwhile, such as compiling or writing files. Behind it torch raises,
+            and a process of JAX, in which nothing can, says so and ends with status 1.
 
     Returns:
         A `Distribution`.
 
     Raises:
-        ValueError: If an argument has no meaning, there are fewer devices than are asked for, or
-            the backend cannot do this.
+        ValueError: If an argument has no meaning, there are fewer devices than are asked for, the
+            backend cannot do this, or nobody knows of processes to bring together.
         TimeoutError: If the others do not come.
     """
     if how not in ("auto", "data", "model"):

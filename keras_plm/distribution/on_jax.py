@@ -1,10 +1,14 @@
 """Several devices under JAX: batches, and weights, are laid over a mesh."""
 
 import contextlib
+import faulthandler
 import math
+import os
 import random
 import re
 import socket
+import sys
+import threading
 import time
 
 import keras
@@ -77,6 +81,7 @@ class OnJAX(Distribution):
             super().__init__(len(found))
             self.model_shards = 1
         self._part = _part([d.process_index for d in found], self.model_shards, self.process_id)
+        self.timeout, self._came = timeout, time.monotonic()
 
     @property
     def part(self):
@@ -85,7 +90,7 @@ class OnJAX(Distribution):
     @contextlib.contextmanager
     def scope(self):
         try:
-            with self.keras.scope():
+            with self.keras.scope(), self._alike():
                 yield
         except ValueError as error:
             if self.model_shards == 1 or "evenly divide" not in str(error):
@@ -119,8 +124,57 @@ class OnJAX(Distribution):
                     f"`with distribution.scope():`. Received: {variable.path} on {count} of "
                     f"{self.num_devices}"
                 )
-        with self.keras.scope():
+        with self.keras.scope(), self._alike(), self._watched():
             yield
+
+    @contextlib.contextmanager
+    def _alike(self):
+        """Says in a sentence what JAX says in pages of numbers."""
+        try:
+            yield
+        except (AssertionError, RuntimeError) as error:  # of a weight; of Keras, that builds
+            if "is not the same on each process" not in str(error):
+                raise
+            raise ValueError(
+                "All processes begin with the same weights: call `set_seed` with one seed in each "
+                "before the model is built, and build the same. "
+                f"Received: others in process {self.process_id} of {self.num_processes}"
+            ) from None
+
+    def drawn(self):
+        self._came = time.monotonic()
+
+    @contextlib.contextmanager
+    def _watched(self):
+        """Ends this process where no batch is drawn any more.
+
+        XLA waits without a limit for a process that lives and does not come, and nothing can be
+        raised in a thread that waits there.
+        """
+        if self.num_processes == 1:
+            yield
+            return
+        ended = threading.Event()
+
+        def watch():
+            while not ended.wait(min(self.timeout, 10) / 10):
+                if time.monotonic() - self._came > self.timeout:
+                    print(
+                        f"The other processes were waited for {self.timeout} s, behind which this "
+                        "one ends: see below where it stood, and the same of the others; where a "
+                        "step, or what runs between two, takes longer, give `distribute` a longer "
+                        f"`timeout`. Received: process {self.process_id} of {self.num_processes}",
+                        file=sys.stderr,
+                    )
+                    faulthandler.dump_traceback()
+                    os._exit(1)
+
+        self.drawn()
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def _part(processes, model_shards, process_id):

@@ -55,6 +55,9 @@ class Distribution:
         """What `fit` and `evaluate` do around their work; raises where that would go wrong."""
         yield
 
+    def drawn(self):
+        """Takes note that a batch is drawn: training goes on."""
+
     def wait(self):
         """Waits until all processes are here."""
 
@@ -81,8 +84,15 @@ def too_few(asked, there, kind, fix):
 
 def not_together(named, timeout, error):
     coordinator, num_processes, process_id = named
+    reason = str(error).splitlines()[0]
+    if coordinator == "auto" and isinstance(error, ValueError):
+        return ValueError(
+            "coordinator='auto' is for clusters that know their processes, such as a TPU pod: "
+            "elsewhere name `coordinator`, `num_processes` and `process_id`. "
+            f"Received: coordinator='auto', of which the backend says {reason}"
+        )
     return TimeoutError(
         f"The processes did not come together within {timeout} s: begin all of them, with one "
         f"address, host:port, that all can reach. Received: coordinator={coordinator!r}, "
-        f"num_processes={num_processes}, process_id={process_id}: {str(error).splitlines()[0]}"
+        f"num_processes={num_processes}, process_id={process_id}: {reason}"
     )
