@@ -475,6 +475,9 @@ class FitsBatches:
                 source.class_weight, options["class_weight"] = weights, None
             if keras.backend.backend() == "tensorflow":
                 x = source.tf_dataset()
+                if source.distribution is None and self.train_function is None:
+                    # Else TensorFlow traces the first step twice, for variables that it makes.
+                    self._symbolic_build(data_batch=source[0])
         try:
             with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.

@@ -11,11 +11,11 @@ from keras_plm.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """What only fits the harness's parts together runs under torch: others compile for minutes."""
+    """What does not differ by backend runs under torch: the others compile for minutes."""
     if keras.backend.backend() == "torch":
         return
     skip = pytest.mark.skip(
-        reason="the harness's plumbing: runs under torch, which compiles nothing"
+        reason="plumbing, alike under every backend: runs under torch, which compiles nothing"
     )
     for item in items:
         if item.get_closest_marker("plumbing"):

@@ -60,6 +60,7 @@ def result_files(tmp_path):
     return sorted((tmp_path / "results").glob("**/*.json"))
 
 
+@pytest.mark.plumbing
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from benchmarks.microworld import World
     from benchmarks.pretrain import Meter
@@ -111,9 +112,17 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     "flags, name",
     [
         (["--method", "fine_tune", "--precision", "bfloat16"], "fine_tune-bfloat16"),
-        (["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
+        pytest.param(
+            ["--method", "scratch", "--precision", "bfloat16"],
+            "scratch-bfloat16",
+            marks=pytest.mark.plumbing,
+        ),
         (["--method", "features"], "features-linear-last"),
-        (["--method", "untrained", "--layers", "elmo_mix"], "untrained-linear-elmo_mix"),
+        pytest.param(
+            ["--method", "untrained", "--layers", "elmo_mix"],
+            "untrained-linear-elmo_mix",
+            marks=pytest.mark.plumbing,
+        ),
     ],
 )
 def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys, monkeypatch):
@@ -146,6 +155,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
 
+@pytest.mark.plumbing
 def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += FAST
@@ -161,6 +171,7 @@ def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_pat
     assert [f.read_text() for f in kept] == old
 
 
+@pytest.mark.plumbing
 def test_other_weights_are_run_again(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
     flags += FAST
@@ -338,6 +349,7 @@ def test_columns_a_conll_file_has_not_are_refused(tmp_path):
         task_from_file(tmp_path / "mine.conll", None, None, group="2")
 
 
+@pytest.mark.plumbing
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]

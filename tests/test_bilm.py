@@ -283,7 +283,9 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     assert mine["loss"] == pytest.approx(3 * np.log(mine["perplexity"]), rel=1e-4)
 
 
-@pytest.mark.parametrize("samples, bound", [(0, 1.1), (12, 1.3)])
+@pytest.mark.parametrize(
+    "samples, bound", [pytest.param(0, 1.1, marks=pytest.mark.plumbing), (12, 1.3)]
+)
 def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     """Near 1; with samples the bound is wider, for their noise in so few steps."""
     path = tmp_path / "text.txt"

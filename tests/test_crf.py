@@ -196,7 +196,9 @@ def sentences(count, seed=0):
     return made
 
 
-@pytest.mark.parametrize("method", [FineTune, FeatureBased])
+@pytest.mark.parametrize(
+    "method", [FineTune, pytest.param(FeatureBased, marks=pytest.mark.plumbing)]
+)
 def test_a_tagger_with_a_crf(method, tmp_path):
     train = sentences(64)
     encoder = BERT(len(PIECES), 1, 2, 16, 32, max_sequence_length=12, dropout=0.0)

@@ -334,7 +334,9 @@ class TestTexts:
         with pytest.raises(ValueError, match="attends to nothing"):
             alignment(model, tokenizer, "ein", "der")
 
-    @pytest.mark.parametrize("attention", [None, "additive"])
+    @pytest.mark.parametrize(
+        "attention", [pytest.param(None, marks=pytest.mark.plumbing), "additive"]
+    )
     def test_a_fitted_model_saves_and_decodes_the_same(self, tokenizer, tmp_path, attention):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=attention)
         model.compile(AdamW(1e-2), label_smoothing=0.1)

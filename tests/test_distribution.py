@@ -48,8 +48,6 @@ def test_several_devices_go_on_where_they_stopped(tmp_path):
     first = devices_check.run(case, count, 7, kept=tmp_path / "parts")
     second = devices_check.run(case, count, 12, kept=tmp_path / "parts")
     assert first["losses"] + second["losses"] == whole["losses"]
-    with pytest.raises(RuntimeError, match="another number of devices"):
-        devices_check.run(case, 1, 14, kept=tmp_path / "parts")
 
 
 class Parted:

@@ -70,7 +70,7 @@ def test_what_stands_behind_is_not_seen():
     assert np.abs(other[3:] - first[3:]).max() > 1e-3
 
 
-@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize("pre_norm", [False, pytest.param(True, marks=pytest.mark.plumbing)])
 def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
     model = gpt(pre_norm=pre_norm)
     written, scores = decoding.greedy(model, packed(), 0, -1, max_length=7)

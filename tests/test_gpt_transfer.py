@@ -134,7 +134,7 @@ class TestTheAuxiliaryObjective:
             )
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5])
+@pytest.mark.parametrize("weight", [pytest.param(0.0, marks=pytest.mark.plumbing), 0.5])
 def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     model, dev = gpt(), texts(16, seed=1)
     before = model.get_weights()
@@ -147,6 +147,7 @@ def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == fitted.predict(dev)
 
 
+@pytest.mark.plumbing
 def test_fine_tunes_in_bfloat16():
     """As the suites do: the weights stay float32, both losses are finite."""
     model = gpt(dtype="mixed_bfloat16")
@@ -193,6 +194,7 @@ class TestSimilarity:
         wanted = total @ kernel + bias
         assert_close(logits[:, 0] - logits[:, 1], wanted[:, 0] - wanted[:, 1], atol=1e-4)
 
+    @pytest.mark.plumbing
     def test_bert_reads_one_order(self):
         bert = BERT(len(PIECES), **SIZE)
         fitted = FineTune(**FAST).fit(bert, Classifier, PIECES, pairs(16), symmetric=True)

@@ -33,6 +33,7 @@ def pretraining(prepared, out, *more):
             "--tokens", "256", "--tokens-per-batch", "64", "--max-length", "16", *more]  # fmt: skip
 
 
+@pytest.mark.plumbing
 @pytest.mark.parametrize("model", ["bert", "gpt"])
 def test_prepared_text_trains_as_the_corpus_does(model, text, tmp_path, capsys):
     sentences = ["--sentences", "lines"] if model == "bert" else []

@@ -29,6 +29,7 @@ def flags(tmp_path, monkeypatch):
     return {"text": text, "other": other, "onward": onward, "common": [*onward, "--size", "tiny"]}
 
 
+@pytest.mark.plumbing
 def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     out = tmp_path / "elmo"
     command = ["pretrain", "--corpus", str(flags["text"]), "--valid", str(flags["other"])]
@@ -51,6 +52,7 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     assert "tokens=400.0 instead of 200.0" in capsys.readouterr().err
 
 
+@pytest.mark.plumbing
 def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
     """Weights, states that are carried and the place in the text are those of a run in one go."""
 
@@ -204,6 +206,7 @@ def weights_and_note(folder):
     return weights, json.loads((folder / "pretraining.json").read_text())
 
 
+@pytest.mark.plumbing
 def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path, monkeypatch):
     assert main(of_bert("whole", "--snapshots", "1")) == 0
     parts = of_bert("parts", "--accumulate", "3", "--remat", "--snapshots", "1")
@@ -229,6 +232,7 @@ def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path
     assert kept == ["step_000005"]
 
 
+@pytest.mark.plumbing
 def test_float16(of_bert, tmp_path, capsys):
     assert main(of_bert("half", "--precision", "float16")) == 0
     _, note = weights_and_note(tmp_path / "half")
@@ -239,6 +243,7 @@ def test_float16(of_bert, tmp_path, capsys):
     assert "must be 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
 
 
+@pytest.mark.plumbing
 def test_several_devices_make_one_encoder(of_bert, tmp_path):
     """As `python` or `torchrun` begin them, each in processes of its own."""
     assert main(of_bert("one")) == 0

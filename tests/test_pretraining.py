@@ -256,6 +256,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
         masked_lm_batches(stream, TOKENIZER, left_to_right=True)
 
 
+@pytest.mark.plumbing
 def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)
     model = CausalLM(bert)

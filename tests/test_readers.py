@@ -14,6 +14,7 @@ from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy
 from tests.test_heads import TOKENIZER, encoder, sentences, texts
 
+ALONE = pytest.param(0, marks=pytest.mark.plumbing)
 FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}
 
 
@@ -116,6 +117,7 @@ def test_features_are_read_by_a_bcn(tmp_path):
     assert_close(again.predict(texts(5), probabilities=True), found)
 
 
+@pytest.mark.plumbing
 def test_an_encoder_is_fine_tuned_under_a_bcn():
     fitted = FineTune(**{**FAST, "epochs": 1}, reader="bcn", units=4).fit(
         encoder(num_layers=1), Classifier, TOKENIZER, texts(16)
@@ -142,7 +144,7 @@ def put_behind(rows, behind):
     return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
 
 
-@pytest.mark.parametrize("width", [0, 3], ids=["alone", "features behind"])
+@pytest.mark.parametrize("width", [ALONE, 3], ids=["alone", "features behind"])
 def test_esim_is_that_of_chen_et_al(width, tmp_path):
     first, first_mask = padded((2, 5, 4), (3, 5))
     second, second_mask = padded((2, 7, 4), (7, 2), seed=1)
@@ -187,7 +189,7 @@ def trilinear(kernel, x, y):
     return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
 
 
-@pytest.mark.parametrize("width", [0, 5], ids=["alone", "features behind"])
+@pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features behind"])
 def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     passage, passage_mask = padded((2, 6, 4), (4, 6))
     question, question_mask = padded((2, 3, 4), (3, 2), seed=1)

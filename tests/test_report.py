@@ -159,6 +159,7 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
 
 
+@pytest.mark.plumbing
 def test_committed_results_and_readme_agree():
     """`python -m benchmarks report --readme` has nothing to change."""
     root = Path(__file__).parent.parent

@@ -232,7 +232,7 @@ class Letters:
         return Encoded(lengths, flat, 0 * flat, 0 * lengths)
 
 
-@pytest.mark.parametrize("kind", ["copy", "reverse"])
+@pytest.mark.parametrize("kind", [pytest.param("copy", marks=pytest.mark.plumbing), "reverse"])
 def test_a_small_transformer_learns_to_copy_and_reverse(kind):
     rng = np.random.default_rng(0)
     rows = [rng.integers(4, V, rng.integers(3, 7)).tolist() for _ in range(2040)]

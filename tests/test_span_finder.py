@@ -61,7 +61,10 @@ def scores(model, examples, version=1):
 
 @pytest.mark.parametrize(
     "options",
-    [{"layers": LayerChoice(0, -1, "mix")}, {"max_length": 11, "stride": 3}],
+    [
+        pytest.param({"layers": LayerChoice(0, -1, "mix")}, marks=pytest.mark.plumbing),
+        {"max_length": 11, "stride": 3},
+    ],
     ids=str,
 )
 def test_it_learns_predicts_and_reloads(options, tmp_path):
@@ -110,6 +113,7 @@ def test_questions_without_answer(tmp_path):
     assert again.predict(train) == model.predict(train)
 
 
+@pytest.mark.plumbing
 @pytest.mark.parametrize("kind", [FineTune, FeatureBased])
 def test_a_method_chooses_the_threshold(kind):
     method = kind(**FAST)
@@ -224,6 +228,7 @@ def test_fine_tuning(tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == model.predict(dev)
 
 
+@pytest.mark.plumbing
 def test_fine_tuning_in_bfloat16():
     method = FineTune(**{**FAST, "epochs": 2})
     model = method.fit(encoder(dtype="mixed_bfloat16"), SpanFinder, PIECES, made_up(32))
@@ -234,7 +239,8 @@ def test_fine_tuning_in_bfloat16():
     )
 
 
-@pytest.mark.parametrize("reader", ["linear", pytest.param("bilstm", marks=pytest.mark.plumbing)])
+@pytest.mark.plumbing
+@pytest.mark.parametrize("reader", ["linear", "bilstm"])
 def test_features(reader, tmp_path):
     train, dev = made_up(length=29), made_up(24, seed=1, length=29)  # each in two windows
     method = FeatureBased(**FAST, reader=reader, layers="elmo_mix")
@@ -264,6 +270,7 @@ def test_layers_are_compared(tmp_path):
     assert all(0 <= row["mean"] <= 1 for row in table)
 
 
+@pytest.mark.plumbing
 def test_gpt_reads_the_question_first(tmp_path):
     train = made_up(48, unanswered=True)
     method = FineTune(**{**FAST, "epochs": 4}, language_model_weight=0.5)

@@ -84,6 +84,7 @@ def test_translation_trains_in_both_precisions(small, tmp_path):
         assert (f"| translate tiny{way}: tokens | {peer} |" in table) == (peer in rows)
 
 
+@pytest.mark.plumbing
 def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     flags = [*small, "--work", "translate"]
     alone, _ = timed(tmp_path, [*flags, "--no-half"])
@@ -295,6 +296,7 @@ def test_the_loop_over_steps_computes_the_same(clip):
     assert_close(layers[1](x), outputs[0])
 
 
+@pytest.mark.plumbing
 def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}

@@ -119,6 +119,7 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
 
 
+@pytest.mark.plumbing
 def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
     settings = Translation("none", **TINY)
     whole = bench(captions, tmp_path).run(settings, seed=0)
