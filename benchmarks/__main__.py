@@ -261,7 +261,7 @@ def run_suites_cells(flags, suite, runs, results, taken):
     from benchmarks.cells import Place, run_cells, work
     from benchmarks.on_ray import run_on_ray
     from benchmarks.plan import measured, plan
-    from benchmarks.progress import cells_view, console
+    from benchmarks.progress import cells_view, console, silence_ahead
 
     place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
     place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
@@ -271,6 +271,7 @@ def run_suites_cells(flags, suite, runs, results, taken):
         cells = [cell for cell in cells if cell.task == task]
     total = len(work(cells, flags.seeds))
     if flags.dry_run:
+        silence_ahead("Reading each task and encoder, to see what is done")
         table, words = plan(cells, place, flags.seeds, measured(HERE / "results", flags.results))
         console.print(table, words, sep="\n")
         return {}, total
@@ -290,8 +291,9 @@ def run_all(flags, runs):
 
     bench = open_bench(flags)
     counts = {split: len(part) for split, part in bench.examples.items()}
-    limit = min((run.train_limit or counts["train"] for run in runs), default=0)
-    counts["train"] = min(counts["train"], limit)
+    for split in ("train", "dev"):
+        limits = [getattr(run, f"{split}_limit") or counts[split] for run in runs]
+        counts[split] = min([counts[split], *limits])
     console.print(
         f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
         f"on, {counts['test']:,} reported"
@@ -319,6 +321,7 @@ def add_layers(commands):
     add_bench_flags(parser)
     add_flags(parser, Run, [
         "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
+        "dev_limit",
     ])  # fmt: skip
     parser.add_argument("--method", default="features", choices=("features", "untrained"))
     parser.add_argument(
@@ -354,7 +357,7 @@ def run_layers(flags):
     runs = [from_flags(Run, flags, layers=name) for name in names]
     tuning = []
     if not flags.no_fine_tune and flags.method == "features":
-        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit")
+        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
     bench, results = run_all(flags, runs + tuning)
     if flags.method == "features":

@@ -133,6 +133,7 @@ class Worker:
         """
         if making not in self._made:
             with self.place.lock(making.name):
+                self.progress(f"first, where it is not there: {making.name}")
                 making.make(self.progress)
             self._made.add(making)
 

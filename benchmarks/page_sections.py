@@ -139,10 +139,11 @@ def reason(root, files, error):
 
 
 def claims_of(root):
-    """The verdicts of `benchmarks.claims`; `None` without it, a string where they fail."""
+    """The verdicts of `benchmarks.claims`; a string where they fail, `None` where none was run."""
     if importlib.util.find_spec("benchmarks.claims") is None:
         return None
     try:
-        return importlib.import_module("benchmarks.claims").verdicts(root)
+        found = importlib.import_module("benchmarks.claims").verdicts(root)
+        return found if any(row["verdict"] != "not run" for row in found) else None
     except (ValueError, OSError) as error:
         return str(error)

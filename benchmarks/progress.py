@@ -15,6 +15,11 @@ from rich.progress import (
 console = Console(highlight=False, soft_wrap=True)
 
 
+def silence_ahead(what):
+    """Says on the error stream what takes long and shows nothing till its end."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"{what} ...")
+
+
 @contextlib.contextmanager
 def progress_bar(description, total, unit=None):
     """Yields `advance(line, done=None)`, which shows a line and moves the bar.

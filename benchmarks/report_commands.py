@@ -37,9 +37,11 @@ def add_report(commands):
 def run_page(flags):
     """Writes the page, and says what it left out."""
     from benchmarks.page import write
+    from benchmarks.progress import silence_ahead
 
     if flags.readme:
         raise ValueError("README has no page: leave out --readme. Received: --readme")
+    silence_ahead("Reading all results, comparing them and drawing, for minutes")
     attention = None if flags.attention is None else (flags.attention, flags.text)
     page, written = write(
         flags.results, flags.suite, flags.scale, flags.html, flags.markdown, flags.tables,
@@ -55,6 +57,7 @@ def run_page(flags):
 
 def run_report(flags):
     from benchmarks import encoders
+    from benchmarks.progress import silence_ahead
     from benchmarks.report import (
         into_readme,
         layer_figure,
@@ -92,6 +95,7 @@ def run_report(flags):
         )
     if whole:
         return run_page(flags)
+    silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
     if flags.suite in SUITES:
         tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
     else:
@@ -143,6 +147,7 @@ def run_claims(flags):
     from benchmarks import verdicts
     from benchmarks.claims import verdicts as verdicts_of
     from benchmarks.evidence import names_of_suites
+    from benchmarks.progress import silence_ahead
     from benchmarks.records import write_text
     from benchmarks.report import into_readme
 
@@ -158,6 +163,7 @@ def run_claims(flags):
         )
     if flags.seed < 0:
         raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
+    silence_ahead(f"Resampling {flags.resamples:,} times what each claim rests on, for minutes")
     found = verdicts_of(flags.results, flags.resamples, flags.seed)
     if flags.suite is not None:
         found = verdicts.of_suite(found, flags.suite)

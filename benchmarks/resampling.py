@@ -208,7 +208,8 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
             "Methods are compared on the same examples: give (seeds, examples, sums) of each. "
             f"Received: {' and '.join(map(str, shapes))}"
         )
-    scores = [resampled(kind, of_term, resamples, seed) for of_term in parts]
+    ends = np.cumsum([len(of_term) for of_term in parts])[:-1]
+    scores = np.split(resampled(kind, np.concatenate(parts), resamples, seed), ends, axis=1)
     signs = [sign for sign, _ in terms]
     return contrast_of(list(zip(signs, scores, strict=True)), seed, few_seeds)
 
