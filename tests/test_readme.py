@@ -4,7 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import keras
 import pytest
 
 import benchmarks.__main__ as cli
@@ -20,7 +19,7 @@ def blocks(language=""):
     return [text for of_block, text in found if of_block == language]
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiles for minutes what others run")
+@pytest.mark.plumbing
 def test_python_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")  # its weights; what is written stays
     monkeypatch.chdir(tmp_path)
