@@ -14,7 +14,7 @@ from benchmarks import devices_check
 from benchmarks.__main__ import main
 from benchmarks.devices_check import CASES, COUNTS, Case
 from keras_plm.batching import Batches, FitsBatches
-from keras_plm.distribution import LAYOUTS, distribute
+from keras_plm.distribution import LAYOUTS, Distribution, distribute
 from keras_plm.optimization import AdamW
 from tests.checks import assert_close
 
@@ -50,13 +50,14 @@ def test_several_devices_go_on_where_they_stopped(tmp_path):
     assert first["losses"] + second["losses"] == whole["losses"]
 
 
-class Parted:
-    """As a `Distribution` of two processes with three devices each."""
+class Parted(Distribution):
+    """Of two processes with three devices each."""
 
-    num_replicas, num_processes = 6, 2
+    num_processes = 2
 
     def __init__(self, process_id):
-        self.process_id, self.part = process_id, (process_id, 2)
+        super().__init__(6)
+        self.process_id = process_id
 
 
 def batches(**options):
