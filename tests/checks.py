@@ -7,7 +7,13 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
+
+
+def under_torch(*values):
+    """A case of `parametrize` beside another that runs under every backend."""
+    return pytest.param(*values, marks=pytest.mark.plumbing)
 
 
 def to_numpy(x):

@@ -28,7 +28,7 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
-from tests.checks import on_two_devices
+from tests.checks import on_two_devices, under_torch
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
@@ -112,17 +112,9 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     "flags, name",
     [
         (["--method", "fine_tune", "--precision", "bfloat16"], "fine_tune-bfloat16"),
-        pytest.param(
-            ["--method", "scratch", "--precision", "bfloat16"],
-            "scratch-bfloat16",
-            marks=pytest.mark.plumbing,
-        ),
+        under_torch(["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
         (["--method", "features"], "features-linear-last"),
-        pytest.param(
-            ["--method", "untrained", "--layers", "elmo_mix"],
-            "untrained-linear-elmo_mix",
-            marks=pytest.mark.plumbing,
-        ),
+        under_torch(["--method", "untrained", "--layers", "elmo_mix"], "untrained-linear-elmo_mix"),
     ],
 )
 def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys, monkeypatch):

@@ -12,7 +12,7 @@ from keras_plm.pretraining import BiLM, bilm_batches
 from keras_plm.pretraining.bilm import pack_sentences
 from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import Characters, Words
-from tests.checks import assert_close, check_layer, to_numpy
+from tests.checks import assert_close, check_layer, to_numpy, under_torch
 
 TINY = {"units": 7, "projection_dim": 5, "filters": [[1, 3], [2, 2]], "character_dim": 2}
 SENTENCES = ["a b c", "d", "b a", "e a b c d", "c c", "a"]
@@ -283,9 +283,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     assert mine["loss"] == pytest.approx(3 * np.log(mine["perplexity"]), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "samples, bound", [pytest.param(0, 1.1, marks=pytest.mark.plumbing), (12, 1.3)]
-)
+@pytest.mark.parametrize("samples, bound", [under_torch(0, 1.1), (12, 1.3)])
 def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     """Near 1; with samples the bound is wider, for their noise in so few steps."""
     path = tmp_path / "text.txt"

@@ -14,7 +14,7 @@ from keras_plm.models import BERT
 from keras_plm.task import Example
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FineTune
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 
 # AllenNLP v0.8.4, conditional_random_field_test.py.
 LOGITS = np.array(
@@ -196,9 +196,7 @@ def sentences(count, seed=0):
     return made
 
 
-@pytest.mark.parametrize(
-    "method", [FineTune, pytest.param(FeatureBased, marks=pytest.mark.plumbing)]
-)
+@pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
 def test_a_tagger_with_a_crf(method, tmp_path):
     train = sentences(64)
     encoder = BERT(len(PIECES), 1, 2, 16, 32, max_sequence_length=12, dropout=0.0)

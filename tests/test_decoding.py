@@ -19,7 +19,7 @@ from keras_plm.decoding import (
 from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.optimization import AdamW
 from keras_plm.tokenizers import BytePair, WordPiece
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 
 V, B, S = 7, 3, 5
 PAD, UNK, START, END = range(4)
@@ -334,9 +334,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="attends to nothing"):
             alignment(model, tokenizer, "ein", "der")
 
-    @pytest.mark.parametrize(
-        "attention", [pytest.param(None, marks=pytest.mark.plumbing), "additive"]
-    )
+    @pytest.mark.parametrize("attention", [under_torch(None), "additive"])
     def test_a_fitted_model_saves_and_decodes_the_same(self, tokenizer, tmp_path, attention):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=attention)
         model.compile(AdamW(1e-2), label_smoothing=0.1)

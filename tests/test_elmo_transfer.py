@@ -12,7 +12,7 @@ from keras_plm.models import ELMo, WordVectors
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, extract_features
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 
 TINY = {"units": 7, "projection_dim": 5, "filters": [[1, 3], [2, 2]], "character_dim": 2}
 TEXTS = [Example(f"{w} film", label) for w, label in (("good", "+"), ("bad", "-")) for _ in "abcd"]
@@ -71,7 +71,7 @@ def test_pairs_meet_by_bi_attention():
 
 @pytest.mark.parametrize(
     "placement",
-    [*(pytest.param(p, marks=pytest.mark.plumbing) for p in ("input", "output")), "both"],
+    [*(under_torch(p) for p in ("input", "output")), "both"],
 )
 def test_features_stand_beside_word_vectors(placement, tmp_path):
     words = ["Ann", "saw", "Bo", ".", "It"]

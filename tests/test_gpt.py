@@ -12,7 +12,7 @@ from keras_plm.checkpoints import load_gpt, save_gpt
 from keras_plm.models import BERT, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM
 from keras_plm.tokenizers import BytePair
-from tests.checks import assert_close, check_encoder, check_learns, to_numpy
+from tests.checks import assert_close, check_encoder, check_learns, to_numpy, under_torch
 
 TINY = {"num_layers": 3, "num_heads": 2, "hidden_dim": 10, "intermediate_dim": 40}
 PROMPTS = [[3, 4, 5, 6], [7], [8, 9, 2]]
@@ -70,7 +70,7 @@ def test_what_stands_behind_is_not_seen():
     assert np.abs(other[3:] - first[3:]).max() > 1e-3
 
 
-@pytest.mark.parametrize("pre_norm", [False, pytest.param(True, marks=pytest.mark.plumbing)])
+@pytest.mark.parametrize("pre_norm", [False, under_torch(True)])
 def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
     model = gpt(pre_norm=pre_norm)
     written, scores = decoding.greedy(model, packed(), 0, -1, max_length=7)

@@ -21,7 +21,7 @@ from keras_plm.transfer import (
     transferred,
     with_new_tokens,
 )
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 
 LETTERS = "abcdefgh"
 TOKENIZER = BytePair(["<unk>", *(f"{c}</w>" for c in LETTERS)], [], scheme="gpt")
@@ -134,7 +134,7 @@ class TestTheAuxiliaryObjective:
             )
 
 
-@pytest.mark.parametrize("weight", [pytest.param(0.0, marks=pytest.mark.plumbing), 0.5])
+@pytest.mark.parametrize("weight", [under_torch(0.0), 0.5])
 def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     model, dev = gpt(), texts(16, seed=1)
     before = model.get_weights()
@@ -253,7 +253,7 @@ class TestRegressor:
 
 
 class TestMultipleChoice:
-    @pytest.mark.parametrize("kind", ["gpt", "bert"])
+    @pytest.mark.parametrize("kind", ["gpt", under_torch("bert")])
     def test_learns_predicts_and_reloads(self, kind, tmp_path):
         model, tokenizer = (gpt(), TOKENIZER) if kind == "gpt" else (
             BERT(len(PIECES), **SIZE), PIECES
@@ -388,7 +388,7 @@ class TestSchedules:
         with pytest.raises(ValueError, match="between 0 and `total_steps`"):
             WarmupCosineDecay(1.0, 10, 11)
 
-    @pytest.mark.parametrize("name", ["gpt_linear", "cosine"])
+    @pytest.mark.parametrize("name", ["gpt_linear", under_torch("cosine")])
     def test_a_method_takes_them(self, name):
         fitted = FineTune(**FAST, schedule=name, bias_correction=True, warmup=0.5).fit(
             gpt(), Classifier, TOKENIZER, texts(16)

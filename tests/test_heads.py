@@ -16,7 +16,7 @@ from keras_plm.optimization import AdamW
 from keras_plm.readers import BiAttention, BiLSTM
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters, WordPiece, Words
-from tests.checks import assert_close, check_layer, to_numpy
+from tests.checks import assert_close, check_layer, to_numpy, under_torch
 
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##x"])
@@ -65,10 +65,10 @@ def with_reader(options):
     "options",
     [
         {},
-        {"pool": "mean"},
-        {"layers": LayerChoice(-2, -1, "concat"), "pool": "max"},
+        under_torch({"pool": "mean"}),
+        under_torch({"layers": LayerChoice(-2, -1, "concat"), "pool": "max"}),
         {"layers": LayerChoice(0, -1, "mix")},
-        {"layers": LayerChoice(1, -1, "mean"), "units": 5},
+        under_torch({"layers": LayerChoice(1, -1, "mean"), "units": 5}),
         {"frozen": True},
     ],
     ids=str,
@@ -94,7 +94,9 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"units": 5}, {"frozen": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [under_torch({}), {"units": 5}, under_torch({"frozen": True})], ids=str
+)
 def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **with_reader(options))
     model.compile(AdamW(3e-3))

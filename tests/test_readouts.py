@@ -13,7 +13,7 @@ from keras_plm.readouts import Placement, Readout
 from keras_plm.task import Example
 from keras_plm.tokenizers import Words
 from keras_plm.transfer import FeatureBased, FeatureStore, compare_layers, layer_choice
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 from tests.test_heads import LABELS, TAGS, TOKENIZER, encoder, sentences, texts
 
 MIX = LayerChoice(0, -1, "mix")
@@ -44,7 +44,7 @@ def one_layer_knows(folder, count=256):
     return stored(folder, features, np.ones(count, int)), examples
 
 
-@pytest.mark.parametrize("penalty", [1.0, 0.001, 0.0])
+@pytest.mark.parametrize("penalty", [under_torch(1.0), 0.001, under_torch(0.0)])
 def test_the_penalty_decides_how_far_a_mix_leaves_the_plain_mean(penalty, tmp_path):
     """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, 0.001 lets weights differ."""
     store, examples = one_layer_knows(tmp_path / "store")
@@ -224,7 +224,7 @@ class TestWordsBesideAnEncoder:
 @pytest.mark.parametrize(
     "head, examples, place",
     [
-        pytest.param(Classifier, texts, "output", marks=pytest.mark.plumbing),
+        under_torch(Classifier, texts, "output"),
         (Tagger, sentences, "both"),
     ],
 )

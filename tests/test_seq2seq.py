@@ -15,7 +15,14 @@ from keras_plm.models import (
     TransformerEncoder,
 )
 from keras_plm.optimization import AdamW, WarmupLinearDecay
-from tests.checks import assert_close, check_encoder, check_learns, check_reloads, to_numpy
+from tests.checks import (
+    assert_close,
+    check_encoder,
+    check_learns,
+    check_reloads,
+    to_numpy,
+    under_torch,
+)
 
 V, B, S, T = 13, 3, 7, 5
 PAD, UNK, START, END = range(4)
@@ -36,6 +43,8 @@ MODELS = {
         pre_norm=True, share_embeddings=False, positions="learned", max_sequence_length=11
     ),
 }
+USUAL = ("none", "dot", "transformer")
+KINDS = [kind if kind in USUAL else under_torch(kind) for kind in MODELS]
 
 
 def some_inputs(seed=0):
@@ -100,6 +109,7 @@ def test_step_by_step_equals_teacher_forcing(model):
         assert_close(logits, whole[:, t])
 
 
+@pytest.mark.parametrize("model", KINDS, indirect=True)
 def test_models_save_reload_and_learn(model, tmp_path):
     inputs = some_inputs()
     check_reloads(model, inputs, tmp_path)
@@ -232,7 +242,7 @@ class Letters:
         return Encoded(lengths, flat, 0 * flat, 0 * lengths)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("copy", marks=pytest.mark.plumbing), "reverse"])
+@pytest.mark.parametrize("kind", [under_torch("copy"), "reverse"])
 def test_a_small_transformer_learns_to_copy_and_reverse(kind):
     rng = np.random.default_rng(0)
     rows = [rng.integers(4, V, rng.integers(3, 7)).tolist() for _ in range(2040)]

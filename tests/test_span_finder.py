@@ -15,7 +15,7 @@ from keras_plm.squad import evaluate_squad, write_predictions
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
-from tests.checks import assert_close, check_elsewhere, to_numpy
+from tests.checks import assert_close, check_elsewhere, to_numpy, under_torch
 from tests.test_gpt_transfer import gpt
 from tests.test_squad import question, written
 from tests.test_windows import LETTERS, PAIRS, PIECES, asked
@@ -62,7 +62,7 @@ def scores(model, examples, version=1):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"layers": LayerChoice(0, -1, "mix")}, marks=pytest.mark.plumbing),
+        under_torch({"layers": LayerChoice(0, -1, "mix")}),
         {"max_length": 11, "stride": 3},
     ],
     ids=str,

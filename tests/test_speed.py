@@ -53,6 +53,7 @@ def timed(tmp_path, flags):
     return json.loads(out.read_text())["results"], speed_markdown(out)
 
 
+@pytest.mark.plumbing
 def test_attention_runs_beside_its_peers(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "attention"])
     assert list(results) == ["attention infer 2x3x5x4", "attention train 2x3x5x4"]
@@ -67,6 +68,7 @@ def test_attention_runs_beside_its_peers(small, tmp_path):
     assert again == results  # nothing is timed twice
 
 
+@pytest.mark.plumbing
 def test_decoding_runs_with_cache_and_without(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "decode"])
     assert list(results) == ["decode greedy tiny", "decode beam-4 tiny"]
@@ -76,6 +78,7 @@ def test_decoding_runs_with_cache_and_without(small, tmp_path):
         assert f"| {name}: sentences | {speed_translator.ANEW} |" in table
 
 
+@pytest.mark.plumbing
 def test_translation_trains_in_both_precisions(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "translate"])
     rows = results["translate tiny"]["contestants"]

@@ -253,6 +253,7 @@ class TestTasks:
         labels = [pair.label for pair in qnli_pairs(some * 100)]
         assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
 
+    @pytest.mark.plumbing
     def test_qnli_is_made_of_squad(self, data, tmp_path):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         dev = SQUAD["qnli_squad"].read(folder, "dev")

@@ -27,7 +27,7 @@ from keras_plm.transfer import (
     extract_features,
     layer_choice,
 )
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, under_torch
 from tests.test_heads import (
     TOKENIZER,
     WORDS,
@@ -162,7 +162,7 @@ def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", [FineTune, FeatureBased])
+@pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
 def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
     pairs, single = text_pairs(16), texts(16)
     of_pairs, of_texts = (
@@ -178,7 +178,7 @@ def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
         of_texts.predict(pairs)
 
 
-@pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
+@pytest.mark.parametrize("head, examples", [under_torch(Classifier, texts), (Tagger, sentences)])
 def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     model = encoder()
     before = [to_numpy(w).copy() for w in model.weights]
@@ -342,7 +342,7 @@ def test_the_best_epoch_is_kept():
 
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
 @pytest.mark.parametrize(
-    "layers, reader", [("concat_last_four", "bilstm"), ("weighted_sum_all", "linear")]
+    "layers, reader", [("concat_last_four", "bilstm"), under_torch("weighted_sum_all", "linear")]
 )
 def test_a_reader_under_its_encoder_predicts_as_on_the_store(
     head, examples, reader, layers, tmp_path
