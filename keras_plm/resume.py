@@ -49,6 +49,8 @@ class TrainingState(StepCounter):
     one its epochs, its `History` and validation fall elsewhere. Metrics are nevertheless those
     of whole passes through the batches; `history` has them. With `steps_per_execution` above 1 that
     holds where it divides the steps that are left of a pass.
+    Under torch a run with this callback drops other units than one without, from the second
+    epoch on.
 
     Args:
         folder: Where the files are kept.

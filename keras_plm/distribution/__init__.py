@@ -69,9 +69,20 @@ def distribute(
     if how not in ("auto", "data", "model"):
         raise ValueError(f"`how` is 'auto', 'data' or 'model'. Received: {how!r}")
     if how != "model" and mesh is not None:
-        raise ValueError(f"A `mesh` is of how='model'. Received: how={how!r}, mesh={mesh}")
-    if devices is not None and devices < 1:
-        raise ValueError(f"`devices` must be 1 or more. Received: {devices}")
+        raise ValueError(
+            "A `mesh` is of how='model': say so, or leave it out. "
+            f"Received: how={how!r}, mesh={mesh}"
+        )
+    if mesh is not None and (
+        not isinstance(mesh, (tuple, list)) or not all(isinstance(n, int) for n in mesh)
+    ):
+        raise ValueError(f"`mesh` is a pair of whole numbers, (data, model). Received: {mesh!r}")
+    if devices is not None and (not isinstance(devices, int) or devices < 1):
+        raise ValueError(
+            f"`devices` is 1 or more, or `None` for all there are. Received: {devices!r}"
+        )
+    if not timeout > 0:
+        raise ValueError(f"`timeout` is more than 0 seconds. Received: {timeout}")
     named = (coordinator, num_processes, process_id)
     if coordinator != "auto" and any(x is None for x in named) != all(x is None for x in named):
         raise ValueError(
@@ -100,6 +111,8 @@ def distribute(
         )
     if backend == "jax":
         made = OnJAX(how, mesh, layout, devices, named, timeout)
+        if made.num_devices == 1:  # a mesh of one would be compiled for again
+            made = Distribution()
     elif backend == "tensorflow":
         made = OnTensorFlow(devices, coordinator)
     else:

@@ -14,7 +14,13 @@ import time
 import keras
 import numpy as np
 
-from keras_plm.distribution.one_device import Distribution, not_together, too_few
+from keras_plm.distribution.one_device import (
+    Distribution,
+    check_same,
+    digest,
+    not_together,
+    too_few,
+)
 from keras_plm.distribution.whole_batch import inner
 
 BATCH, MODEL = "batch", "model"  # names of the axes of a mesh
@@ -40,7 +46,7 @@ class OnJAX(Distribution):
             _meet(named, timeout)
         self.num_processes, self.process_id = jax.process_count(), jax.process_index()
         if self.num_processes > 1:
-            _draw_alike()
+            _draw_alike(self.process_id)
         found = jax.devices()
         if devices is not None:
             if self.num_processes > 1:
@@ -55,11 +61,13 @@ class OnJAX(Distribution):
         names = [f"{device.platform}:{device.id}" for device in found]
         self.layout = None
         if how == "model":
-            mesh = tuple(mesh or (1, len(found)))
+            mesh = (1, len(found)) if mesh is None else tuple(mesh)
             if len(mesh) != 2 or min(mesh) < 1 or np.prod(mesh) != len(found):
+                count = len(found)
+                able = [(n, count // n) for n in range(1, count + 1) if count % n == 0]
                 raise ValueError(
-                    "`mesh` is (data, model), whose product is the number of devices: give another,"
-                    f" or as many `devices`. Received: mesh={mesh} for {len(found)} devices"
+                    "`mesh` is (data, model), whose product is the number of devices: give one of "
+                    f"{', '.join(map(str, able))}. Received: mesh={mesh} for {count} devices"
                 )
             self.layout = LAYOUTS.get(layout) if isinstance(layout, str) else layout
             if self.layout is None:
@@ -125,6 +133,11 @@ class OnJAX(Distribution):
                     f"{self.num_devices}"
                 )
         with self.keras.scope(), self._alike(), self._watched():
+            if self.num_processes > 1:
+                from jax.experimental import multihost_utils
+
+                all_of_them = multihost_utils.process_allgather(digest(batches))
+                check_same(all_of_them.reshape(self.num_processes, -1))
             yield
 
     @contextlib.contextmanager
@@ -160,10 +173,11 @@ class OnJAX(Distribution):
             while not ended.wait(min(self.timeout, 10) / 10):
                 if time.monotonic() - self._came > self.timeout:
                     print(
-                        f"The other processes were waited for {self.timeout} s, behind which this "
-                        "one ends: see below where it stood, and the same of the others; where a "
-                        "step, or what runs between two, takes longer, give `distribute` a longer "
-                        f"`timeout`. Received: process {self.process_id} of {self.num_processes}",
+                        f"No step came to an end for {self.timeout} s, behind which this process "
+                        "ends: see below where it stood, and what the others say. Where a step, "
+                        "with its compiling, or what runs between two takes longer, give "
+                        "`distribute` a longer `timeout`; else another process does not come. "
+                        f"Received: process {self.process_id} of {self.num_processes}",
                         file=sys.stderr,
                     )
                     faulthandler.dump_traceback()
@@ -220,15 +234,17 @@ def _meet(named, timeout):
             }
         jax.distributed.initialize(initialization_timeout=math.ceil(timeout), **options)
     except Exception as error:  # XLA's own, of several types
-        raise not_together(named, timeout, error) from error
+        raise not_together(named, timeout, error) from None
 
 
-def _draw_alike():
+def _draw_alike(process_id):
     """Gives all processes the random numbers, of which Keras draws weights, of the first."""
     from jax.experimental import multihost_utils
 
-    seed = np.uint32(random.getrandbits(32))
-    random.seed(int(multihost_utils.broadcast_one_to_all(seed)))
+    version, state, _ = random.getstate()
+    state = multihost_utils.broadcast_one_to_all(np.array(state, "uint32"))
+    if process_id:  # the first goes on as one device would
+        random.setstate((version, tuple(int(number) for number in state), None))
 
 
 def _gather(coordinator, num_processes, process_id, until):

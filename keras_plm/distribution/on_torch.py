@@ -2,10 +2,17 @@
 
 import contextlib
 import os
+import re
 
 import keras
 
-from keras_plm.distribution.one_device import Distribution, not_together, too_few
+from keras_plm.distribution.one_device import (
+    Distribution,
+    check_same,
+    digest,
+    not_together,
+    too_few,
+)
 from keras_plm.distribution.whole_batch import (
     check_optimizer,
     inner,
@@ -30,6 +37,7 @@ class OnTorch(Distribution):
             self.num_processes = distributed.get_world_size()
             self.process_id = distributed.get_rank()
         super().__init__(self.num_processes)
+        self.timeout = timeout
         if torch.cuda.is_available() and self.num_processes > 1:
             local = int(os.environ.get("LOCAL_RANK", self.process_id))
             if local >= torch.cuda.device_count():
@@ -85,19 +93,46 @@ class OnTorch(Distribution):
                     "compile with `distribution.optimizer(keras.optimizers.LossScaleOptimizer("
                     "...))`. Received: an optimizer that `compile` wrapped for mixed_float16"
                 )
-        self._same_weights(model)
-        if not getattr(self, "_seeded", False):
-            # Each process drops units of its own.
-            torch.manual_seed(torch.initial_seed() + self.process_id)
-            self._seeded = True
-        before = model.summed_over, model.parts_of_sum
-        model.summed_over = self._summed
-        # Gradients and losses are averaged over the processes.
-        model.parts_of_sum = 1 if batches.scale_weights else self.num_replicas
+        with self._in_words():
+            self._same_weights(model)
+            check_same(self._of_all(digest(batches)))
+            if not getattr(self, "_seeded", False):
+                # Each process drops units of its own.
+                torch.manual_seed(torch.initial_seed() + self.process_id)
+                self._seeded = True
+            before = model.summed_over, model.parts_of_sum
+            model.summed_over = self._summed
+            # Gradients and losses are averaged over the processes.
+            model.parts_of_sum = 1 if batches.scale_weights else self.num_replicas
+            try:
+                yield
+            finally:  # `fit` goes on behind a validation
+                model.summed_over, model.parts_of_sum = before
+
+    @contextlib.contextmanager
+    def _in_words(self):
+        """Says in a sentence why torch waits no longer."""
         try:
             yield
-        finally:  # `fit` goes on behind a validation
-            model.summed_over, model.parts_of_sum = before
+        except RuntimeError as error:
+            if not re.search("[Tt]imed? ?out|peer", str(error)):
+                raise
+            raise TimeoutError(
+                f"Another process ended, or did not come within {self.timeout} s: see what it "
+                "says; where a step, or what runs between two, takes longer, give `distribute` a "
+                f"longer `timeout`. Received: process {self.process_id} of {self.num_processes}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+
+    def _of_all(self, numbers):
+        """Numbers of each process."""
+        import torch
+        from torch import distributed
+
+        own = torch.as_tensor(numbers, device="cuda" if torch.cuda.is_available() else "cpu")
+        found = [torch.empty_like(own) for _ in range(self.num_processes)]
+        distributed.all_gather(found, own)
+        return [one.tolist() for one in found]
 
     @staticmethod
     def _same_weights(model):
@@ -166,7 +201,7 @@ def _meet(named, timeout):
             **options,
         )
     except (RuntimeError, ValueError) as error:
-        raise not_together(named, timeout, error) from error
+        raise not_together(named, timeout, error) from None
 
 
 def _agree_on_finite(optimizer, distribution):

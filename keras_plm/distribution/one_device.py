@@ -1,6 +1,9 @@
 """What every distribution offers, as one device does it, and the errors of several."""
 
 import contextlib
+import hashlib
+
+import numpy as np
 
 
 class Distribution:
@@ -73,6 +76,26 @@ class Distribution:
     def close(self):
         """Ends it: what is built afterwards is on one device again."""
         Distribution.of_processes = None
+
+
+def digest(batches):
+    """Numbers that tell the batches of an epoch, the parts of all processes, from others."""
+    epoch = batches.step // len(batches) if batches.training else 0
+    told = hashlib.sha256(repr((batches.seed, batches.step, batches.parts)).encode())
+    for length, rows in batches.plan(epoch):
+        told.update(int(length).to_bytes(8, "big") + np.ascontiguousarray(rows, "int64").tobytes())
+    return np.frombuffer(told.digest()[:8], "int32").copy()
+
+
+def check_same(digests):
+    """Raises unless all processes draw parts of the same batches: a `digest` of each."""
+    others = [i for i, one in enumerate(digests) if list(one) != list(digests[0])]
+    if others:
+        raise ValueError(
+            "All processes draw their parts of the same batches: make them of the same rows, in "
+            "the same sizes and with the same `seed` in each. "
+            f"Received: others than process 0's in {', '.join(map(str, others))}"
+        )
 
 
 def too_few(asked, there, kind, fix):
