@@ -11,11 +11,11 @@ from keras_plm.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """What does not differ by backend runs under torch: the others compile for minutes."""
+    """What hardly differs by backend runs under torch: the others compile for minutes."""
     if keras.backend.backend() == "torch":
         return
     skip = pytest.mark.skip(
-        reason="plumbing, alike under every backend: runs under torch, which compiles nothing"
+        reason="plumbing, nearly alike everywhere: runs under torch, which compiles nothing"
     )
     for item in items:
         if item.get_closest_marker("plumbing"):

@@ -355,8 +355,9 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert picture.stat().st_size > 1000
     # One store per split.
     assert len(list((tmp_path / "features").iterdir())) == 3
-    assert main([*flags, "--no-fine-tune"]) == 0
-    assert "Fine-tuning was not tried" in capsys.readouterr().out
+    assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "Fine-tuning was not tried" in shown and " 5 to choose on" in shown
 
 
 def test_data_says_what_is_there(tmp_path, capsys):

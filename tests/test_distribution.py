@@ -48,6 +48,8 @@ def test_several_devices_go_on_where_they_stopped(tmp_path):
     first = devices_check.run(case, count, 7, kept=tmp_path / "parts")
     second = devices_check.run(case, count, 12, kept=tmp_path / "parts")
     assert first["losses"] + second["losses"] == whole["losses"]
+    with pytest.raises(RuntimeError, match="another number of devices"):
+        devices_check.run(case, 1, 14, kept=tmp_path / "parts")
 
 
 class Parted(Distribution):
@@ -161,6 +163,8 @@ class Wide(Plain):
 def test_one_device_needs_no_other_script():
     distribution = distribute("data", devices=1)
     assert distribution.num_replicas == 1 and distribution.is_chief
+    if BACKEND == "jax":  # would compile for a mesh of one again
+        assert type(distribution) is Distribution
     with distribution.scope():
         model = Plain()
         model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
@@ -169,6 +173,21 @@ def test_one_device_needs_no_other_script():
     other.compile(AdamW(1e-2), loss="mse")
     assert len(losses) == 2 and losses[1] < losses[0]
     assert other.fit(batches(), epochs=1, verbose=0)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow traces again for new variables")
+def test_a_first_step_is_traced_once():
+    traced = []
+
+    class Counted(Plain):
+        def train_step(self, data):
+            traced.append(1)
+            return super().train_step(data)
+
+    model = Counted()
+    model.compile(AdamW(1e-2), loss="mse", metrics=["mae"])
+    model.fit(batches(), epochs=2, verbose=0)
+    assert traced == [1]
 
 
 def test_batches_in_parts_make_the_steps_of_whole_batches():

@@ -246,6 +246,12 @@ def test_costs_and_failures_are_told(root):
     assert (where["files"], where["seeds"], where["fits in searches"]) == ("8", "2", "24")
 
 
+def test_own_results_have_no_claims_that_none_was_run_of(root):
+    from benchmarks.page_sections import claims_of
+
+    assert claims_of(root) is None
+
+
 def test_pages_have_claims_or_why_not(root):
     found = sections(root)
     assert 'id="claims"' not in Page(root, found).html()

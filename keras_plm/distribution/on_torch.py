@@ -115,7 +115,7 @@ class OnTorch(Distribution):
         try:
             yield
         except RuntimeError as error:
-            if not re.search("[Tt]imed? ?out|peer", str(error)):
+            if not re.search("[Tt]imed out|[Tt]imeout|by peer", str(error)):
                 raise
             raise TimeoutError(
                 f"Another process ended, or did not come within {self.timeout} s: see what it "
