@@ -246,7 +246,7 @@ def test_what_a_backend_has_not_is_named():
             distribute("model")
         return
     with pytest.raises(
-        ValueError, match=r"product is the number.*as many `devices`.*mesh=\(2, 2\) for 1 devices"
+        ValueError, match=r"product is the number.*as many `devices`.*\(2, 2\) for 1 devices"
     ):
         distribute("model", mesh=(2, 2))
     with pytest.raises(ValueError, match="Known layouts: transformer.*'other'"):

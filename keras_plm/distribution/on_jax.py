@@ -67,7 +67,8 @@ class OnJAX(Distribution):
                 able = [(n, count // n) for n in range(1, count + 1) if count % n == 0]
                 raise ValueError(
                     "`mesh` is (data, model), whose product is the number of devices: give one of "
-                    f"{', '.join(map(str, able))}. Received: mesh={mesh} for {count} devices"
+                    f"{', '.join(map(str, able))}, or as many `devices` as this one's. "
+                    f"Received: mesh={mesh} for {count} devices"
                 )
             self.layout = LAYOUTS.get(layout) if isinstance(layout, str) else layout
             if self.layout is None:
