@@ -57,7 +57,7 @@ class Page:
 
     def __post_init__(self):
         self.root = Path(self.root)
-        self.shown = [s for s in self.sections if not s.left_out]
+        self.shown = [s for s in self.sections if s.text]
         self.broken = {s.name: s.left_out for s in self.sections if s.left_out and not s.empty}
         self.not_run = [s for s in self.sections if s.empty]
         self.folders = {s.folder.name: s.folder for s in self.shown}

@@ -27,7 +27,7 @@ class Section:
         folder: Its results.
         text: Its tables and notes, as Markdown.
         pictures: `{name: matplotlib figure}`.
-        left_out: Why it is not shown; empty where it is.
+        left_out: Why it, or a part of it, is not shown; empty where all is.
         empty: Whether that is because nothing was run.
     """
 
@@ -87,20 +87,44 @@ def sections(root, suite=None, scale=None):
 
 
 def _of_suite(suite, kept):
-    return suite.markdown(kept), suite.figures(kept)
+    return suite.markdown(kept), suite.figures(kept), ""
 
 
 def _of_runs(kept):
-    results = read_results(kept)
+    """Text, pictures and what is left out: a damaged file of one task leaves the others there."""
+    left_out = ""
+    try:
+        results = read_results(kept)
+    except NoResult:
+        raise
+    except ValueError as error:
+        results, left_out = _of_whole_tasks(kept), str(error)
+        if not results:
+            raise
     read = sorted({r["task"] for r in results if r["method"] == "features"})
-    return markdown(results), {f"{task}_by_layer": layer_figure(results, task) for task in read}
+    pictures = {f"{task}_by_layer": layer_figure(results, task) for task in read}
+    return markdown(results), pictures, left_out
+
+
+def _of_whole_tasks(kept):
+    """The results of the tasks that can be read; none if the fault is of no task alone."""
+    results, damaged = [], False
+    for task in sorted(kept.glob("*/")):
+        try:
+            results += read_results(task)
+        except NoResult:
+            continue
+        except ValueError:
+            damaged = True
+    return results if damaged else []
 
 
 def _fill(section, read):
     """A section with what its files give, or why they give nothing."""
     try:
-        section.text, section.pictures = read(section.folder)
-        tables.blocks(section.text)
+        text, pictures, left_out = read(section.folder)
+        tables.blocks(text)
+        section.text, section.pictures, section.left_out = text, pictures, left_out
     except NoResult as error:
         section.left_out, section.empty = str(error), True
     except ValueError as error:

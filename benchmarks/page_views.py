@@ -74,9 +74,10 @@ def claims_table(rows):
 
     Args:
         rows: Dicts with `name`, `statement`, `task`, `source`, `verdict` (a key of `VERDICTS`,
-            which may be descriptive), `effect`, `low`, `high`, `detectable`, in the claim's `unit`
-            (by default points), `p` (`adjusted` takes its place), `seeds`, `published` figures,
-            whether they are `verified`, and `note`; what is not known is `None` or missing.
+            which may be descriptive), `trained` (numbers of examples), `effect`, `low`, `high`,
+            `detectable`, in the claim's `unit` (by default points), `p` (`adjusted` takes its
+            place), `seeds`, `published` figures, whether they are `verified`, and `note`; what is
+            not known is `None` or missing.
 
     Raises:
         ValueError: If a verdict is none of `VERDICTS`.
@@ -92,6 +93,7 @@ def claims_table(rows):
             "verdict": f"{VERDICTS[verdict]} {row['verdict']}",
             "claim": cell(row.get("statement") or ""),
             "task": cell(row.get("task") or ""),
+            "trained on": trained_on(row),
             "effect": effect,
             "95 % interval": f"{interval[0]} to {interval[1]}" if all(interval) else "",
             "p": "" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.1g}",
@@ -119,6 +121,11 @@ def verdict_of(row):
             f"Received: {row.get('verdict')!r} of {row.get('name')!r}"
         )
     return verdict
+
+
+def trained_on(row):
+    """How many examples both sides of a claim were trained on, or each where they differ."""
+    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def _signed(value):

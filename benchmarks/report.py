@@ -172,13 +172,14 @@ def markdown(results):
     """A table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
     tasks = sorted({result["task"] for result in results})
     metric = {result["task"]: next(iter(result["metrics"])) for result in results}
+    limited = {result["task"]: _usual_limit(results, result["task"]) for result in results}
     rows = {
         key: {task: summary(found) for task, found in row.items()}
         for key, row in rows_of(results).items()
     }
     best = {task: max(row[task][0] for row in rows.values() if task in row) for task in tasks}
     many = len({encoder for encoder, _ in rows}) > 1
-    head = " | ".join(f"{task} ({metric[task].replace('_', ' ')})" for task in tasks)
+    head = " | ".join(f"{task} ({metric[task].replace('_', ' ')}{limited[task]})" for task in tasks)
     lines = [f"| {'encoder: ' if many else ''}run | {head} |", "|---|" + "---:|" * len(tasks)]
     for (encoder, name), row in rows.items():
         shown = []
@@ -192,6 +193,13 @@ def markdown(results):
             shown.append(f"**{number}**" if mean == best[task] else number)
         lines.append(f"| {encoder + ': ' if many else ''}{name} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
+
+
+def _usual_limit(results, task):
+    """Words on how many examples most runs of a task were trained on, if not on all."""
+    of_task = [result for result in results if result["task"] == task]
+    limit = _most(result["fields"]["train_limit"] for result in of_task)
+    return f", {limit:,} training examples at most" if limit else ""
 
 
 def layer_figure(results, task):

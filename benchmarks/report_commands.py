@@ -75,6 +75,11 @@ def run_report(flags):
         )
     if whole and flags.suite is None:
         return run_page(flags)
+    there = [path.name for path in sorted(root.glob("*/"))]
+    if flags.suite is None and there and "first" not in there:
+        raise ValueError(
+            f"--suite names what is shown, here one of: {', '.join(there)}. Received: no --suite"
+        )
     flags.suite = flags.suite or "first"
     if flags.scale is not None:
         if flags.suite not in SUITES:
@@ -86,7 +91,6 @@ def run_report(flags):
     kept = folder(root, flags.suite, flags.scale)
     marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
     if not kept.is_dir():
-        there = [path.name for path in sorted(root.glob("*/"))]
         named(dict.fromkeys((*SUITES, *marks, *there)), flags.suite, "suite")
     if flags.readme and flags.suite not in (*marks, *SUITES):
         raise ValueError(

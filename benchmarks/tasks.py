@@ -184,7 +184,7 @@ def task_from_file(path, text, label, pair=None, group=None):
         ValueError: If the file cannot be read so.
     """
     path = Path(path)
-    name = re.sub(r"\W+", "_", path.name.removesuffix(".gz").rsplit(".", 1)[0]).lower()
+    name = re.sub(r"\W+", "_", path.name.removesuffix(".gz")).lower()
     if re.search(r"\.(conll|iob2?|bio)(\.txt)?(\.gz)?$", path.name):
         if pair is not None or group is not None:
             raise ValueError(

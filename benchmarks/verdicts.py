@@ -14,6 +14,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.evidence import Results, paired
+from benchmarks.page_views import trained_on
 from benchmarks.records import write_json
 from benchmarks.resampling import contrast_of, holm, resampled
 
@@ -56,8 +57,9 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
         high`, in points (`unit` tells where not), and `detectable`, the smallest difference that
         could have been seen, `None` where unknown; `means` of both sides' seeds, in points, or
         perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
-        `basis`, of what the verdict is; `seeds`, of both sides; `published on verified
-        conclusion`, of the paper; `suites`; `note`.
+        `basis`, of what the verdict is; `seeds`, of both sides; `trained`, examples of both
+        sides, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
+        `note`.
 
     Raises:
         ValueError: If a result is damaged, none of the harness, or disagrees with another.
@@ -86,7 +88,7 @@ def _measured(claim, results):
         "seeds": tuple(map(len, scores)), "published": claim.published, "on": claim.on,
         "verified": claim.verified, "conclusion": claim.conclusion, "lower": claim.lower,
         "suites": tuple(dict.fromkeys(side.suite for side in sides)), "note": claim.note,
-        "means": None, "metric": results.metric(claim.better),
+        "means": None, "metric": results.metric(claim.better), "trained": None,
     }  # fmt: skip
     missing = [side.label for side, found in zip(sides, scores, strict=True) if not found]
     if missing:
@@ -98,7 +100,8 @@ def _measured(claim, results):
     fewest = min(map(len, by_seed))
     means = [float(of_side.mean()) for of_side in by_seed]
     row["means"] = tuple(math.exp(-m / 100) if claim.lower else m for m in means)
-    notes = [claim.note, *_terms_of(claim, results)]
+    row["trained"], unlike = _terms_of(claim, results)
+    notes = [claim.note, *unlike]
     if isinstance(examples, str):
         p = _by_seeds(row, by_seed)
         if fewest >= SURE:
@@ -187,10 +190,10 @@ def _examples(claim, results):
 
 
 def _terms_of(claim, results):
-    """On how unequal terms the two sides were run: texts."""
+    """How many examples each side was trained on, if that is told, and unequal terms, as texts."""
     sides = [side for side in (claim.better, claim.worse) if side.read is None]
-    if len(sides) < 2 or any(side.where or side.minus for side in sides):
-        return
+    if len(sides) < 2 or any(side.minus for side in sides):
+        return None, []
     one, two = (next(iter(results.runs(side).values()))[1] for side in sides)
     counts = [result.get("counts", {}) for result in (one, two)]
     if counts[0].get("test") != counts[1].get("test"):
@@ -198,16 +201,16 @@ def _terms_of(claim, results):
             "Both sides of a claim are scored on the same examples: run the older one again. "
             f"Received: {claim.name} with {counts[0].get('test')} and {counts[1].get('test')}"
         )
-    trained = [count.get("train") for count in counts]
-    if trained[0] != trained[1]:
-        yield "training examples: {:,} and {:,}".format(*trained)
-    elif one["fields"].get("train_limit"):
-        yield f"{trained[0]:,} training examples"
+    trained = tuple(count["train"] for count in counts if "train" in count) or None
+    if any(side.where for side in sides):  # the claim is of that inequality
+        return trained, []
+    unlike = []
     frozen = {"features", "untrained"} & {one["method"], two["method"]}
     for name in ("learning_rates", "epochs", "batch_size", "dropout", "precision"):
         values = [result["fields"].get(name) for result in (one, two)]
         if values[0] != values[1] and not (name == "precision" and frozen):
-            yield f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}"
+            unlike.append(f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}")
+    return trained, unlike
 
 
 def _notes(*texts):
@@ -261,6 +264,7 @@ def _effect(row):
         said += f", could have been seen: {row['detectable']:.1f}"
     if row["adjusted"] is not None:
         said += f", p {row['adjusted']:.2g} after Holm"
+    said += f"; training examples: {trained_on(row)}" if row["trained"] else ""
     return f"{said}; {row['basis']} ({row['seeds'][0]} and {row['seeds'][1]})"
 
 
@@ -294,13 +298,13 @@ def markdown(found, brief=False):
         brief: If True, what results do not tell apart is counted alone.
     """
     lines = [f"**{counts_line(found)}**", ""]
-    lines += ["| published ordering | task here | verdict | here | effect (95 %) "
+    lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "
               "| could have been seen | seeds | published |",
-              "|---|---|---|---:|---:|---:|---:|---|"]  # fmt: skip
+              "|---|---|---:|---|---:|---:|---:|---:|---|"]  # fmt: skip
     for source in dict.fromkeys(row["source"] for row in found):
         rows = [row for row in found if row["source"] == source and row["effect"] is not None]
         rows = [row for row in rows if not (brief and row["verdict"] == "not separable")]
-        lines += [f"| **{source}** | | | | | | | |"] if rows else []
+        lines += [f"| **{source}** | | | | | | | | |"] if rows else []
         for row in rows:
             effect, seen = _signed(row["effect"]), ""
             if row["low"] is not None:
@@ -308,7 +312,8 @@ def markdown(found, brief=False):
                 seen = f"{row['detectable']:.1f}"
             effect += "" if row["unit"] == "points" else f" {row['unit']}"
             task = row["task"] + (f" ({row['metric'].replace('_', ' ')})" if row["metric"] else "")
-            cells = [row["statement"], task, row["verdict"], _two(row["means"], 1), effect, seen]
+            cells = [row["statement"], task, trained_on(row), row["verdict"]]
+            cells += [_two(row["means"], 1), effect, seen]
             cells += ["{} and {}".format(*row["seeds"])]
             cells += [_published(row).removeprefix("published: ")]
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")

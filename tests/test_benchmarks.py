@@ -387,7 +387,7 @@ def test_own_files_become_tasks(tmp_path, table):
     task = task_from_file(tmp_path / "tags.conll", None, "2")
     assert task.head is Tagger and list(task.read(None, "dev")[0].label) == ["B-P", "O"]
     task = task_from_file(table[1], "sentence", "answer")
-    assert task.head is Classifier and task.name == "mine"
+    assert task.head is Classifier and task.name == "mine_csv"
     assert [len(task.read(None, s)) for s in ("train", "dev", "test")] == [42, 9, 9]
     rows = [json.dumps({"text": ["a", "b"], "label": ["O", "B"]})] * 20
     (tmp_path / "t.jsonl").write_text("\n".join(rows))

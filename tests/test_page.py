@@ -147,6 +147,16 @@ def test_a_damaged_or_foreign_file_leaves_its_suite_out(root, tmp_path, capsys, 
     assert why in (tmp_path / "p.md").read_text().replace("\\", "")
 
 
+def test_a_damaged_file_of_single_tasks_leaves_the_other_tasks_there(root, tmp_path, capsys):
+    bad = root / "first" / "sst" / "mini.x.seed0.json"
+    bad.write_text('{"task": "sst", "sc')
+    page = tmp_path / "page.html"
+    assert report(root, "--html", page) == 0
+    assert f"left out: first: {bad} is no whole result file" in capsys.readouterr().err
+    shown = page.read_text()
+    assert 'id="first"' in shown and "60.5 ± 0.7 (2)" in shown and str(bad) in Links(shown).text
+
+
 def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
     first = put(root, "words", "sst", "fine_tune", 0.4, 0)
     copy = first.with_name("copied.seed0.json")

@@ -157,6 +157,9 @@ def test_readme_is_changed_between_its_marks(tmp_path):
 def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert main(["report", "--suite", "elmo_nieghbours", "--results", str(tmp_path)]) == 2
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
+    (tmp_path / "local").mkdir()
+    assert main(["report", "--results", str(tmp_path)]) == 2
+    assert "what is shown, here one of: local" in capsys.readouterr().err
 
 
 @pytest.mark.plumbing
