@@ -15,12 +15,13 @@ import numpy as np
 
 from benchmarks.settings import policy
 from benchmarks.speed_clock import Work
-from keras_plm.batching import Batches, run_on
+from keras_plm.batching import Batches
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.optimization import AdamW
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
+from keras_plm.training import run_on
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
 KINDS = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")

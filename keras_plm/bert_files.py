@@ -12,7 +12,6 @@ import keras
 import numpy as np
 
 import keras_plm
-from keras_plm.batching import check_vocabulary
 from keras_plm.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS
@@ -21,6 +20,7 @@ from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.released_names import find_folder
 from keras_plm.tokenizers import WordPiece
+from keras_plm.training import check_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

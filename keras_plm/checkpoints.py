@@ -9,7 +9,6 @@ import keras
 import numpy as np
 
 import keras_plm
-from keras_plm.batching import check_vocabulary
 from keras_plm.bert_files import load_bert, save_bert
 from keras_plm.elmo_files import load_elmo, save_elmo
 from keras_plm.gpt_files import load_gpt, save_gpt
@@ -26,6 +25,7 @@ from keras_plm.models import (
 )
 from keras_plm.released_names import find_folder
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
+from keras_plm.training import check_vocabulary
 from keras_plm.weight_files import assign, read_config, read_weights
 
 __all__ = [

@@ -7,9 +7,10 @@ import json
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches, class_weights
+from keras_plm.batching import Batches
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
+from keras_plm.training import class_weights
 from keras_plm.two_texts import TextPlaces, spans_in, words_in
 
 

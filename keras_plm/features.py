@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches, lacks_special_tokens
+from keras_plm.batching import Batches
 from keras_plm.data import (
     PackedExamples,
     Unlabelled,
@@ -23,6 +23,7 @@ from keras_plm.data import (
 )
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.tokenizers.characters import Spelled
+from keras_plm.training import lacks_special_tokens
 from keras_plm.two_texts import TextPlaces
 from keras_plm.windows import MAX_LENGTH, Windows
 

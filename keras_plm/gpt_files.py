@@ -8,10 +8,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.batching import check_vocabulary
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.released_names import find_folder
+from keras_plm.training import check_vocabulary
 from keras_plm.weight_files import assign, read_config, read_weights
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu"}

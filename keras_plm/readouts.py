@@ -9,8 +9,8 @@ import numbers
 import keras
 from keras import ops
 
-from keras_plm.batching import FitsBatches
 from keras_plm.layers import ScalarMix
+from keras_plm.training import FitsBatches
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -13,7 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.batching import StepCounter
+from keras_plm.training import StepCounter
 
 
 def set_seed(seed):

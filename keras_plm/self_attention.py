@@ -6,8 +6,8 @@ Shapes: B batch, L layers, N heads, T tokens, W words.
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import lacks_special_tokens
 from keras_plm.layers import TransformerStack
+from keras_plm.training import lacks_special_tokens
 
 
 def attention_weights(encoder, inputs):

@@ -13,9 +13,10 @@ import pytest
 from benchmarks import devices_check
 from benchmarks.__main__ import main
 from benchmarks.devices_check import CASES, COUNTS, Case
-from keras_plm.batching import Batches, FitsBatches
+from keras_plm.batching import Batches
 from keras_plm.distribution import LAYOUTS, Distribution, distribute
 from keras_plm.optimization import AdamW
+from keras_plm.training import FitsBatches
 from tests.checks import assert_close
 
 ROOT = Path(__file__).parent.parent

@@ -23,6 +23,7 @@ GROUPS = [
         "spans",
         "two_texts",
     ],
+    ["training"],
     ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
     ["data", "vector_files", "readers", "self_attention", "squad", "windows"],
     ["stream_files", "readouts"],

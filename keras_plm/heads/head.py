@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches, check_vocabulary, run_on
+from keras_plm.batching import Batches
 from keras_plm.data import (
     Unlabelled,
     batches,
@@ -23,6 +23,7 @@ from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
+from keras_plm.training import FitsBatches, check_vocabulary, run_on
 from keras_plm.two_texts import PLACES as TEXT_PLACES
 
 
@@ -316,7 +317,7 @@ class Head(FitsBatches, keras.Model):
         if isinstance(x, Batches):
             raise ValueError(
                 "`Batches` are ordered by length: give the examples themselves to `predict`, or "
-                "read rows with `keras_plm.batching.run_on`. Received: Batches"
+                "read rows with `keras_plm.training.run_on`. Received: Batches"
             )
         if not isinstance(x, (str, list, tuple)):
             if pairs is not None or choices is not None or probabilities:

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches
+from keras_plm.batching import Batches
 from keras_plm.layers import Dense, Dropout, TokenEmbedding
 from keras_plm.layers.fast import compiled, token_cross_entropy
 from keras_plm.losses import TokenCrossEntropy
 from keras_plm.optimization import AdamW
+from keras_plm.training import FitsBatches
 
 BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions

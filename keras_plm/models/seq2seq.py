@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from keras_plm.batching import FitsBatches
 from keras_plm.layers import (
     AdditiveAttention,
     AttentionDecoder,
@@ -17,6 +16,7 @@ from keras_plm.layers import (
     TokenEmbedding,
 )
 from keras_plm.losses import TokenCrossEntropy
+from keras_plm.training import FitsBatches
 
 # Bahdanau et al. 2015, appendix A.2.3; the small ones are ours.
 SEQ2SEQ_SIZES = {

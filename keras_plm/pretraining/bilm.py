@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches
+from keras_plm.batching import Batches
 from keras_plm.layers import (
     CarriedStates,
     Dropout,
@@ -20,6 +20,7 @@ from keras_plm.models.elmo import trimmed
 from keras_plm.optimization import AdaGrad
 from keras_plm.streams import check_stream
 from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
+from keras_plm.training import FitsBatches
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches, run_on
+from keras_plm.batching import Batches
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.softmax import logsumexp_of_products
 from keras_plm.losses import GivenLoss
 from keras_plm.streams import check_stream
+from keras_plm.training import FitsBatches, run_on
 
 
 @keras.saving.register_keras_serializable("keras_plm")

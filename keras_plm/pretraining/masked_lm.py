@@ -7,11 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches, FitsBatches
+from keras_plm.batching import Batches
 from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers.fast import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
 from keras_plm.losses import TokenCrossEntropy
+from keras_plm.training import FitsBatches
 
 
 @keras.saving.register_keras_serializable("keras_plm")

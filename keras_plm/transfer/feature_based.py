@@ -5,7 +5,6 @@ import tempfile
 
 import numpy as np
 
-from keras_plm.batching import run_on
 from keras_plm.cloning import clone
 from keras_plm.data import check_word_vectors
 from keras_plm.features import TOKENS, FeatureStore, fitting, layer_choice, read_apart
@@ -14,6 +13,7 @@ from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.readers.reading import texts_of
 from keras_plm.readouts import Placement
 from keras_plm.resume import set_seed
+from keras_plm.training import run_on
 from keras_plm.transfer.method import (
     READERS,
     Method,

@@ -5,7 +5,6 @@ import numbers
 
 import numpy as np
 
-from keras_plm.batching import lacks_special_tokens
 from keras_plm.cloning import clone, transferred, with_new_tokens
 from keras_plm.distribution import Distribution
 from keras_plm.heads import Classifier, MultipleChoice
@@ -20,6 +19,7 @@ from keras_plm.optimization import (
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
+from keras_plm.training import lacks_special_tokens
 from keras_plm.transfer.method import (
     READERS,
     Method,

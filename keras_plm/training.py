@@ -1,0 +1,224 @@
+"""Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
+
+import contextlib
+import warnings
+
+import keras
+import numpy as np
+
+from keras_plm.batching import Batches
+from keras_plm.distribution.one_device import Distribution
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Keeps `Batches` in step with `fit`: `batches.step` counts what was trained on.
+
+    Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
+
+    Args:
+        batches: The `Batches` that `fit` is given.
+        before: Steps that were trained on other batches before these.
+
+    Attributes:
+        steps: Finished steps, those before this `fit` included.
+    """
+
+    def __init__(self, batches, before=0):
+        super().__init__()
+        self.steps = batches.step + before
+        self.follow(batches, before)
+
+    def follow(self, batches, before=0):
+        """Goes on with other batches, of which none was trained on before step `before`."""
+        self.batches, self.before = batches, before
+        self._begun = self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun = self.steps
+        self.batches.step = self.steps - self.before
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = self._begun + batch + 1
+
+    def on_train_end(self, logs=None):
+        self.batches.step = self.steps - self.before
+
+
+class FitsBatches:
+    """Lets a Keras model's `fit` take `Batches` as they are.
+
+    They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
+    worked into the weights. A reloaded model is compiled as it was, its own defaults too.
+    """
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        source, before = x, None
+        if isinstance(source, Batches):
+            if kwargs.get("steps_per_epoch") is not None:
+                raise ValueError(
+                    "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
+                    "stop early a callback. "
+                    f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
+                )
+            check_batches(self, source)
+            _check_accumulation(self, source)
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
+            before = source.class_weight
+            if class_weight is not None:
+                weights = class_weights(class_weight, getattr(self, "labels", None))
+                source.class_weight, options["class_weight"] = weights, None
+            if keras.backend.backend() == "tensorflow":
+                x = source.tf_dataset()
+                if source.distribution is None and self.train_function is None:
+                    # Else TensorFlow traces the first step twice, for variables that it makes.
+                    self._symbolic_build(data_batch=source[0])
+        try:
+            with warnings.catch_warnings(), self._distributed(source, training=True):
+                # An encoder's pooler has no part in tagging, which is no mistake.
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+                return super().fit(x, *args, **options, **kwargs)
+        finally:
+            if isinstance(source, Batches):
+                source.class_weight = before
+
+    def _distributed(self, source, training):
+        """What the distribution of batches does around the work on them."""
+        distribution = getattr(source, "distribution", None)
+        if distribution is not None:
+            return distribution.running(self, source, training)
+        several = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
+        optimizer = getattr(self, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        alone = training and hasattr(optimizer, "distribution")
+        if isinstance(source, Batches) and (several > 1 or alone):
+            raise ValueError(
+                "This model is on several devices, and these batches are not: give it "
+                "`distribution.shard(batches)`. Received: Batches of one device"
+            )
+        together = Distribution.of_processes
+        if training and together is not None:
+            raise ValueError(
+                f"{together.num_processes} processes train together, and each would train a model "
+                "of its own on this: make `Batches` of it and give `distribution.shard(batches)`. "
+                f"Received: {type(source).__name__}"
+            )
+        return contextlib.nullcontext()
+
+    summed_over = None  # a context in which metrics are those of all processes
+    parts_of_sum = 1  # processes over which a loss is averaged that is a sum
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
+        return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
+
+    def get_metrics_result(self):
+        if self.summed_over is None:
+            return super().get_metrics_result()
+        with self.summed_over(self.metrics):
+            return super().get_metrics_result()
+
+    def evaluate(self, x=None, *args, **kwargs):
+        check_batches(self, x)
+        source = x
+        if hasattr(x, "distribution") and keras.backend.backend() == "tensorflow":
+            x = x.tf_dataset() if x.distribution is not None else x
+        with self._distributed(source, training=False):
+            return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        check_batches(self, x)
+        return super().predict(x, *args, **kwargs)
+
+
+def _check_accumulation(model, batches):
+    """Raises unless an optimizer steps behind the last part of each batch."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    every = getattr(inner, "gradient_accumulation_steps", None) or 1
+    if batches.parts > 1 and every != batches.parts:
+        raise ValueError(
+            "An optimizer accumulates as many gradients as its batches have parts: give it "
+            f"`gradient_accumulation_steps={batches.parts}`. Received: {every}"
+        )
+    if batches.parts > 1 and inner is not optimizer:
+        raise ValueError(
+            "A part whose gradients overflow in float16 is left out, and the next step would be of "
+            "parts of two batches: choose 'mixed_bfloat16', or batches in one part. "
+            f"Received: {type(optimizer).__name__}, batches in {batches.parts} parts"
+        )
+
+
+def check_batches(model, batches):
+    """Raises unless a model can read these `Batches`; other data pass."""
+    if not isinstance(batches, Batches):
+        return
+    limit = getattr(getattr(model, "encoder", model), "max_sequence_length", None)
+    if limit is not None and batches.buckets[-1] > limit:
+        raise ValueError(
+            f"This model reads at most {limit} positions: make the batches with "
+            f"`max_length={limit}`, to which they are padded then. "
+            f"Received: batches of length {batches.buckets[-1]}"
+        )
+    if batches.vocabulary_size is not None:
+        check_vocabulary(model, batches.vocabulary_size)
+
+
+def check_vocabulary(model, count):
+    """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
+    known = getattr(model, "vocabulary_size", None)
+    if known is None:
+        known = getattr(getattr(model, "encoder", None), "vocabulary_size", None)
+    if known is not None and count > known:
+        raise ValueError(
+            "A model must know every id of its tokenizer: build it with "
+            "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
+            "`with_new_tokens`. "
+            f"Received: {count} pieces, vocabulary_size={known}"
+        )
+
+
+def lacks_special_tokens(model, tokenizer):
+    """Whether a model knows a tokenizer's pieces but not its special tokens, as a GPT at first."""
+    known = getattr(model, "vocabulary_size", None)
+    return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
+
+
+def class_weights(class_weight, labels=None):
+    """A `class_weight` dict, by name or id, as an array over class ids."""
+    names = {name: i for i, name in enumerate(labels or ())}
+    known = set(names) | set(range(len(names)))
+    ids = {names.get(key, key): float(weight) for key, weight in class_weight.items()}
+    wrong = [key for key in class_weight if names and key not in known]
+    wrong += [key for key, i in zip(class_weight, ids, strict=True) if not isinstance(i, int)]
+    if wrong:
+        raise ValueError(
+            f"`class_weight` names classes by name or id. Received: {wrong[0]!r}, "
+            f"with labels {list(names)}"
+        )
+    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
+    for i, weight in ids.items():
+        array[i] = weight
+    return array
+
+
+def run_on(model, batches):
+    """Runs a model on every batch, in its own shape.
+
+    `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+
+    Yields:
+        `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
+        arrays in the model's output structure.
+    """
+    for i in range(len(batches)):
+        rows = batches.rows(i)
+        outputs = model.predict_on_batch(batches[i][0])
+        # By number, for TensorFlow's devices each give all rows, one behind the other.
+        (real,) = np.nonzero(rows >= 0)
+        yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
