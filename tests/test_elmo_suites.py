@@ -331,7 +331,7 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     columns = ["--task-file", "senses.conll", "--text", "1", "--label", "2"]
     code, shown = run("elmo_intrinsic", *columns)
     assert code == 0, shown
-    assert "| senses | nearest average |" in shown and "micro_sense" not in shown
+    assert "| senses_conll | nearest average |" in shown and "micro_sense" not in shown
     assert "elmo_test, layer 1 |" in shown
     (tmp_path / "texts.csv").write_text(
         "text,label\n" + "".join(f"a{i},{i % 2}\n" for i in range(30))

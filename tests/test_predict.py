@@ -57,7 +57,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
         json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
     ]
     (file,) = (tmp_path / "models").iterdir()
-    assert file.name == "mine.tiny.fine_tune.keras"
+    assert file.name == "mine_csv.tiny.fine_tune.keras"
     assert main([*command, "--keep", str(tmp_path / "models")]) == 0
     assert "the model is" not in capsys.readouterr().out
     (tmp_path / "new.txt").write_text("a b c\nd d\n")

@@ -302,7 +302,7 @@ def test_the_harness_runs_it(tmp_path, capsys):
     for method in ("fine_tune", "features"):
         assert main([*flags, "--method", method]) == 0, capsys.readouterr().err
     assert len(list((tmp_path / "results").glob("**/*.seed0.json"))) == 2
-    assert "squad (f1)" in capsys.readouterr().out
+    assert "squad (f1, 40 training examples at most)" in capsys.readouterr().out
 
 
 def _articles(text, count):
