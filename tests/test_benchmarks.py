@@ -586,6 +586,7 @@ def test_committed_encoders_load_and_are_small(name, layers):
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
 
 
+@pytest.mark.plumbing
 def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     pytest.importorskip("torch")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -13,6 +14,9 @@ from benchmarks.__main__ import main
 from benchmarks.microworld import World, tasks
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="compiles for minutes what others test"
+)
 def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     out = tmp_path / "demo"
     assert main(["demo", "--small", "--out", str(out)]) == 0

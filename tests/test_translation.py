@@ -98,6 +98,7 @@ def test_losses_are_those_of_the_model(captions, tmp_path):
     np.testing.assert_allclose(np.concatenate(losses).mean(), mean, rtol=1e-4)
 
 
+@pytest.mark.plumbing
 def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     said = []
     settings = Translation("additive", **TINY)
