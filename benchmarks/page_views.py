@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
 from benchmarks.tables import Table, cell
+from benchmarks.verdicts import trained_on
 
 XLINK = "{http://www.w3.org/1999/xlink}href"
 # The widths of DejaVu Sans, in which matplotlib sets its texts, are nearly those of Verdana.
@@ -121,11 +122,6 @@ def verdict_of(row):
             f"Received: {row.get('verdict')!r} of {row.get('name')!r}"
         )
     return verdict
-
-
-def trained_on(row):
-    """How many examples both sides of a claim were trained on, or each where they differ."""
-    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def _signed(value):

@@ -14,7 +14,6 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.evidence import Results, paired
-from benchmarks.page_views import trained_on
 from benchmarks.records import write_json
 from benchmarks.resampling import contrast_of, holm, resampled
 
@@ -266,6 +265,11 @@ def _effect(row):
         said += f", p {row['adjusted']:.2g} after Holm"
     said += f"; training examples: {trained_on(row)}" if row["trained"] else ""
     return f"{said}; {row['basis']} ({row['seeds'][0]} and {row['seeds'][1]})"
+
+
+def trained_on(row):
+    """How many examples both sides of a claim were trained on, or each where they differ."""
+    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def _two(numbers, digits=0):

@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
+import keras_plm
 from keras_plm.resume import set_seed
 
 
@@ -55,6 +57,29 @@ def data():
 def oracles():
     """`oracles("conlleval_sample.txt")`: an output of an original, or a skip that names it."""
     return lambda name: _folder("KERAS_PLM_ORACLES", name)
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """The folder of a BERT of random weights that knows letters."""
+    from keras_plm.models import BERT
+    from tests.small_runs import TOKENIZER
+
+    model = BERT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12)
+    keras_plm.save(tmp_path / "tiny", model, TOKENIZER)
+    return str(tmp_path / "tiny")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Flags of a file of one's own, of texts of letters."""
+    from tests.small_runs import LETTERS
+
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(LETTERS, 4)) for _ in range(60)]
+    lines = ["sentence,answer", *(f"{row},{'yes' if 'a' in row else 'no'}" for row in rows)]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    return ["--task-file", str(tmp_path / "mine.csv"), "--text", "sentence", "--label", "answer"]
 
 
 @pytest.fixture

@@ -1,0 +1,16 @@
+"""What tests of single runs share: a tokenizer, flags, and where results are."""
+
+from keras_plm.tokenizers import WordPiece
+
+LETTERS = list("abcdefgh")
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+FAST = ["--learning-rates", "1e-2", "--epochs", "1"]
+
+
+def common(encoder, tmp_path):
+    places = ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "features")]
+    return ["--encoder", encoder, *places]
+
+
+def result_files(tmp_path):
+    return sorted((tmp_path / "results").glob("**/*.json"))
