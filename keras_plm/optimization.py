@@ -375,21 +375,24 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
             return
         import torch
 
-        done = int(self.iterations) if self.bias_correction or self.groups else 0
         scale, self._gradient_scale = self._gradient_scale, None
         finite = None if scale is None else torch.zeros((), device=scale.device)
-        kinds = {}  # a call of the kernel has one rate and one decay
+        # A number read here would make a GPU wait; only weights that start later need one.
+        done = int(self.iterations) if any(self._begins) else 0
+        kinds = {}  # a call of the kernel has one rate, one decay and, here, one count of steps
         for v, g in zip(variables, gradients, strict=True):
             i = self._get_variable_index(v)
-            if done < self._begins[i]:
-                continue
+            if done >= self._begins[i]:
+                row = (v.value, g, self._means[i].value, self._squares[i].value)
+                kind = self._use_weight_decay(v), self._factors[i], self._begins[i]
+                kinds.setdefault(kind, []).append(row)
+        rate = ops.convert_to_tensor(learning_rate, "float32")
+        for (decays, factor, begin), rows in kinds.items():
+            weights, grads, means, squares = (list(x) for x in zip(*rows, strict=True))
             # Far from zero steps, both bias corrections are exactly 1.
-            step = float(done + 1 - self._begins[i]) if self.bias_correction else 1e9
-            row = (v.value, g, self._means[i].value, self._squares[i].value, step)
-            kinds.setdefault((self._use_weight_decay(v), self._factors[i]), []).append(row)
-        for (decays, factor), rows in kinds.items():
-            weights, grads, means, squares, steps = (list(x) for x in zip(*rows, strict=True))
-            steps = [torch.tensor(s, device=w.device) for s, w in zip(steps, weights, strict=True)]
+            step = torch.full((), 1e9, device=rate.device)
+            if self.bias_correction:
+                step = (ops.convert_to_tensor(self.iterations) + (1 - begin)).float()
             with torch.no_grad():
                 torch._fused_adamw_(
                     weights,
@@ -397,8 +400,8 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
                     means,
                     squares,
                     [],
-                    steps,
-                    lr=float(learning_rate) * factor,
+                    [step] * len(weights),
+                    lr=rate * factor,
                     beta1=self.beta_1,
                     beta2=self.beta_2,
                     weight_decay=(self.weight_decay or 0.0) if decays else 0.0,

@@ -159,7 +159,8 @@ def split_groups(examples, shares, seed=0):
         done += len(groups[name])
     if not all(parts):
         raise ValueError(
-            f"Too few groups for {len(shares)} parts. "
+            f"Too few groups for {len(shares)} parts, of which none may be empty while every group "
+            "(in CoNLL's format a document) stays whole: give more groups, or smaller ones. "
             f"Received: {len(examples)} examples in {len(groups)} groups"
         )
     return [[examples[i] for i in sorted(part)] for part in parts]

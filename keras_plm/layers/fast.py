@@ -226,10 +226,11 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def additive_mask(mask, dtype):
     """What is added to scores before a softmax: 0 where `mask` is True, elsewhere a low floor.
 
-    The floor is finite, because a row of -inf turns into NaN, forward and backward.
+    The floor is finite, because a row of -inf turns into NaN, forward and backward. A product, not
+    `where`, for which torch's GPU would wait: Keras sends it both numbers as tensors.
     """
     floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
-    return ops.cast(ops.where(mask, 0.0, floor), dtype)
+    return ops.cast(ops.logical_not(mask), dtype) * floor
 
 
 def scaled_scores(query, key, mask=None):

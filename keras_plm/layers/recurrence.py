@@ -146,7 +146,7 @@ def _torch_plain_lstm(x, kernel, recurrent_kernel, bias, state):
 
     def reordered(weight):
         i, j, f, o = weight.chunk(4, dim=-1)
-        return torch.cat([i, f, j, o], dim=-1).t()
+        return torch.cat([i, f, j, o], dim=-1).t().contiguous()  # as cuDNN wants them
 
     weights = [reordered(w) for w in (kernel, recurrent_kernel, bias[None])]
     weights[2] = weights[2][:, 0]
