@@ -25,6 +25,7 @@ SPEEDS = {
     "speed_squad": "Speed: Questions and answers",
     "speed_transfer": "Speed: Reading features",
     "speed_memory": "Speed: Memory",
+    "speed_gpu": "Speed: A GPU",
     "devices": "Several devices beside one",
     "scaling": "Many devices, on paper",
 }

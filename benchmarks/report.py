@@ -269,7 +269,7 @@ def speed_tables(folder):
     files["speed_elmo"] = [
         folder / f"speed_elmo.{backend}.json" for backend in ("tensorflow", "jax", "torch")
     ]
-    for mark in ("speed_gpt", "speed_transfer", "speed_memory"):
+    for mark in ("speed_gpt", "speed_transfer", "speed_memory", "speed_gpu"):
         files[mark] = [folder / f"{mark}.{name}.json" for name in ("tensorflow", "jax", "torch")]
     for mark in ("speed_prepare", "speed_squad"):
         files[mark] = [folder / f"{mark}.json"]

@@ -107,8 +107,8 @@ def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
 
 
 def test_features_are_read_by_a_bcn(tmp_path):
-    options = {**FAST, "epochs": 4, "units": 4, "placement": "both", "layers": "mix"}
-    method = FeatureBased(**options, reader="bcn")
+    options = {**FAST, "epochs": 6, "learning_rate": 3e-3, "units": 4, "placement": "both"}
+    method = FeatureBased(**options, layers="mix", reader="bcn")
     fitted = method.fit(encoder(num_layers=1), Classifier, TOKENIZER, texts(32))
     found = fitted.predict(texts(5), probabilities=True)
     assert fitted.training_log["loss"][-1] < fitted.training_log["loss"][0]
