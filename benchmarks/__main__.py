@@ -267,7 +267,10 @@ def run_suites_cells(flags, suite, runs, results, taken):
     place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
     cells = suite.cells(runs, place, **taken)
     if flags.task:
-        task = named({cell.task: cell.task for cell in cells}, flags.task, "task of this suite")
+        at = f" at scale {flags.scale}" if flags.scale else ""
+        task = named(
+            {cell.task: cell.task for cell in cells}, flags.task, f"task of this suite{at}"
+        )
         cells = [cell for cell in cells if cell.task == task]
     total = len(work(cells, flags.seeds))
     if flags.dry_run:
@@ -284,9 +287,14 @@ def run_suites_cells(flags, suite, runs, results, taken):
     return failed, total
 
 
-def run_all(flags, runs):
-    """Runs with all seeds, then prints their table."""
-    from benchmarks.progress import console, progress_bar
+def run_all(flags, runs, between=None):
+    """Runs with all seeds, then prints their table.
+
+    Args:
+        flags, runs: What is run.
+        between: `between(bench, results)` is called before the first run that trains the encoder.
+    """
+    from benchmarks.progress import console, now_and_then, progress_bar
     from benchmarks.report import markdown
 
     bench = open_bench(flags)
@@ -302,8 +310,11 @@ def run_all(flags, runs):
     fits = sum(run.lines(seed) for run, seed in todo)
     results = []
     with progress_bar(bench.task.name, fits, unit=True) as advance:
-        bench.progress = advance
+        bench.progress, bench.epoch = advance, now_and_then(console.print)
         for run, seed in todo:
+            if between is not None and not run.reads_features:
+                between(bench, results)
+                between = None
             results.append(bench.run(run, seed))
     console.print("\n" + markdown(results))
     console.print(f"Result files: {Path(bench.results) / bench.task.name}")
@@ -359,14 +370,22 @@ def run_layers(flags):
     if not flags.no_fine_tune and flags.method == "features":
         shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
-    bench, results = run_all(flags, runs + tuning)
-    if flags.method == "features":
-        of_run, seeds = {}, range(seeds_of(flags))
-        for run, name in [*zip(runs, names, strict=True), *((run, "fine-tuned") for run in tuning)]:
+
+    def read(bench, results, runs, names):
+        seeds = range(seeds_of(flags))
+        for run, name in zip(runs, names, strict=True):
             found = [result for result in results if result["run"] == run.name]
-            of_run[name] = Choice.read(name, found, [bench.path(run, seed) for seed in seeds])
-        tuned = of_run.pop("fine-tuned", None)
-        choices = list(of_run.values())
+            yield Choice.read(name, found, [bench.path(run, seed) for seed in seeds])
+
+    def so_far(bench, results):  # fine-tuning may take hours
+        choices = list(read(bench, results, runs, names))
+        console.print(advice.markdown(choices), advice.recommendation(choices), sep="\n")
+        console.print("Now it is fine-tuned, to compare (--no-fine-tune leaves that out) ...")
+
+    bench, results = run_all(flags, runs + tuning, so_far)
+    if flags.method == "features":
+        choices = list(read(bench, results, runs, names))
+        tuned = next(read(bench, results, tuning, ["fine-tuned"] * len(tuning)), None)
         console.print(advice.markdown(choices), advice.recommendation(choices, tuned), sep="\n")
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]

@@ -9,6 +9,8 @@ from benchmarks.records import read_examples
 from benchmarks.resampling import Difference, difference
 from benchmarks.run import summary
 
+LEAST = 0.1  # seconds of a fit, as results round them
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -84,7 +86,7 @@ def markdown(choices):
             f"{100 * choice.choosing:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
             "" if apart is None else str(apart),
-            f"{choice.seconds:.1f}",
+            f"{choice.seconds:.1f}" if choice.seconds >= LEAST else f"< {LEAST}",
             f"{size:,.0f} MB" if size else "",
         ]
         text.append(f"| {' | '.join(cells)} |")
@@ -117,8 +119,10 @@ def recommendation(frozen, tuned=None):
         words += " One seed says nothing of other seeds: run two or more."
     if tuned is None:
         return f"{words} Fine-tuning was not tried."
-    times = tuned.seconds / max(best.seconds, 1e-9)
-    cost = f"{times:.1f} times the time of a fit ({duration(tuned.seconds)})"
+    taken = duration(tuned.seconds)
+    cost = f"{taken} a fit instead of less than {LEAST} s"
+    if best.seconds >= LEAST:
+        cost = f"{tuned.seconds / best.seconds:.1f} times the time of a fit ({taken})"
     apart: Difference | None = tuned.above(best)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])

@@ -136,22 +136,26 @@ class Results:
     def files(self, folder):
         """`[(path, result)]` of all seeds in a folder, none if it is not there.
 
-        Raises:
-            ValueError: If a file is damaged, or no result.
+        In place of a result that is damaged, or none of the harness, stands its ValueError.
         """
         if folder not in self._read:
             paths = sorted(Path(folder).glob("**/*.seed*.json"))
-            self._read[folder] = [(path, _checked(path, read_json(path))) for path in paths]
+            self._read[folder] = [(path, _checked(path)) for path in paths]
         return self._read[folder]
 
     def runs(self, side):
         """`{seed: (path, result)}` of a side.
 
         Raises:
-            ValueError: If two of them are of one seed and differ, or of different settings.
+            ValueError: If two of them are of one seed and differ, or of different settings, or a
+                file of the task is damaged.
         """
         found = {}
         for path, result in self.files(side.folder(self.root)):
+            if isinstance(result, ValueError):
+                if path.parent.name == side.task:  # it may have been one of the side's
+                    raise result
+                continue
             if not side.has(result):
                 continue
             beside, first = found.get(result["seed"]), next(iter(found.values()), None)
@@ -276,7 +280,12 @@ def _score(side, path, result):
     return float(score)
 
 
-def _checked(path, result):
+def _checked(path):
+    """The result in a file, or the ValueError of why there is none."""
+    try:
+        result = read_json(path)
+    except ValueError as error:
+        return error
     whole = isinstance(result, dict)
     wrong = [name for name in NEEDED if not whole or name not in result]
     wrong += [
@@ -284,7 +293,7 @@ def _checked(path, result):
         if not wrong and not isinstance(result[name], kind)
     ]  # fmt: skip
     if wrong:
-        raise ValueError(
+        return ValueError(
             f"{path} is no result of the harness, which has {', '.join(NEEDED)}: move it "
             f"elsewhere. Received: no {wrong[0]!r} as it should be"
         )

@@ -68,6 +68,9 @@ class Page:
         if not self.shown and not self.more:
             why = "; ".join(self.broken.values()) or "no suite has a result there"
             raise ValueError(f"Nothing to show below {self.root}: {why}")
+        for kept in self.folders.values():
+            strays = provenance.strays(kept).items()
+            self.broken |= {str(path.relative_to(self.root)): why for path, why in strays}
         self.where = provenance.where(self.folders)
         self.failed = [why for kept in self.folders.values() for why in provenance.failed(kept)]
         self.costs, self.cost_pictures = {}, {}
@@ -335,6 +338,7 @@ def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tabl
         texts[Path(html_file)] = page.html()
     if tables_folder:
         for name, table in page.tables().items():
+            name += f".{slug(tables.plain(table.title))[:60]}" if table.title else ""
             texts[Path(tables_folder) / f"{name}.csv"] = table.csv()
             texts[Path(tables_folder) / f"{name}.tex"] = table.latex()
     written = []

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import importlib.util
+import shutil
+import tempfile
 from pathlib import Path
 
 from benchmarks import tables
@@ -87,7 +89,20 @@ def sections(root, suite=None, scale=None):
 
 
 def _of_suite(suite, kept):
-    return suite.markdown(kept), suite.figures(kept), ""
+    """As `_of_runs`."""
+    try:
+        return suite.markdown(kept), suite.figures(kept), ""
+    except NoResult:
+        raise
+    except ValueError as error:
+        whole, damaged = _tasks(kept)
+        if not whole or not damaged:
+            raise
+        with tempfile.TemporaryDirectory() as folder:
+            only = Path(folder) / kept.name
+            for task in whole:
+                shutil.copytree(task, only / task.name)
+            return suite.markdown(only), suite.figures(only), str(error)
 
 
 def _of_runs(kept):
@@ -98,25 +113,28 @@ def _of_runs(kept):
     except NoResult:
         raise
     except ValueError as error:
-        results, left_out = _of_whole_tasks(kept), str(error)
-        if not results:
+        whole, damaged = _tasks(kept)
+        if not whole or not damaged:  # the fault is of no task alone
             raise
+        results, left_out = [r for task in whole for r in read_results(task)], str(error)
     read = sorted({r["task"] for r in results if r["method"] == "features"})
     pictures = {f"{task}_by_layer": layer_figure(results, task) for task in read}
     return markdown(results), pictures, left_out
 
 
-def _of_whole_tasks(kept):
-    """The results of the tasks that can be read; none if the fault is of no task alone."""
-    results, damaged = [], False
+def _tasks(kept):
+    """`(whole, damaged)`: the folders of tasks whose results can be read, and the others."""
+    whole, damaged = [], []
     for task in sorted(kept.glob("*/")):
         try:
-            results += read_results(task)
+            read_results(task)
         except NoResult:
             continue
         except ValueError:
-            damaged = True
-    return results if damaged else []
+            damaged.append(task)
+        else:
+            whole.append(task)
+    return whole, damaged
 
 
 def _fill(section, read):

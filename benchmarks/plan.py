@@ -63,15 +63,19 @@ def plan(cells, place, seeds, known):
     table.add_column("seeds done")
     table.add_column("about")
     makings = dict.fromkeys(making.name for cell in cells for making in cell.needs)
-    done, total, unknown = 0, 0.0, 0
+    done, total, unknown, unread = 0, 0.0, 0, {}
     for cell in cells:
         there, note, wanted = 0, "", seeds or cell.seeds
+        missing = cell.needs and not (Path(cell.encoder) / "config.json").is_file()
         try:
+            if cell.task in unread:
+                raise ValueError(unread[cell.task])
             bench = worker.bench(cell)
         except (ValueError, OSError) as error:
             to_do, examples = range(wanted), cell.run.train_limit or None
-            missing = cell.needs and not (Path(cell.encoder) / "config.json").is_file()
-            note = "encoder to be made" if missing else str(error)
+            note = "encoder to be made"
+            if not missing:
+                unread[cell.task], note = str(error), "cannot be read, see below"
         else:
             to_do = [seed for seed in range(wanted) if bench.result(cell.run, seed) is None]
             there, examples = wanted - len(to_do), len(bench.train_examples(cell.run))
@@ -83,6 +87,8 @@ def plan(cells, place, seeds, known):
         done, total = done + there, total + needed
         shown = "not known" if times and None in times else duration(needed) if to_do else ""
         about = "; ".join(words for words in (shown, note) if words)
+        if cell.task in unread:
+            there = "?"
         table.add_row(cell.task, cell.encoder_name, cell.run.name, f"{there} of {wanted}", about)
     left = len(work(cells, seeds)) - done
     counts = sorted({seeds or cell.seeds for cell in cells})
@@ -95,6 +101,8 @@ def plan(cells, place, seeds, known):
         words += f"; nothing like {unknown} of them was measured"
     if makings and left:
         words += f". First to be made where missing, not counted: {', '.join(makings)}"
+    for task, why in unread.items():
+        words += f"\n{task}, of which it is not known what is done: {why}"
     return table, words
 
 

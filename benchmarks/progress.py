@@ -1,6 +1,7 @@
 """What the terminal shows while work goes on: bars in a terminal, plain lines in a log."""
 
 import contextlib
+import time
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +19,18 @@ console = Console(highlight=False, soft_wrap=True)
 def silence_ahead(what):
     """Says on the error stream what takes long and shows nothing till its end."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"{what} ...")
+
+
+def now_and_then(say, seconds=30):
+    """`say` for what would be too many lines: heard is one in so many seconds, the first later."""
+    last = [time.monotonic()]
+
+    def told(line):
+        if time.monotonic() - last[0] >= seconds:
+            last[0] = time.monotonic()
+            say(line)
+
+    return told
 
 
 @contextlib.contextmanager
@@ -56,10 +69,10 @@ def progress_bar(description, total, unit=None):
 def cells_view(description, total):
     """Yields `(progress, epoch, finished)` for `cells.run_cells`: lines, and below them one bar.
 
-    In a log there are lines alone, without epochs.
+    In a log there are lines alone, of epochs one in half a minute.
     """
     if not console.is_terminal:
-        yield console.print, None, None
+        yield console.print, now_and_then(console.print), None
         return
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[line]}")]

@@ -27,20 +27,34 @@ COSTS = {
 }
 
 
-def records(folder):
-    """Every JSON file below a folder that tells where it was measured; damaged ones are left out.
+TOLD = ("backend", "device", "commit")  # by every file that the harness writes
 
-    They are named where their suite is read.
+
+def records(folder):
+    """Every JSON file below a folder that tells where it was measured, see `strays` of others."""
+    return [record for _, record in _files(folder) if _tells(record)]
+
+
+def strays(folder):
+    """`{path: why it is passed over}` of the JSON files below a folder that others put there.
+
+    Damaged files and those of seeds are left out: they are named where their suite is read.
     """
-    found = []
+    why = f"no file of the harness, which tell {', '.join(TOLD)}: passed over"
+    found = _files(folder)
+    return {p: why for p, record in found if ".seed" not in p.name and not _tells(record)}
+
+
+def _files(folder):
     for path in sorted(Path(folder).rglob("*.json")):
         try:
-            record = json.loads(path.read_text())
+            yield path, json.loads(path.read_text())
         except ValueError:
             continue
-        if isinstance(record, dict) and {"backend", "device", "commit"} <= record.keys():
-            found.append(record)
-    return found
+
+
+def _tells(record):
+    return isinstance(record, dict) and set(TOLD) <= record.keys()
 
 
 def failed(folder):

@@ -55,6 +55,14 @@ def run_page(flags):
             print(path)
 
 
+def pass_over(folder):
+    """Names the JSON files of others below a folder of results."""
+    from benchmarks.provenance import strays
+
+    for path, why in strays(folder).items():
+        print(f"{path}: {why}", file=sys.stderr)
+
+
 def run_report(flags):
     from benchmarks import encoders
     from benchmarks.progress import silence_ahead
@@ -100,6 +108,7 @@ def run_report(flags):
     if whole:
         return run_page(flags)
     silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
+    pass_over(kept)
     if flags.suite in SUITES:
         tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
     else:
@@ -169,6 +178,7 @@ def run_claims(flags):
         raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
     silence_ahead(f"Resampling {flags.resamples:,} times what each claim rests on, for minutes")
     found = verdicts_of(flags.results, flags.resamples, flags.seed)
+    pass_over(flags.results)
     if flags.suite is not None:
         found = verdicts.of_suite(found, flags.suite)
     if flags.readme:
@@ -180,6 +190,9 @@ def run_claims(flags):
         print(f"{whole}: all that were run")
     else:
         print(verdicts.markdown(found) if flags.markdown else verdicts.text(found))
+    for why, count in verdicts.left_out(found).items():
+        claims = "1 claim" if count == 1 else f"{count} claims"
+        print(f"left out, so that {claims} read as not run: {why}", file=sys.stderr)
     if flags.out:
         verdicts.write(flags.out, found, flags.resamples, flags.seed)
         print(f"Verdicts: {flags.out}")

@@ -100,13 +100,16 @@ class Table:
             spread = any(part and (part["deviation"] or part["n"]) for part in parts)
             means = [part["mean"] if part and spread else cell
                      for part, cell in zip(parts, cells, strict=True)]  # fmt: skip
-            columns.append([plain(name), *(_bare(mean) if numeric else mean for mean in means)])
+            # Heads of their own, for programs that know columns by them.
+            name = plain(name) or ("row" if i == 0 else "of")
+            name += f" ({i + 1})" if name in (column[0] for column in columns) else ""
+            columns.append([name, *(_bare(mean) if numeric else mean for mean in means)])
             if not spread:
                 continue
             for key in ("deviation", "n"):
                 found = [(part and part[key]) or "" for part in parts]
                 if any(found):
-                    columns.append([f"{plain(name)}: {key}", *found])
+                    columns.append([f"{name}: {key}", *found])
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
         return file.getvalue()

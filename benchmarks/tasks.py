@@ -204,7 +204,14 @@ def task_from_file(path, text, label, pair=None, group=None):
             f"Received: both, in {str(path)!r}"
         )
     head = Tagger if tagged.pop() else Classifier
-    metric = default_metric(head, label_names(examples))
+    labels = label_names(examples)
+    if head is Classifier and len(labels) > max(10, len(examples) / 2):
+        raise ValueError(
+            "A label is a class that several texts share. "
+            f"Received: column {label or 'label'!r} with {len(labels)} different labels of "
+            f"{len(examples)} texts"
+        )
+    metric = default_metric(head, labels)
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
 

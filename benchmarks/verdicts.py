@@ -58,10 +58,11 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
         perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
         `basis`, of what the verdict is; `seeds`, of both sides; `trained`, examples of both
         sides, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
-        `note`.
+        `left_out`, why results that are there were not read: one is damaged, none of the harness,
+        or disagrees with another; `note`.
 
     Raises:
-        ValueError: If a result is damaged, none of the harness, or disagrees with another.
+        ValueError: If there is no such folder.
     """
     results = Results(results_root)
     rows = [_measured(claim, results) for claim in claims]
@@ -78,21 +79,40 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
 
 def _measured(claim, results):
     """A claim's row, without what other claims decide, and `(kind, terms)` of examples if kept."""
+    row = _unmeasured(claim)
+    try:
+        return row, _measure(row, claim, results)
+    except ValueError as error:
+        told = {"left_out": str(error), "note": _notes(claim.note, f"left out: {error}")}
+        return _unmeasured(claim) | told, None
+
+
+def _unmeasured(claim):
     sides = claim.better, claim.worse
-    scores = [results.scores(side) for side in sides]
-    row = {
+    return {
         "name": claim.name, "statement": claim.statement, "task": claim.task,
         "source": claim.source, "verdict": "not run", "effect": None, "low": None, "high": None,
         "p": None, "adjusted": None, "detectable": None, "basis": "", "unit": claim.unit,
-        "seeds": tuple(map(len, scores)), "published": claim.published, "on": claim.on,
+        "seeds": (0, 0), "published": claim.published, "on": claim.on,
         "verified": claim.verified, "conclusion": claim.conclusion, "lower": claim.lower,
         "suites": tuple(dict.fromkeys(side.suite for side in sides)), "note": claim.note,
-        "means": None, "metric": results.metric(claim.better), "trained": None,
+        "means": None, "metric": "", "trained": None, "left_out": "",
     }  # fmt: skip
+
+
+def _measure(row, claim, results):
+    """Puts what results say into a row; gives `(kind, terms)` of the examples, `None` if not kept.
+
+    Raises:
+        ValueError: If a result is damaged, none of the harness, or disagrees with another.
+    """
+    sides = claim.better, claim.worse
+    scores = [results.scores(side) for side in sides]
+    row["seeds"], row["metric"] = tuple(map(len, scores)), results.metric(claim.better)
     missing = [side.label for side, found in zip(sides, scores, strict=True) if not found]
     if missing:
         row["note"] = _notes(claim.note, f"no result of {' and of '.join(missing)}")
-        return row, None
+        return None
     row["verdict"] = "not separable"
     examples = _examples(claim, results)
     by_seed = [100 * np.array(list(found.values())) for found in scores]
@@ -119,7 +139,7 @@ def _measured(claim, results):
         notes.append(f"fewer than {LEAST} seeds: no verdict")
     _see(row)
     row["note"] = _notes(*notes)
-    return row, None if isinstance(examples, str) else examples
+    return None if isinstance(examples, str) else examples
 
 
 def _see(row):
@@ -231,6 +251,11 @@ def counts_line(found):
         for name in ("reproduced", "contradicted", "not separable", "not run")
     ]  # fmt: skip
     return f"{len(found)} published orderings: {', '.join(said)}."
+
+
+def left_out(found):
+    """`{why results were not read: how many claims rest on them}`."""
+    return Counter(row["left_out"] for row in found if row["left_out"])
 
 
 def of_suite(found, suite):

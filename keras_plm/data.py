@@ -426,7 +426,8 @@ def label_ids(example, labels):
         if name not in names:
             raise ValueError(
                 f"{where}This label does not occur in the training examples. "
-                f"Received: {name!r}, known: {', '.join(map(str, labels))}"
+                f"Received: {name!r}, known: {', '.join(map(str, labels[:20]))}"
+                + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
             )
     ids = np.array([names[name] for name in listed], dtype=np.int32)
     return ids if listed is label else ids[0]

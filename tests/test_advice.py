@@ -64,6 +64,10 @@ def test_fine_tuning_is_worth_it_where_it_is(share, words):
     frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
     assert words in said and "12.0 times the time of a fit (2 min)" in said
+    at_once = [choice("last", 0.8, seconds=0.0)]
+    said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
+    assert "for 4 s a fit instead of less than 0.1 s" in said
+    assert "| < 0.1 |" in markdown(at_once)
 
 
 def test_without_examples_nothing_is_sure():

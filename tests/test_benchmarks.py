@@ -318,7 +318,8 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert main([*flags, "--picture", str(picture)]) == 0
     results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
     shown = capsys.readouterr().out
-    assert "Frozen, read" in shown and "| layers | choosing set |" in shown
+    assert shown.count("Frozen, read") == 2 == shown.count("| layers | choosing set |")
+    assert "Fine-tuning was not tried.\nNow it is fine-tuned, to compare" in shown
     assert {r["method"] for r in results} == {"features", "fine_tune"}
     names = {result["fields"]["layers"] for result in results}
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
@@ -368,6 +369,10 @@ def test_own_files_become_tasks(tmp_path, table):
     (tmp_path / "t.jsonl").write_text("\n".join(rows + split))
     with pytest.raises(ValueError, match="one label or every word its tag"):
         task_from_file(tmp_path / "t.jsonl", None, None)
+    lines = ["text,label", *(f"a film,{number}" for number in range(30))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="column 'label' with 30 different labels of 30 texts"):
+        task_from_file(tmp_path / "t.csv", None, None)
 
 
 def test_trees_are_read_as_sentences(tmp_path, data):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from benchmarks.resampling import summands
 from benchmarks.run import Run
 from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS
-from benchmarks.verdicts import VERDICTS, counts, counts_line, judge, markdown, text
+from benchmarks.verdicts import VERDICTS, counts, counts_line, judge, left_out, markdown, text
 from keras_plm import metrics
 from keras_plm.transfer import LAYER_CHOICES
 
@@ -31,13 +32,14 @@ READERS = (
 )  # that a `Run` knows already; the others come with their wires
 
 
-def side(name, **more):
+def side(name, task="sst5", **more):
     fields = {"method": "features", "layers": "last"}
-    return Side(name, "first", "sst5", name, fields, **more)
+    return Side(name, "first", task, name, fields, **more)
 
 
-def claim(better="a", worse="b", source="a paper, table 1", name=""):
-    return row(name or f"{better}-{worse}", side(better), side(worse), source, (2.0, 1.0))
+def claim(better="a", worse="b", source="a paper, table 1", name="", task="sst5"):
+    sides = [side(better, task), side(worse, task)]
+    return row(name or f"{better}-{worse}", *sides, source, (2.0, 1.0))
 
 
 def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
@@ -70,6 +72,13 @@ def answers(share, seeds=3, count=300, seed=0, deviation=0.0):
 def judged(root, *claims, **options):
     claims = claims or (claim(),)
     return judge(claims, root, **{"resamples": 2000, **options})
+
+
+def refused(root):
+    """Why the results of the one claim were not read."""
+    (row,) = judged(root)
+    assert row["verdict"] == "not run" and row["left_out"] in row["note"]
+    return row["left_out"]
 
 
 def scored(root, name, scores, **fields):
@@ -323,19 +332,30 @@ class TestFiles:
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
-        with pytest.raises(ValueError, match=message):
-            judged(tmp_path)
+        assert re.search(message, refused(tmp_path))
+
+    def test_a_damaged_file_takes_its_own_task_alone(self, tmp_path, capsys):
+        self.both(tmp_path)
+        for name in ("a", "b"):
+            plant(tmp_path, name, answers(0.5), task="snli")
+        other = claim(task="snli")
+        alone = judged(tmp_path)[0]
+        next((tmp_path / "first" / "snli").glob("*.json")).write_text("{")
+        one, two = judged(tmp_path, claim(), other)
+        assert one == alone and not one["left_out"]
+        assert two["verdict"] == "not run" and "is no whole result file" in two["left_out"]
+        (tmp_path / "first" / "hello.json").write_text('{"hello": 1}')
+        assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
+        assert "hello.json: no file of the harness" in capsys.readouterr().err
 
     def test_scores_that_are_none_are_named(self, tmp_path):
         path = self.both(tmp_path)
         result = json.loads(path.read_text())
         for wrong in ({"accuracy": None}, {"accuracy": float("nan")}, {}):
             write_json(path, result | {"metrics": wrong})
-            with pytest.raises(ValueError, match="seed2.json has no score of 'b', a finite"):
-                judged(tmp_path)
+            assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
-        with pytest.raises(ValueError, match="no 'seed' as it should be"):
-            judged(tmp_path)
+        assert re.search("no 'seed' as it should be", refused(tmp_path))
 
     def test_two_results_that_disagree_are_named(self, tmp_path):
         path = self.both(tmp_path)
@@ -344,11 +364,9 @@ class TestFiles:
         assert judged(tmp_path)[0]["seeds"] == (3, 3)  # the same twice is once
         result = json.loads(path.read_text())
         write_json(copied, result | {"metrics": {"accuracy": 0.1}})
-        with pytest.raises(ValueError, match="seed disagree: remove one.*'b' on sst5.*copy.seed2"):
-            judged(tmp_path)
+        assert re.search("seed disagree: remove one.*'b' on sst5.*copy.seed2", refused(tmp_path))
         write_json(copied, result | {"seed": 3, "inputs": "other weights"})
-        with pytest.raises(ValueError, match="Seeds of one run share settings"):
-            judged(tmp_path)
+        assert re.search("Seeds of one run share settings", refused(tmp_path))
 
     def test_examples_must_belong(self, tmp_path):
         path = self.both(tmp_path)
@@ -357,17 +375,14 @@ class TestFiles:
         (found,) = judged(tmp_path)
         assert found["basis"] == "seeds, descriptive" and "are another run's" in found["note"]
         write_examples(path, "h2", {"accuracy": ("mean", parts)})
-        with pytest.raises(ValueError, match="gives another accuracy than the result beside it"):
-            judged(tmp_path)
+        assert re.search("gives another accuracy than the result beside it", refused(tmp_path))
         path.with_suffix(".npz").write_bytes(b"PK nothing")
-        with pytest.raises(ValueError, match="is no whole file of examples"):
-            judged(tmp_path)
+        assert re.search("is no whole file of examples", refused(tmp_path))
 
     def test_sides_of_different_examples_are_refused(self, tmp_path):
         plant(tmp_path, "a", answers(0.8))
         plant(tmp_path, "b", answers(0.5, count=200))
-        with pytest.raises(ValueError, match="on the same examples.*a-b"):
-            judged(tmp_path)
+        assert re.search("on the same examples.*a-b", refused(tmp_path))
 
     def test_true_labels_tell_examples_apart(self):
         rng = np.random.default_rng(0)
@@ -383,8 +398,11 @@ class TestFiles:
 
     def test_other_files_that_are_no_results_are_named(self, tmp_path):
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
-        with pytest.raises(ValueError, match="below .*gpt is no result of the harness.*'scores'"):
-            verdicts(tmp_path)
+        found = verdicts(tmp_path)
+        assert {told["verdict"] for told in found} == {"not run"}
+        assert left_out(found)
+        for why in left_out(found):
+            assert re.search("below .*gpt is no result of the harness.*'scores'", why)
 
     def test_no_folder_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="`--results` is a folder of suites"):

@@ -157,6 +157,25 @@ def test_a_damaged_file_of_single_tasks_leaves_the_other_tasks_there(root, tmp_p
     assert 'id="first"' in shown and "60.5 ± 0.7 (2)" in shown and str(bad) in Links(shown).text
 
 
+def test_a_damaged_file_of_a_suite_leaves_the_other_tasks_there(root, tmp_path, capsys):
+    bad = root / "bert_tasks" / "rte" / "mini.x.seed0.json"
+    bad.parent.mkdir()
+    bad.write_text('{"task": "rte", "sc')
+    page = tmp_path / "page.html"
+    assert report(root, "--html", page) == 0
+    assert f"left out: bert_tasks: {bad} is no whole result file" in capsys.readouterr().err
+    assert 'id="bert-tasks"' in page.read_text() and "40.0 ± 0.0 (2)" in page.read_text()
+
+
+def test_a_json_file_of_others_is_named(root, tmp_path, capsys):
+    (root / "first" / "sst" / "hello.json").write_text('{"hello": 1}')
+    assert report(root, "--html", tmp_path / "page.html") == 0
+    said = "first/sst/hello.json: no file of the harness, which tell backend, device, commit"
+    assert said in capsys.readouterr().err
+    assert report(root, "--suite", "first") == 0
+    assert "hello.json: no file of the harness" in capsys.readouterr().err
+
+
 def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
     first = put(root, "words", "sst", "fine_tune", 0.4, 0)
     copy = first.with_name("copied.seed0.json")

@@ -97,10 +97,17 @@ def test_csv_has_means_deviations_and_numbers_of_runs_apart():
     rows = list(csv.reader(io.StringIO(blocks(TEXT)[0].csv())))
     a = "a, 7,696 (f1)"
     assert rows == [
-        ["", a, f"{a}: deviation", f"{a}: n", 'of <b> & "c"', "words"],
+        ["row", a, f"{a}: deviation", f"{a}: n", 'of <b> & "c"', "words"],
         ["one", "42.4", "0.5", "3", "1000", "a | b\nc"],
         ["two", "", "", "", "1.31 M", "50 % of_it"],
     ]
+
+
+def test_heads_of_csv_are_names_of_their_own():
+    table = Table(
+        ("", "", "mini", "mini"), (("a", "b", "1 ± 2 (3)", "4"),), (False, False, True, True)
+    )
+    assert table.csv().splitlines()[0] == "row,of,mini,mini: deviation,mini: n,mini (4)"
 
 
 def test_latex_escapes_what_it_must(tmp_path):

@@ -210,7 +210,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
         words = ["".join(rng.choice(list("uvwz"), 3)) for _ in range(rng.integers(3, 8))]
         rows.append(Example(words, ["B-A" if "z" in word else "O" for word in words]))
     train, dev = rows[:56], rows[56:]  # all of [UNK] to the encoder
-    more = {"epochs": 12, "units": 6, "seed": 1}
+    more = {"epochs": 16, "learning_rate": 5e-3, "batch_size": 8, "units": 6, "seed": 1}
     method = FeatureBased(reader="bilstm", character_filters=16, **{**FAST, **more})
     fitted = method.fit(encoder(), CRFTagger, TOKENIZER, train, dev, store=tmp_path)
     assert fitted.training_log["dev_score"] > 0.8
