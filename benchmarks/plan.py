@@ -94,6 +94,7 @@ def plan(cells, place, seeds, known):
     counts = sorted({seeds or cell.seeds for cell in cells})
     each = " or ".join(map(str, counts)) + (" seeds" if counts != [1] else " seed")
     words = f"{len(cells)} cells, {each} each: {done} results are there, {left} to do"
+    words += ", fewer where results are there that cannot be read" if unread else ""
     if left > unknown:
         words += f", in about {duration(total)} of one process, reckoned from results that are "
         words += "there, which other machines may have made"
