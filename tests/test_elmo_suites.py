@@ -172,7 +172,7 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
     "flags, match",
     [
         (["elmo_layers", "--encoder", "nowhere"], r"pre-trained biLM: .*'nowhere'"),
-        (["elmo_layers", "--task", "sst2"], r"Unknown task of this suite 'sst2'.*'sst5'\? Known: "),
+        (["elmo_layers", "--task", "sst2"], r"of this suite at scale test 'sst2'.*'sst5'\?"),
         (["elmo_layers", "--units", "3"], r"--units beside --suite elmo_layers"),
         (["elmo_layers", "--task-file", "x.conll"], r"--task-file beside"),
         (["elmo_intrinsic", "--pair", "2"], r"--pair beside"),
