@@ -181,6 +181,8 @@ def run_claims(flags):
     pass_over(flags.results)
     if flags.suite is not None:
         found = verdicts.of_suite(found, flags.suite)
+    if flags.readme and (wrong := next(iter(verdicts.left_out(found)), None)):
+        raise ValueError(f"README takes verdicts of whole results alone. {wrong}")
     if flags.readme:
         brief = verdicts.markdown(found, brief=True)
         changed = into_readme("claims", brief, HERE.parent / "README.md")

@@ -48,6 +48,22 @@ def check_elsewhere(make, inputs):
     assert all(x.device.type == "meta" for x in keras.tree.flatten(outputs))
 
 
+def waits(call):
+    """How often torch's GPU would make a call wait: a number read from a tensor, or sent as one."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function.__name__.startswith(("_local_scalar_dense", "lift_fresh"))
+            return function(*args, **(kwargs or {}))
+
+    with Counted() as counted:
+        call()
+    return counted.count
+
+
 def check_layer(layer, inputs, tmp_path, learns=True):
     """Config round trip, symbolic = real shapes, save -> load, every weight learns.
 

@@ -347,6 +347,12 @@ class TestFiles:
         (tmp_path / "first" / "hello.json").write_text('{"hello": 1}')
         assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
         assert "hello.json: no file of the harness" in capsys.readouterr().err
+        write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
+        assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
+        assert "read as not run" in capsys.readouterr().err
+        flags = ["--readme", "--results", str(tmp_path), "--resamples", "1000"]
+        assert main(["claims", *flags]) == 2  # README stays as it is
+        assert "README takes verdicts of whole results alone" in capsys.readouterr().err
 
     def test_scores_that_are_none_are_named(self, tmp_path):
         path = self.both(tmp_path)

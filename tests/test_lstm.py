@@ -68,6 +68,18 @@ def test_plain_lstm_is_keras_own():
     assert_close(layer(x), outputs)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch's kernel")
+def test_weights_of_the_plain_lstm_lie_as_a_gpu_wants_them(monkeypatch):
+    """cuDNN refuses what is a view of another order; a CPU takes it."""
+    import torch
+
+    seen, lstm = [], torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *a: seen.append(a) or lstm(*a))
+    LSTM(N)(normal(B, T, D))
+    ((_, _, weights, *_),) = seen
+    assert len(weights) == 4 and all(weight.is_contiguous() for weight in weights)
+
+
 @pytest.mark.parametrize("clips", [(0.4, 0.3), (None, None), (3.0, None)])
 def test_projected_lstm_is_the_loop(clips, tmp_path):
     layer = ProjectedLSTM(N, P, *clips)

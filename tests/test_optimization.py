@@ -13,7 +13,7 @@ from keras_plm.optimization import (
     WarmupLinearDecay,
     layer_groups,
 )
-from tests.checks import assert_close, to_numpy
+from tests.checks import assert_close, to_numpy, waits
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
 # The problem of google-research/bert's optimization_test.py, worked in float64.
@@ -33,6 +33,20 @@ def run(optimizer, steps, name="weight"):
         optimizer.apply([keras.ops.convert_to_tensor(gradient.astype("float32"))], [variable])
         seen[step] = to_numpy(variable).copy()
     return seen
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile their steps")
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_step_waits_no_oftener_for_more_weights(corrected):
+    def counted(weights):
+        start = START.astype("float32")
+        variables = [keras.Variable(start) for _ in range(weights)]
+        gradients = [keras.ops.convert_to_tensor(start)] * weights
+        optimizer = AdamW(bias_correction=corrected)
+        optimizer.apply(gradients, variables)
+        return waits(lambda: optimizer.apply(gradients, variables))
+
+    assert counted(2) == counted(7) <= 3
 
 
 @pytest.mark.parametrize("kind", [AdamW, AdaGrad])
