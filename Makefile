@@ -3,7 +3,9 @@ PYTHON ?= python3
 BACKEND ?= tensorflow
 VENV = .venv
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Wheels only: building a package from source fetches newer build tools than those tested.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
+  --constraint constraints.txt
 
 .PHONY: bench test lint clean
 

@@ -2,6 +2,18 @@
 
 __version__ = "0.1.0"
 
+try:
+    import keras  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ("tensorflow", "jax", "torch"):
+        raise
+    raise ImportError(
+        f"Keras is set to use {error.name}, which is not installed. Install a backend: "
+        "pip install 'keras-plm[tensorflow]', 'keras-plm[jax]' or 'keras-plm[torch]'. Keras uses "
+        "tensorflow unless the environment variable KERAS_BACKEND or the file "
+        f"~/.keras/keras.json names another. Received: no module named {error.name}"
+    ) from None
+
 # The heads, readers and optimiser too, so that Keras knows them in `load_model`.
 from keras_plm import heads, optimization, readers  # noqa: F401
 from keras_plm.checkpoints import load, save

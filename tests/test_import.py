@@ -1,0 +1,40 @@
+"""Importing the package where the backend of Keras is not installed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HIDDEN = """
+import sys
+
+class Finder:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, *arguments):
+        hidden = name.partition(".")[0] in ("tensorflow", "jax", "jaxlib", "torch")
+        return None if hidden else self.finder.find_spec(name, *arguments)
+
+sys.meta_path[:] = [Finder(finder) if hasattr(finder, "find_spec") else finder
+                    for finder in sys.meta_path]
+"""
+
+
+def run(code, backend):
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    return subprocess.run(
+        [sys.executable, "-c", HIDDEN + code], env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
+    done = run("import keras_plm", backend)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: Keras is set to use {backend}, which is not installed.")
+    assert all(f"keras-plm[{extra}]" in last for extra in ("tensorflow", "jax", "torch"))
+    assert "During handling" not in done.stderr
