@@ -110,7 +110,8 @@ class CRFLoss(keras.losses.Loss):
     """-log p(tags) under a `CRF`, as the mean over words.
 
     Call arguments:
-        y_true: (B, T) ids of tags.
+        y_true: (B, T) ids of tags; the loss of a word of the id -1 is 0, and the tag before the
+            next word then that of the id 0.
         y_pred: (B, T, K, K), what `CRF` gives.
     """
 
@@ -118,7 +119,9 @@ class CRFLoss(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
-        return crf_losses(y_true, y_pred)
+        y_true = ops.cast(y_true, "int32")
+        losses = crf_losses(ops.maximum(y_true, 0), y_pred)
+        return ops.where(y_true >= 0, losses, ops.zeros_like(losses))
 
 
 def viterbi(scores, allowed=None):
