@@ -36,7 +36,7 @@ def read_trees(path):
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            words = re.findall(r"\([0-4] ([^()\s]+)\)", line)
+            words = re.findall(r"\([0-4] ([^() ]+)\)", line)
             label = re.match(r"\(([0-4]) ", line.strip())
             if not words or label is None or line.count("(") != line.count(")"):
                 raise ValueError(

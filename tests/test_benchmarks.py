@@ -510,3 +510,10 @@ def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
     assert "n.jsonl:1: Tags that are numbers need their names" in capsys.readouterr().err
     assert main([*flags, "--label-names", "O,B-PER"]) == 0
     assert "span_f1 of tags in IOB2" in capsys.readouterr().out
+
+
+@pytest.mark.plumbing
+def test_trees_keep_words_with_other_spaces(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeff(3 (2 8\u00a01\\/2) (2 Mile))\r\n".encode())
+    assert read_trees(path)[0].text == "8\u00a01/2 Mile"
