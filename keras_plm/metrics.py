@@ -116,7 +116,7 @@ def tag_scheme(tags, where=None):
     Raises:
         ValueError: If the tags are of several schemes, naming the first one that does not fit.
 
-    >>> tag_scheme([["O", "I-PER"], ["B-PER", "O"]]), tag_scheme([["O", "B-PER", "I-PER"]])
+    >>> tag_scheme([["O", "I-PER", "B-PER"]]), tag_scheme([["O", "B-PER", "I-PER"]])
     ('IOB1', 'IOB2')
     >>> tag_scheme([["B-PER", "L-PER", "U-LOC"]]), tag_scheme([["B", "O"]])
     ('BILOU', 'BIO without types')
