@@ -315,6 +315,12 @@ def run_all(flags, runs, between=None):
     if bench.task.head.kind == "words":
         marks = "tags that mark no spans" if bench.scheme is None else f"tags in {bench.scheme}"
         console.print(f"{bench.task.name}: {next(iter(bench.task.metrics))} of {marks}")
+    unseen = bench.unseen_labels()
+    if unseen:
+        console.print(
+            f"{bench.task.name}: labels that no training example has count as errors: "
+            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
+        )
     todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)
     results = []

@@ -21,7 +21,7 @@ from benchmarks.records import environment, set_aside, stored, write_examples, w
 from benchmarks.resampling import summands
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
-from keras_plm.data import check_word_vectors, fingerprint, tag_scheme_of
+from keras_plm.data import check_word_vectors, fingerprint, label_names, tag_scheme_of
 from keras_plm.distribution import Distribution, distribute
 from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import fitting
@@ -224,6 +224,13 @@ class Bench:
         if self.task.head.scores and self.task.labels:
             return self.task.labels
         return self.task.head.labels_of(self.examples["train"])  # a part may lack some
+
+    def unseen_labels(self):
+        """The labels that dev and test set have and training has not: they count as errors."""
+        if self.task.head.scores or self.task.head.per_token:
+            return []
+        known, others = set(self._labels()), [*self.examples["dev"], *self.examples["test"]]
+        return [name for name in label_names(others) if name is not None and name not in known]
 
     def _model_file(self, run, seed):
         """Where the fine-tuned model is kept, if it is: of the first seed alone."""
