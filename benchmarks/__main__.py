@@ -132,7 +132,7 @@ def open_bench(flags, progress=None):
     seeds_of(flags)
     if flags.task_file:
         columns = flags.text, flags.label, flags.pair, flags.group
-        names = None if flags.label_names is None else flags.label_names.split(",")
+        names = flags.label_names and [name.strip() for name in flags.label_names.split(",")]
         task = task_from_file(flags.task_file, *columns, names)
     else:
         task = named(TASKS, flags.task, "task")

@@ -122,9 +122,11 @@ def tag_scheme(tags, where=None):
     ('BILOU', 'BIO without types')
     >>> tag_scheme(["NOUN", "O", "VERB"])
     """
-    names_alone = not len(tags) or isinstance(tags[0], str)
+    names_alone = not len(tags) or isinstance(tags[0], str) or not hasattr(tags[0], "__len__")
     sentences = [tags] if names_alone else tags
     counts = Counter(chain.from_iterable(sentences))
+    if not all(isinstance(tag, str) for tag in counts):
+        return None
     marks = {tag: _mark(tag) for tag in counts if tag != "O"}
     typed = {tag for tag, (prefix, kind) in marks.items() if prefix and kind}
     bare = {tag for tag, (prefix, kind) in marks.items() if prefix and not kind}

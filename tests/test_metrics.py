@@ -156,6 +156,7 @@ class TestScheme:
         assert metrics.tag_scheme(["O", "B-X", "I-X"]) == "IOB1 or IOB2"
         assert metrics.tag_scheme(["O", "I-X", "I-Y"]) == "IOB1"
         assert metrics.tag_scheme(["O", "L-X", "B-X"]) == "BILOU"
+        assert metrics.tag_scheme([0, 1]) is metrics.tag_scheme([[0, 1]]) is None
         assert metrics.tag_scheme(["NOUN", "O"]) is None and metrics.tag_scheme([]) is None
 
     @pytest.mark.parametrize(

@@ -132,8 +132,9 @@ class CRFTagger(Tagger):
     Reference: Huang et al. 2015, arXiv 1508.01991; the readers of Peters et al. 2018.
 
     Args:
-        scheme: How tags mark spans, `"BIO"`, `"IOB1"`, `"BIOUL"`, `"IOBES"` or `"BMES"`: what this
-            does not allow is never predicted. It may also be set later. `None` allows all.
+        scheme: How tags mark spans, `"BIO"` (also `"IOB2"`), `"IOB1"`, `"BIOUL"` (also `"BILOU"`),
+            `"IOBES"` or `"BMES"`: what this does not allow is never predicted. It may also be set
+            later. `None` allows all.
 
     Returns:
         (B, W, K, K) scores of each word's tag behind that of the word before, see `layers.CRF`.
