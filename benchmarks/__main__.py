@@ -319,7 +319,8 @@ def run_all(flags, runs, between=None):
     if unseen:
         console.print(
             f"{bench.task.name}: labels that no training example has count as errors: "
-            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
+            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
+            markup=False,
         )
     todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)

@@ -20,7 +20,8 @@ READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": 
 class KeepBest(keras.callbacks.Callback):
     """Scores the model after every epoch and ends training with the best epoch's weights.
 
-    The score is added to the epoch's logs as `val_score`, for callbacks behind it.
+    The score is added to the epoch's logs as `val_score`, for callbacks behind it. It is no metric
+    of Keras: give them `mode="max"`.
 
     Args:
         score: A function without arguments that scores the model on the choosing set; more is
