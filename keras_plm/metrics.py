@@ -133,10 +133,13 @@ def tag_scheme(tags, where=None):
     plain = marks.keys() - typed - bare
     if not typed:
         if plain and all(tag == "O" or all(_mark(tag)) for tag in map(_repaired, counts)):
-            raise _mixed(sentences, plain, where, names_alone)
+            rule = "A tag that marks a span is a prefix, '-' and a type, as 'B-PER'; others are 'O'"
+            raise _wrong_tag(sentences, plain, where, names_alone, rule)
         if plain or not bare & {"B", "I"}:
             return None
-    elif counts["O"] + _count(counts, typed) < _count(counts, bare | plain):
+    elif len(typed) <= len(bare | plain) and (
+        counts["O"] + _count(counts, typed) < _count(counts, bare | plain)
+    ):
         return None  # as S-PRO among parts of speech
 
     def fits(scheme, tag):
@@ -146,7 +149,9 @@ def tag_scheme(tags, where=None):
     scheme = max(PREFIXES, key=lambda s: _count(counts, [tag for tag in wanted if fits(s, tag)]))
     wrong = {tag for tag in marks if tag not in wanted or not fits(scheme, tag)}
     if wrong:
-        raise _mixed(sentences, wrong, where, names_alone, scheme)
+        kinds = [prefix + "-TYPE" * bool(typed) for prefix in PREFIXES[scheme]]
+        rule = f"All tags must be of one scheme. Most are of {scheme}: 'O', {', '.join(kinds)}"
+        raise _wrong_tag(sentences, wrong, where, names_alone, rule)
     if bare:
         return f"{scheme} without types"
     if scheme != "BIO":
@@ -181,19 +186,16 @@ def _count(counts, tags):
     return sum(counts[tag] for tag in tags)
 
 
-def _mixed(sentences, wrong, where, names_alone, scheme=None):
+def _wrong_tag(sentences, wrong, where, names_alone, rule):
     """The error that names the first of the wrong tags."""
     places = ((i, j) for i, tags in enumerate(sentences) for j, tag in enumerate(tags))
-    i, j = next(place for place in places if sentences[place[0]][place[1]] in wrong)
-    rule = "A tag that marks a span is a prefix, '-' and a type, as 'B-PER', and others are 'O'"
-    if scheme is not None:
-        rule = f"Tags are all of one scheme; the most frequent one is {scheme}, whose prefixes are "
-        rule += f"{', '.join(PREFIXES[scheme])} and which has 'O'"
-    place = ""
-    if not names_alone:
-        place = f" as sentence {i}, word {j}" if where is None else ""
-    at = f"{where(i, j)}: " if where is not None and not names_alone else ""
-    return ValueError(f"{at}{rule}. Received: {sentences[i][j]!r}{place}")
+    i, j = next((i, j) for i, j in places if sentences[i][j] in wrong)
+    received = f"Received: {sentences[i][j]!r}"
+    if names_alone:
+        return ValueError(f"{rule}. {received}")
+    if where is None:
+        return ValueError(f"{rule}. {received} as sentence {i}, word {j}")
+    return ValueError(f"{where(i, j)}: {rule}. {received}")
 
 
 def are_spans(tags):

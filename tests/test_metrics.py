@@ -170,6 +170,7 @@ class TestScheme:
             (["o b-per", "o i-per"], "o", (0, 0)),
             (["O B_PER I_PER"], "B_PER", (0, 1)),
             (["B-PER O", "- O"], "-", (1, 0)),
+            (["0 0 0 0 B-PER I-PER 0"], "0", (0, 0)),
         ],
     )
     def test_a_mixture_is_refused(self, sentences, wrong, place):
