@@ -95,6 +95,9 @@ def add_bench_flags(parser, required=True):
         text = f"its {column} column: a name"
         text += ", in a CoNLL file a number" if column in ("text", "label") else ""
         parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
+    parser.add_argument(
+        "--label-names", metavar="A,B,...", help="names of labels that its JSONL gives as numbers"
+    )
     parser.add_argument("--encoder", required=required, metavar="DIR", help="an encoder's folder")
     parser.add_argument("--data", default="data", metavar="DIR", help="(default data)")
     parser.add_argument(
@@ -128,13 +131,16 @@ def open_bench(flags, progress=None):
 
     seeds_of(flags)
     if flags.task_file:
-        task = task_from_file(flags.task_file, flags.text, flags.label, flags.pair, flags.group)
+        columns = flags.text, flags.label, flags.pair, flags.group
+        names = flags.label_names and [name.strip() for name in flags.label_names.split(",")]
+        task = task_from_file(flags.task_file, *columns, names)
     else:
         task = named(TASKS, flags.task, "task")
-        columns = [c for c in ("text", "label", "pair", "group") if getattr(flags, c) is not None]
-        if columns:
+        names = ("text", "label", "pair", "group", "label_names")
+        given = [name.replace("_", "-") for name in names if getattr(flags, name) is not None]
+        if given:
             raise ValueError(
-                f"Columns belong to a --task-file. Received: --task {flags.task}, --{columns[0]}"
+                f"Columns belong to a --task-file. Received: --task {flags.task}, --{given[0]}"
             )
     return Bench(
         task,
@@ -218,7 +224,7 @@ def run_suite(flags):
     from benchmarks.suites import SUITES, folder
 
     suite = SUITES[flags.suite]
-    own = ["task_file", "text", "label", "pair", "group", "encoder", "keep"]
+    own = ["task_file", "text", "label", "pair", "group", "label_names", "encoder", "keep"]
     own += ["task"] if suite.cells is None else []
     own += [field.name for field in dataclasses.fields(Run)]
     given = [n for n in own if getattr(flags, n, None) is not None and n not in suite.flags]
@@ -306,6 +312,16 @@ def run_all(flags, runs, between=None):
         f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
         f"on, {counts['test']:,} reported"
     )
+    if bench.task.head.kind == "words":
+        marks = "tags that mark no spans" if bench.scheme is None else f"tags in {bench.scheme}"
+        console.print(f"{bench.task.name}: {next(iter(bench.task.metrics))} of {marks}")
+    unseen = bench.unseen_labels()
+    if unseen:
+        console.print(
+            f"{bench.task.name}: labels that no training example has count as errors: "
+            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
+            markup=False,
+        )
     todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)
     results = []

@@ -21,7 +21,7 @@ from benchmarks.records import environment, set_aside, stored, write_examples, w
 from benchmarks.resampling import summands
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
-from keras_plm.data import check_word_vectors, fingerprint
+from keras_plm.data import check_word_vectors, fingerprint, label_names, tag_scheme_of
 from keras_plm.distribution import Distribution, distribute
 from keras_plm.documents import join_sentences, part_sentences
 from keras_plm.features import fitting
@@ -73,6 +73,10 @@ class Bench:
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
         self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
+        self.scheme = None
+        if self.task.head.kind == "words":
+            every = [example for part in self.examples.values() for example in part]
+            self.scheme = tag_scheme_of(every)
         texts = [[_content(e) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
@@ -151,9 +155,9 @@ class Bench:
         started = time.monotonic()
         forget_peak()
         set_seed(seed)
-        labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
-        for example in self.examples["test"]:
-            self.task.head.target(example, labels)  # before anything is trained
+        labels = self._labels()
+        for example in self.examples["test"]:  # raises for one without a label, before training
+            self.task.head.target(example, labels, training=False)
         searched = done or (self.result(run, 0) if seed else None)
         if searched:
             trials, best, log = searched["trials"], None, None
@@ -191,6 +195,7 @@ class Bench:
             "dev_score": dev_score,
             "score": next(iter(scores.values())),
             "metrics": scores,
+            **({} if self.scheme is None else {"scheme": self.scheme}),
             **({"mixes": mixes} if mixes else {}),
             **({} if run.reads_features else {"curve": _curve(log)}),
             "seconds": round(time.monotonic() - started, 1),
@@ -213,6 +218,19 @@ class Bench:
         write_json(self.path(run, seed), result)
         self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
         return result
+
+    def _labels(self):
+        """The labels of the training examples; of scores the range that the task has."""
+        if self.task.head.scores and self.task.labels:
+            return self.task.labels
+        return self.task.head.labels_of(self.examples["train"])  # a part may lack some
+
+    def unseen_labels(self):
+        """The labels that dev and test set have and training has not: they count as errors."""
+        if self.task.head.scores or self.task.head.per_token:
+            return []
+        known, others = set(self._labels()), [*self.examples["dev"], *self.examples["test"]]
+        return [name for name in label_names(others) if name is not None and name not in known]
 
     def _model_file(self, run, seed):
         """Where the fine-tuned model is kept, if it is: of the first seed alone."""

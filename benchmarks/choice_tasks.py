@@ -8,6 +8,7 @@ from glue_tasks.tasks import group_shared
 from keras_plm import metrics
 from keras_plm.heads import MultipleChoice
 from keras_plm.task import Example, Task, find_file, split_groups, table_rows
+from keras_plm.tokenizers import open_text
 
 # Shares of train that the choosing sets take: SWAG's as of GLUE's, of the small Story Cloze more.
 CHOOSING, STORY_CHOOSING = 0.1, 0.2
@@ -83,7 +84,8 @@ def read_race(folder, levels=RACE_LEVELS):
 
 def _questions(path, group):
     try:
-        passage = json.loads(path.read_text(encoding="utf-8"))
+        with open_text(path) as file:
+            passage = json.loads(file.read())
         article, rows = (
             passage["article"],
             zip(passage["questions"], passage["options"], passage["answers"], strict=True),

@@ -7,6 +7,7 @@ from keras_plm.task import Task, find_file, read_table
 
 SCITAIL_LABELS = ("entails", "neutral")
 SICK_LABELS = ("CONTRADICTION", "ENTAILMENT", "NEUTRAL")
+SICK_SCORES = (1.0, 5.0)
 
 
 def read_scitail(path):
@@ -19,7 +20,8 @@ def read_scitail(path):
         ValueError: Naming file and line, if a line is malformed or has another label.
     """
     columns = ["premise", "hypothesis", "label"]
-    examples = read_table(path, "premise", "label", "hypothesis", separator="\t", header=columns)
+    options = {"separator": "\t", "quoted": False, "header": columns}
+    examples = read_table(path, "premise", "label", "hypothesis", **options)
     return with_labels(examples, SCITAIL_LABELS)
 
 
@@ -34,8 +36,8 @@ def read_sick(path, scores=False):
         ValueError: Naming file and line, if a line is malformed or has another label.
     """
     label = "relatedness_score" if scores else "entailment_judgment"
-    examples = read_table(path, "sentence_A", label, "sentence_B", separator="\t")
-    return with_scores(examples, 1, 5) if scores else with_labels(examples, SICK_LABELS)
+    examples = read_table(path, "sentence_A", label, "sentence_B", separator="\t", quoted=False)
+    return with_scores(examples, *SICK_SCORES) if scores else with_labels(examples, SICK_LABELS)
 
 
 def _read(files, reader, **options):
@@ -79,5 +81,6 @@ PAIR_TASKS = (
         _SICK,
         *_OF_SICK,
         symmetric=True,
+        labels=SICK_SCORES,
     ),
 )

@@ -8,12 +8,14 @@ import keras
 
 import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
 from benchmarks.records import write_text
+from benchmarks.tasks import conll_column, is_conll
 from keras_plm.data import Unlabelled
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
 from keras_plm.squad import read_squad, write_predictions
 from keras_plm.task import read_conll, table_rows
 from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.text import fields
 
 
 def open_model(path):
@@ -44,10 +46,11 @@ def read_inputs(path, model, text="text", pair=None):
     """What a model is to read, of a file of its kind.
 
     - JSON in SQuAD's layout, for a `SpanFinder`.
-    - CoNLL (ending in .conll, .iob or .bio), for a `Tagger`: words in the first column.
+    - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`: words in the column `text`,
+      by default the first, in CoNLL-U the second. There may be tags or none.
     - CSV, TSV and JSONL, by columns; a JSONL text may be a list of words, and a `MultipleChoice`
       reads the list at "choices".
-    - Else a text a line; of a pair the two parted by a tab; a `Tagger`'s words by spaces.
+    - Else a text a line; of a pair the two parted by a tab; a `Tagger`'s words by blanks.
 
     Raises:
         ValueError: Naming file and line, if one cannot be read so; or if there is none.
@@ -61,20 +64,24 @@ def read_inputs(path, model, text="text", pair=None):
             "A .json file is SQuAD's, for a `SpanFinder`; give other models a text a line, .csv, "
             f".tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
         )
-    if re.search(r"\.(conll|iob2?|bio)$", name):
-        return [Unlabelled(example.text) for example in read_conll(path)]
+    if is_conll(path):
+        column = conll_column(None if text == "text" else text)
+        return [Unlabelled(e.text) for e in read_conll(path, column, labelled=False)]
     examples = []
     if re.search(r"\.(csv|tsv|jsonl)$", name):
         for where, row in table_rows(path):
             names = [text, *([pair] if pair else [])]
             names += ["choices"] if isinstance(model, MultipleChoice) else []
-            missing = [column for column in names if row.get(column) is None]
+            missing = [column for column in names if column not in row]
             if missing:
                 raise ValueError(
                     f"{where}: No column {missing[0]!r}; name the text's with --text and that of "
                     f"second texts with --pair. Received: {', '.join(map(str, row))}"
                 )
-            found = row[text].split() if _is_line(row[text], model) else row[text]
+            empty = [column for column in names if row[column] is None]
+            if empty:
+                raise ValueError(f"{where}: Every row needs a text. Received: {empty[0]}=None")
+            found = fields(row[text]) if _is_line(row[text], model) else row[text]
             examples.append(Unlabelled(found, row.get(pair), choices=row.get("choices")))
     else:
         with open_text(path) as file:
@@ -85,7 +92,7 @@ def read_inputs(path, model, text="text", pair=None):
                         f"{path}:{number}: A line is a text, or two parted by a tab. "
                         f"Received: {line.rstrip()!r:.60}"
                     )
-                words = first.split() if isinstance(model, Tagger) else first
+                words = fields(first) if isinstance(model, Tagger) else first
                 examples.append(Unlabelled(words, *others))
     if not examples:
         raise ValueError(f"There is nothing to read in {path}. Received: an empty file")

@@ -36,7 +36,7 @@ def read_trees(path):
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            words = re.findall(r"\([0-4] ([^()\s]+)\)", line)
+            words = re.findall(r"\([0-4] ([^() ]+)\)", line)
             label = re.match(r"\(([0-4]) ", line.strip())
             if not words or label is None or line.count("(") != line.count(")"):
                 raise ValueError(
@@ -173,27 +173,37 @@ TASKS = {
 }
 
 
-def task_from_file(path, text, label, pair=None, group=None):
+def task_from_file(path, text, label, pair=None, group=None, names=None):
     """A task of the user's own: one file, parted 70/15/15 by `group`.
 
-    A CoNLL file (ending in .conll, .iob or .bio) is a tagging task, `text` and `label` the numbers
-    of its columns; CSV, TSV and JSONL name their columns, and are tagging tasks where labels are
-    lists of tags.
+    A CoNLL file (ending in .conll, .conllu, .iob or .bio) is a tagging task, `text` and `label` the
+    numbers of its columns. CSV, TSV and JSONL name their columns, and are tagging tasks where
+    labels are lists of tags. Tags that mark spans are scored by the F1 of spans, others by word.
+
+    Args:
+        path: The file.
+        text, label, pair, group: Columns.
+        names: Names of labels that the file gives as numbers, as `ner_tags` in JSONL.
 
     Raises:
         ValueError: If the file cannot be read so.
     """
     path = Path(path)
     name = re.sub(r"\W+", "_", path.name.removesuffix(".gz")).lower()
-    if re.search(r"\.(conll|iob2?|bio)(\.txt)?(\.gz)?$", path.name):
+    if is_conll(path):
         if pair is not None or group is not None:
             raise ValueError(
                 "A CoNLL file has no column of pairs or groups; -DOCSTART- lines part its "
                 f"documents. Received: pair={pair!r}, group={group!r}"
             )
-        examples = read_conll(path, _column(text, 0), _column(label, -1))
+        if names is not None:
+            raise ValueError(
+                "A CoNLL file holds the names of its tags: leave `--label-names` out. "
+                f"Received: {names}"
+            )
+        examples = read_conll(path, conll_column(text), conll_column(label))
     else:
-        examples = read_table(path, text or "text", label or "label", pair, group)
+        examples = read_table(path, text or "text", label or "label", pair, group, names)
     parts = dict(
         zip(("train", "dev", "test"), split_groups(examples, (0.7, 0.15, 0.15)), strict=True)
     )
@@ -211,14 +221,20 @@ def task_from_file(path, text, label, pair=None, group=None):
             f"Received: column {label or 'label'!r} with {len(labels)} different labels of "
             f"{len(examples)} texts"
         )
-    metric = default_metric(head, labels)
+    metric = default_metric(head, labels, examples)
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
 
 
-def _column(number, default):
+def is_conll(path):
+    """Whether the name of a file is that of a CoNLL file."""
+    return re.search(r"\.(conllu?|iob2?|bio)(\.txt)?(\.gz)?$", Path(path).name) is not None
+
+
+def conll_column(number):
+    """The column of a CoNLL file that a flag names, `None` for the default."""
     try:
-        return default if number is None else int(number)
+        return None if number is None else int(number)
     except ValueError as error:
         raise ValueError(
             f"Columns of a CoNLL file are given by number, from 0. Received: {number!r}"

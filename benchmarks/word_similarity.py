@@ -15,6 +15,7 @@ from benchmarks.run import summary
 from keras_plm.metrics import spearman_correlation
 from keras_plm.task import find_file
 from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.text import fields
 
 PAIRS = {name: f"word_similarity/EN-{file}.txt" for name, file in {
     "WS-353": "WS-353-ALL", "SimLex-999": "SIMLEX-999", "MEN": "MEN-TR-3k", "RG-65": "RG-65",
@@ -35,13 +36,13 @@ def read_pairs(path):
     """
     pairs = []
     for where, line in _lines(path):
-        found = re.fullmatch(r"(\S+)\s+(\S+)\s+(-?\d+(\.\d*)?)", line)
-        if found is None:
+        columns = fields(line)
+        if len(columns) != 3 or not re.fullmatch(r"-?\d+(\.\d*)?", columns[2]):
             raise ValueError(
                 f"{where}: Each line is two words and a score, as 'tiger cat 7.35'. "
                 f"Received: {line[:60]!r}"
             )
-        pairs.append((found[1], found[2], float(found[3])))
+        pairs.append((columns[0], columns[1], float(columns[2])))
     return pairs
 
 
@@ -54,7 +55,7 @@ def read_questions(path):
     """
     sections, name = {}, None
     for where, line in _lines(path):
-        fields, rule = tuple(line.split()), None
+        words, rule = tuple(fields(line)), None
         if line.startswith(":"):
             name = line[1:].strip()
             if not name or name in sections:
@@ -62,10 +63,10 @@ def read_questions(path):
             sections[name] = []
         elif name is None:
             rule = "Questions stand in a section, which begins with a line as ': family'"
-        elif len(fields) != 4:
+        elif len(words) != 4:
             rule = "Each question is four words, as 'boy girl king queen'"
         else:
-            sections[name].append(fields)
+            sections[name].append(words)
         if rule is not None:
             raise ValueError(f"{where}: {rule}. Received: {line[:60]!r}")
     return sections
@@ -74,7 +75,8 @@ def read_questions(path):
 def _lines(path):
     """Place and text of each line that is not blank."""
     with open_text(path) as file:
-        lines = [(f"{path}:{n}", line.strip()) for n, line in enumerate(file, 1) if line.strip()]
+        lines = [(f"{path}:{n}", line.strip(" \t\n")) for n, line in enumerate(file, 1)]
+    lines = [(where, line) for where, line in lines if line]
     if not lines:
         raise ValueError(f"{path}: No line in this file. Received: an empty file")
     return lines

@@ -4,7 +4,7 @@ Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the offi
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from keras_plm import metrics
 from keras_plm.heads import Classifier, Regressor
@@ -23,8 +23,6 @@ class GlueTask(Task):
     Attributes:
         read_file: `read_file(folder, part)` gives all examples of one official file: of `"train"`,
             of `"test"` (the official dev set), or of `"unlabelled"`, the official test set.
-        labels: The names of the classes, in files and submissions alike; of scores the lowest and
-            the highest.
         rows: How many rows the official test set has.
         submission: The file of its predictions in a submission.
         majority: The commonest label of train, the first where they are as good as equal; of
@@ -32,7 +30,6 @@ class GlueTask(Task):
     """
 
     read_file: Callable | None = None
-    labels: Sequence = ()
     rows: int = 0
     submission: str = ""
     majority: str = ""
@@ -153,7 +150,7 @@ def _file_reader(files, columns, labels, scores, broken):
 
     def read_file(folder, part):
         path = find_file(folder, files[part])
-        examples = read_table(path, **columns[part], separator="\t", broken=broken)
+        examples = read_table(path, **columns[part], separator="\t", quoted=False, broken=broken)
         if part == "unlabelled":
             return _in_order(examples)
         return with_scores(examples, *labels) if scores else with_labels(examples, labels)
@@ -242,8 +239,8 @@ def _task(
         "gluebenchmark.com",
         "see the task's own page there",
         symmetric,
-        read_file,
         labels,
+        read_file,
         rows,
         submission or f"{folder}.tsv",
         majority,

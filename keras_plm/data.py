@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_plm.batching import Batches
+from keras_plm.metrics import tag_scheme
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
@@ -55,10 +56,11 @@ def batches(
         text_places: If True, `x` also holds `first_positions` and `second_positions`, which words
             are those of each of two texts, see `two_texts.TextPlaces`.
         scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
-            range, 0 to 1.
+            range, 0 to 1; without `training` also beyond.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.
-        training: If True, shuffle.
+        training: If True, shuffle. If False, a label that is not among `labels` has the id -1, by
+            which the metrics of heads count it as an error.
         batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
         class_weight: Weight of each class in the loss, by name or id.
         **options: Other arguments of `Batches`; by default `fill_last` is False where there are
@@ -68,8 +70,8 @@ def batches(
         `Batches`. For tagged words `y` and the weights are (B, T), a tag per word.
 
     Raises:
-        ValueError: If a label is not among `labels`, naming where it stands, or some examples
-            have labels and others have none.
+        ValueError: If in training a label is not among `labels`, naming where it stands, or some
+            examples have labels and others have none.
     """
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32
@@ -88,6 +90,7 @@ def batches(
             scores,
             spelled,
             text_places,
+            training,
         )
     made = Batches(
         source.lengths,
@@ -173,6 +176,7 @@ class PackedExamples:
         scores=False,
         spelled=False,
         text_places=False,
+        training=True,
     ):
         if isinstance(examples, str):
             raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
@@ -240,7 +244,7 @@ class PackedExamples:
         self.targets = None
         if any(label is not None for label in found):
             to_id = share_of_range if scores else label_ids
-            ids = [to_id(e, labels) for e in examples]
+            ids = [to_id(e, labels, training) for e in examples]
             self.tags = np.ndim(ids[0]) > 0
             if self.tags and not (listed and words):
                 raise ValueError(
@@ -411,8 +415,11 @@ class Unlabelled:
     choices: list | None = None
 
 
-def label_ids(example, labels):
-    """The id, or array of ids, of an example's label among the label names."""
+def label_ids(example, labels, training=True):
+    """The id, or array of ids, of an example's label among the label names.
+
+    Without `training`, the id of a name that is not among them is -1.
+    """
     label, where = example.label, f"{example.where}: " if example.where else ""
     if label is None:
         raise ValueError(f"{where}Either all examples have a label or none. Received: none here")
@@ -423,21 +430,22 @@ def label_ids(example, labels):
     names = {name: i for i, name in enumerate(labels)}
     listed = label if isinstance(label, (list, tuple)) else [label]
     for name in listed:
-        if name not in names:
+        if name not in names and training:
             raise ValueError(
                 f"{where}This label does not occur in the training examples. "
                 f"Received: {name!r}, known: {', '.join(map(str, labels[:20]))}"
                 + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
             )
-    ids = np.array([names[name] for name in listed], dtype=np.int32)
+    ids = np.array([names.get(name, -1) for name in listed], dtype=np.int32)
     return ids if listed is label else ids[0]
 
 
-def share_of_range(example, bounds):
-    """Where a score lies between the lowest and the highest, 0 to 1."""
+def share_of_range(example, bounds, training=True):
+    """Where a score lies between the lowest and the highest, 0 to 1; without `training` beyond."""
     score, where = example.label, f"{example.where}: " if example.where else ""
     low, high = bounds
-    if isinstance(score, str) or not np.isscalar(score) or not low <= score <= high:
+    is_number = not isinstance(score, str) and np.isscalar(score) and np.isfinite(score)
+    if not is_number or (training and not low <= score <= high):
         raise ValueError(f"{where}A score lies from {low} to {high}. Received: {score!r}")
     return np.float32((score - low) / (high - low))
 
@@ -465,6 +473,26 @@ def label_names(examples):
         label = example.label
         found.update(label if isinstance(label, (list, tuple)) else [label])
     return sorted(found, key=lambda name: (name != "O", str(name)))
+
+
+def tag_scheme_of(examples):
+    """The scheme by which the tags of examples mark spans, see `metrics.tag_scheme`.
+
+    Raises:
+        ValueError: If tags are of several schemes, naming the file and line of the first one that
+            does not fit; without a file the sentence and the word.
+    """
+    tagged = [example for example in examples if isinstance(example.label, (list, tuple))]
+
+    def where(i, j):
+        example, word = tagged[i], f"sentence {i}, word {j} ({tagged[i].text[j]!r})"
+        if not example.where:
+            return word
+        if example.lines is None:
+            return f"{example.where}, word {j} ({example.text[j]!r})"
+        return f"{example.where.rpartition(':')[0]}:{example.lines[j]}"
+
+    return tag_scheme([example.label for example in tagged], where)
 
 
 def fingerprint(*things):

@@ -69,7 +69,7 @@ def _joined(row):
     else:
         label = list(itertools.chain.from_iterable(labels))
     words = list(itertools.chain.from_iterable(example.text for example in row))
-    return dataclasses.replace(row[0], text=words, label=label)
+    return dataclasses.replace(row[0], text=words, label=label, lines=None)
 
 
 def part_sentences(tags, counts):

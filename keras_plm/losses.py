@@ -79,6 +79,27 @@ class LogisticLoss(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
+class LabelLoss(keras.losses.SparseCategoricalCrossentropy):
+    """Cross-entropy of labels and logits; 0 for the label -1, which no output has.
+
+    So `evaluate` can read labels that training did not have; its metrics count them as errors.
+
+    Call arguments:
+        y_true: (B,) or (B, W) ids.
+        y_pred: (B, K) or (B, W, K) logits.
+    """
+
+    def __init__(self, from_logits=True, name="label_loss", **kwargs):
+        super().__init__(from_logits=from_logits, name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        y_true = ops.cast(y_true, "int32")
+        losses = super().call(ops.maximum(y_true, 0), y_pred)
+        known = ops.reshape(y_true >= 0, ops.shape(losses))
+        return ops.where(known, losses, ops.zeros_like(losses))
+
+
+@keras.saving.register_keras_serializable("keras_plm")
 class MeanLoss(keras.metrics.Mean):
     """The mean over all positions of a loss that `fit` sums.
 
@@ -88,6 +109,7 @@ class MeanLoss(keras.metrics.Mean):
 
     def __init__(self, loss, name="mean_loss", **kwargs):
         super().__init__(name=name, **kwargs)
+        self._direction = "down"  # by which callbacks know that less is better
         self.loss = loss
 
     def update_state(self, y_true, y_pred, sample_weight=None):

@@ -9,7 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-SPAN_PREFIXES = ("B-", "I-", "E-", "S-")
+# Prefixes of tags by scheme: M is inside, L the last word of a span, U a span of one word.
+PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
+BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
 
 
 def accuracy(y_true, y_pred):
@@ -27,7 +29,7 @@ def f1(y_true, y_pred, positive=None):
     """F1 of the positive class of two, in [0, 1]; by default of the one that sorts last.
 
     Raises:
-        ValueError: If there are more classes than two, or one and no word of which it is.
+        ValueError: Without `positive`, if there are not two classes.
 
     >>> f1([0, 1, 1], [1, 1, 0])
     0.5
@@ -35,10 +37,10 @@ def f1(y_true, y_pred, positive=None):
     from sklearn.metrics import f1_score
 
     _check_lengths(y_true, y_pred)
-    labels = sorted(set(y_true) | set(y_pred))
-    if len(labels) > 2:
-        raise ValueError(f"`f1` is of two classes. Received: {labels}")
     if positive is None:
+        labels = sorted(set(y_true) | set(y_pred))
+        if len(labels) > 2:
+            raise ValueError(f"`f1` is of two classes. Received: {labels}")
         if len(labels) < 2:
             raise ValueError(f"Of one class, say which is `positive`. Received: {labels}")
         positive = labels[-1]
@@ -94,23 +96,126 @@ def word_accuracy(y_true, y_pred):
     return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))
 
 
+def tag_scheme(tags, where=None):
+    """Scheme by which tags mark spans, or `None` for tags of words, as parts of speech.
+
+    A tag marks a span if it is a prefix, "-" and a type, as `"B-PER"`. Tags without types, as
+    `"B"`, mark spans if all tags are such letters and B or I is among them: a part of speech may
+    have the name of a letter too. One file or split may use a part of a scheme only: give those of
+    all splits.
+
+    Args:
+        tags: Sentences, each a list of tags; or the names of tags, of which the order is unknown.
+        where: `where(sentence, word)`, both from 0: the place of a tag, for the error.
+
+    Returns:
+        `"IOB1"`, `"IOB2"`, `"IOBES"`, `"BILOU"` or `"BMES"`; of names alone also `"IOB1 or IOB2"`;
+        of tags without types `"BIO without types"` and the like; or `None`. Where some spans begin
+        as in IOB1 and others as in IOB2, which are read alike, the more frequent one.
+
+    Raises:
+        ValueError: If the tags are of several schemes, naming the first one that does not fit.
+
+    >>> tag_scheme([["O", "I-PER", "B-PER"]]), tag_scheme([["O", "B-PER", "I-PER"]])
+    ('IOB1', 'IOB2')
+    >>> tag_scheme([["B-PER", "L-PER", "U-LOC"]]), tag_scheme([["B", "O"]])
+    ('BILOU', 'BIO without types')
+    >>> tag_scheme(["NOUN", "O", "VERB"])
+    """
+    names_alone = not len(tags) or isinstance(tags[0], str) or not hasattr(tags[0], "__len__")
+    sentences = [tags] if names_alone else tags
+    counts = Counter(chain.from_iterable(sentences))
+    if not all(isinstance(tag, str) for tag in counts):
+        return None
+    marks = {tag: _mark(tag) for tag in counts if tag != "O"}
+    typed = {tag for tag, (prefix, kind) in marks.items() if prefix and kind}
+    bare = {tag for tag, (prefix, kind) in marks.items() if prefix and not kind}
+    plain = marks.keys() - typed - bare
+    if not typed:
+        if plain and all(tag == "O" or all(_mark(tag)) for tag in map(_repaired, counts)):
+            rule = "A tag that marks a span is a prefix, '-' and a type, as 'B-PER'; others are 'O'"
+            raise _wrong_tag(sentences, plain, where, names_alone, rule)
+        if plain or not bare & {"B", "I"}:
+            return None
+    elif len(typed) <= len(bare | plain) and (
+        counts["O"] + _count(counts, typed) < _count(counts, bare | plain)
+    ):
+        return None  # as S-PRO among parts of speech
+
+    def fits(scheme, tag):
+        return marks[tag][0] in PREFIXES[scheme]
+
+    wanted = typed or bare
+    scheme = max(PREFIXES, key=lambda s: _count(counts, [tag for tag in wanted if fits(s, tag)]))
+    wrong = {tag for tag in marks if tag not in wanted or not fits(scheme, tag)}
+    if wrong:
+        kinds = [prefix + "-TYPE" * bool(typed) for prefix in PREFIXES[scheme]]
+        rule = f"All tags must be of one scheme. Most are of {scheme}: 'O', {', '.join(kinds)}"
+        raise _wrong_tag(sentences, wrong, where, names_alone, rule)
+    if bare:
+        return f"{scheme} without types"
+    if scheme != "BIO":
+        return scheme
+    if names_alone:
+        prefixes = {marks[tag][0] for tag in typed}
+        return {"B": "IOB2", "I": "IOB1"}.get("".join(prefixes), "IOB1 or IOB2")
+    starts = Counter()
+    for sentence in sentences:
+        before = None
+        for tag in sentence:
+            prefix, kind = marks.get(tag, (None, None))
+            if kind and kind != before:
+                starts[prefix] += 1
+            before = kind
+    return "IOB1" if starts["I"] > starts["B"] else "IOB2"
+
+
+def _mark(tag):
+    """`(prefix, type)` of a tag that marks a span, the type "" without one; else `("", "")`."""
+    prefix, dash, kind = tag.partition("-")
+    known = len(prefix) == 1 and prefix in "BIESLUM" and bool(dash) == bool(kind)
+    return (prefix, kind) if known else ("", "")
+
+
+def _repaired(tag):
+    """The tag that was meant, as "B-PER" by "b_PER "."""
+    return tag.strip().upper().replace("_", "-", 1)
+
+
+def _count(counts, tags):
+    return sum(counts[tag] for tag in tags)
+
+
+def _wrong_tag(sentences, wrong, where, names_alone, rule):
+    """The error that names the first of the wrong tags."""
+    places = ((i, j) for i, tags in enumerate(sentences) for j, tag in enumerate(tags))
+    i, j = next((i, j) for i, j in places if sentences[i][j] in wrong)
+    received = f"Received: {sentences[i][j]!r}"
+    if names_alone:
+        return ValueError(f"{rule}. {received}")
+    if where is None:
+        return ValueError(f"{rule}. {received} as sentence {i}, word {j}")
+    return ValueError(f"{where(i, j)}: {rule}. {received}")
+
+
 def are_spans(tags):
-    """True where tags mark chunks, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
+    """True where the names of tags mark spans, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
 
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])
     (True, False)
     """
-    return all(tag == "O" or (tag[:2] in SPAN_PREFIXES and len(tag) > 2) for tag in tags)
+    return tag_scheme(tags) is not None
 
 
 def spans(tags):
     """The chunks of one sentence's tags, as conlleval reads them.
 
     A chunk begins at B, at I after O or at the sentence's start, and where the type changes; it
-    ends before the next chunk or O. So IOB1 and IOB2 are read alike; S- and E- of IOBES too.
+    ends before the next chunk or O. So IOB1 and IOB2 are read alike. E and L end a chunk, S and U
+    are one of a word: IOBES, BILOU and BMES are read too.
 
     Args:
-        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`.
+        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`; or `"B"` and `"I"`, of the type `""`.
 
     Returns:
         A list of `(type, first word, last word + 1)`.
@@ -121,12 +226,12 @@ def spans(tags):
     found, start, open_type, ended = [], None, None, False
     for i, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")
-        goes_on = start is not None and prefix not in ("O", "B", "S")
+        goes_on = start is not None and prefix != "O" and prefix not in BEGINS
         if not (goes_on and kind == open_type and not ended):
             if start is not None:
                 found.append((open_type, start, i))
             start, open_type = (None, None) if prefix == "O" else (i, kind)
-        ended = prefix in ("E", "S")
+        ended = prefix in ENDS
     return found
 
 
@@ -134,7 +239,8 @@ def span_scores(y_true, y_pred):
     """What conlleval prints: precision, recall, F1 and counts, over all spans and by type.
 
     A span is correct if its type, first and last word all agree with a true one. Agrees with the
-    CoNLL-2003 script conlleval, and with seqeval's default mode.
+    CoNLL-2003 script conlleval, and with seqeval's default mode. True tags that training did not
+    have are spans as others, which no prediction finds.
 
     Args:
         y_true, y_pred: Lists of sentences, each a list of tags.
@@ -144,9 +250,12 @@ def span_scores(y_true, y_pred):
         `true`, `found`, `correct`, and `"accuracy"`, the share of equal tags.
 
     Raises:
-        ValueError: If sentences or words are not equally many.
+        ValueError: If sentences or words are not equally many, or tags mark no spans or are of
+            several schemes, see `tag_scheme`.
     """
     _check_lengths(y_true, y_pred)
+    for sentences in (y_true, y_pred):
+        _check_marks(sentences)
     true, found, correct = Counter(), Counter(), Counter()
     words = equal = 0
     for i, (gold, guess) in enumerate(zip(y_true, y_pred, strict=True)):
@@ -179,6 +288,18 @@ def span_scores(y_true, y_pred):
     for kind in sorted(set(true) | set(found)):
         table[kind] = scores(true[kind], found[kind], correct[kind])
     return table | {"accuracy": equal / words if words else 0.0}
+
+
+def _check_marks(sentences):
+    """Raises unless all tags mark spans, by one scheme."""
+    tag_scheme(sentences)
+    for i, tags in enumerate(sentences):
+        for j, tag in enumerate(tags):
+            if tag != "O" and not _mark(tag)[0]:
+                raise ValueError(
+                    "Spans are marked by 'O' and tags as 'B-PER'; score others by "
+                    f"`word_accuracy`. Received: {tag!r} as sentence {i}, word {j}"
+                )
 
 
 def span_f1(y_true, y_pred):
@@ -371,23 +492,26 @@ class SpanF1(keras.metrics.Metric):
     and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
 
     Args:
-        labels: The tags in the order of their ids, in IOB1, IOB2 or IOBES.
+        labels: The tags in the order of their ids, of a scheme of `tag_scheme`.
 
     Call arguments (`update_state`):
-        y_true: (B, W) tag ids.
+        y_true: (B, W) tag ids; -1 for a tag that is not among `labels`: words of such tags side by
+            side are a span that no prediction finds.
         y_pred: (B, W, K) logits.
         sample_weight: (B, W), 0 at padding.
     """
 
     def __init__(self, labels, name="span_f1", **kwargs):
         super().__init__(name=name, **kwargs)
+        self._direction = "up"  # by which callbacks know that more is better
         self.labels = list(labels)
+        prefixes = [label.partition("-")[0] for label in labels]
         types = sorted({label.partition("-")[2] for label in labels if label != "O"})
-        self.type_of = np.array(
-            [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels], "int32"
-        )
-        self.begins = np.array([label.startswith(("B-", "S-")) for label in labels])
-        self.ends = np.array([label.startswith(("E-", "S-")) for label in labels])
+        types_of = [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels]
+        # Last those of -1, a tag that is not among the labels.
+        self.type_of = np.array([*types_of, len(types)], "int32")
+        self.begins = np.array([*(prefix in BEGINS for prefix in prefixes), False])
+        self.ends = np.array([*(prefix in ENDS for prefix in prefixes), False])
         self.counts = self.add_variable((3,), initializer="zeros", name="counts")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -411,6 +535,7 @@ class SpanF1(keras.metrics.Metric):
 
     def _chunks(self, tags, real):
         """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
+        tags = ops.where(tags < 0, len(self.labels), tags)
         kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
         begins = ops.take(ops.convert_to_tensor(self.begins), tags)
         ends = ops.take(ops.convert_to_tensor(self.ends), tags)

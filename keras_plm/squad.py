@@ -38,7 +38,7 @@ def read_squad(path, labelled=True):
             of_paragraph = f"{of_article}.paragraphs[{j}]"
             questions = _part(paragraph, "qas", list, of_paragraph)
             for k, question in enumerate(questions):
-                name = _part(question, "id", str, f"{of_paragraph}.qas[{k}]")
+                name = _id(question, f"{of_paragraph}.qas[{k}]")
                 where = f"{path}: question {name}"
                 if name in seen:
                     raise ValueError(
@@ -70,7 +70,7 @@ def read_squad(path, labelled=True):
 
 def _load(path):
     with open_text(path) as file:
-        text = "".join(file)  # so that a damaged line is named
+        text = file.read()
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -87,6 +87,13 @@ def _part(of, key, kind, where):
             f"Received: {value!r:.60}" + ("" if isinstance(of, dict) else f" in {of!r:.60}")
         )
     return value
+
+
+def _id(question, where):
+    """A question's id, a string; GermanQuAD's are numbers."""
+    if isinstance(question, dict) and isinstance(question.get("id"), int):
+        return str(_part(question, "id", int, where))
+    return _part(question, "id", str, where)
 
 
 def _answers(question, where):

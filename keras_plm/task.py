@@ -1,14 +1,19 @@
 """What a labelled problem is: examples, and how a task's files become examples."""
 
 import csv
-import dataclasses
 import json
 import numbers
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.text import fields
+
+CONLLU_COLUMNS = 10
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Example:
         starts: Where each answer of `label` begins in `pair`, in characters; both are empty where
             the passage answers nothing. `None` where labels are no answers.
         id: A name among all examples, as in files of predictions; or `None`.
+        lines: The line of each word, where a file has a word a line, for error messages.
     """
 
     text: str | Sequence[str]
@@ -38,6 +44,7 @@ class Example:
     choices: Sequence[str] | None = None
     starts: Sequence[int] | None = None
     id: str | None = None
+    lines: Sequence[int] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         tags, where = self.label, f"{self.where}: " if self.where else ""
@@ -95,6 +102,7 @@ class Task:
         metrics: Names and functions `(y_true, y_pred) -> float`, the main one first.
         symmetric: Whether the two texts of a pair have no order, as in paraphrase: encoders that
             read from left to right are then given both.
+        labels: Its classes, where they are known; of scores the lowest and the highest.
         files: The files under the data folder, by split; one file may serve several. A test set
             without public labels is `"unlabelled"`.
         source: Where the data come from.
@@ -109,6 +117,7 @@ class Task:
     source: str = ""
     licence: str = ""
     symmetric: bool = False
+    labels: Sequence = ()
 
 
 def find_file(folder, name):
@@ -173,55 +182,110 @@ def _lines(path):
             yield number, line.rstrip("\r\n")
 
 
-def read_conll(path, word_column=0, tag_column=-1):
+def read_conll(path, word_column=None, tag_column=None, labelled=True):
     """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
 
-    Columns are parted by blanks or tabs; `-DOCSTART-` parts documents, which become the examples'
-    groups (without any, each sentence is its own group).
+    Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
+    examples' groups; without any, each sentence is its own group. Comment lines before a sentence,
+    `# ...`, are left out.
+
+    CoNLL-U is told by its 10 columns. Its words are the syntactic words: lines of multi-word tokens
+    (`1-2`) and of empty nodes (`8.1`) are left out.
 
     Args:
         path: The file, plain or .gz.
-        word_column, tag_column: Which columns hold the word and its tag.
+        word_column, tag_column: Columns of the word and its tag, from 0, or from the end if
+            negative. By default the first and the last; in CoNLL-U FORM and UPOS, 1 and 3.
+        labelled: If False, tags are neither asked for nor read.
 
     Returns:
         A list of `Example` with words as `text` and tags as `label`.
 
     Raises:
-        ValueError: Naming file and line, if a line has too few columns, or if there is no sentence.
+        ValueError: Naming file and line, if a line has too few columns; or if there is no sentence.
     """
-    examples, words, tags, document, start = [], [], [], 0, 1
-    needed = max(word_column + 1, tag_column + 1, -word_column, -tag_column, 2)
-
-    def finish():
-        if words:
-            group = f"{path}#{document}"
-            examples.append(Example(words, tags, group=group, where=f"{path}:{start}"))
-
-    for number, line in _lines(path):
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            finish()
-            words, tags = [], []
-            if line.startswith("-DOCSTART-"):
-                document += 1
+    lines = list(_lines(path))
+    first = next((line for _, line in lines if _holds_a_word(line)), "")
+    conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
+    word_column = (1 if conllu else 0) if word_column is None else word_column
+    tag_column = (3 if conllu else -1) if tag_column is None else tag_column
+    asked = [word_column, tag_column] if labelled else [word_column]
+    needed = max(max(column + 1, -column) for column in asked)
+    if labelled:
+        needed = max(needed, 2)
+    sentences, document, words = [], 0, []  # of each sentence (document, [(line, word, tag)])
+    for number, line in lines:
+        if not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            words = []
+            document += line.startswith("-DOCSTART-")
             continue
-        columns = line.split("\t") if "\t" in line else line.split()
-        if len(columns) < needed or not (
-            columns[word_column].strip() and columns[tag_column].strip()
-        ):
+        if line.startswith("#") and (conllu or (not words and _is_comment(line, first))):
+            continue
+        columns = _columns(line)
+        if conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
             raise ValueError(
-                f"{path}:{number}: A line of a CoNLL file holds a word and its tag, parted by a "
-                f"blank or tab. Received: {line!r}"
+                f"{path}:{number}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
+                f"by tabs, the first a number. Received: {line!r:.80}"
+            )
+        if conllu and not columns[0].isdigit():
+            continue
+        if len(columns) < needed or not all(columns[column] for column in asked):
+            what = "a word and its tag" if labelled else "a word in its column"
+            raise ValueError(
+                f"{path}:{number}: A line of a CoNLL file holds {what}, separated by a blank or "
+                f"tab. Received: {line!r}"
             )
         if not words:
-            start = number
-        words.append(columns[word_column])
-        tags.append(columns[tag_column])
-    finish()
-    if not document:
-        examples = [dataclasses.replace(example, group=None) for example in examples]
-    if not examples:
+            sentences.append((document, words))
+        words.append((number, columns[word_column], columns[tag_column] if labelled else None))
+    if not sentences:
         raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
+    examples = []
+    for document_of, words in sentences:
+        numbers_of, texts, tags = map(list, zip(*words, strict=True))
+        group = f"{path}#{document_of}" if document else None
+        examples.append(
+            Example(
+                texts,
+                tags if labelled else None,
+                group=group,
+                where=f"{path}:{numbers_of[0]}",
+                lines=numbers_of,
+            )
+        )
     return examples
+
+
+def _columns(line):
+    """The columns of a line of a CoNLL file. Blanks around a column are no part of it."""
+    return [c.strip(" ") for c in line.split("\t")] if "\t" in line else fields(line)
+
+
+def _is_conllu(columns):
+    """Whether a line of these columns has an id and, in its place, the id of a head."""
+    return len(columns) == CONLLU_COLUMNS and all(
+        CONLLU_ID.fullmatch(column) or column == "_" for column in (columns[0], columns[6])
+    )
+
+
+def _holds_a_word(line):
+    """Whether a line of a CoNLL file holds a word for sure."""
+    return bool(line.strip(" \t")) and not line.startswith(("#", "-DOCSTART-"))
+
+
+def _is_comment(line, first):
+    """Whether a line that begins with "#" and stands before a sentence holds no word.
+
+    A word may begin with "#" too: its line then has the columns of the other lines.
+
+    Args:
+        line: The line.
+        first: The first line of the file that holds a word for sure, "" if there is none.
+    """
+    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)", line):
+        return True
+    same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
+    return bool(first) and len(fields(line)) > 1 and not same
 
 
 def table_rows(path, separator=None, quoted=None, header=None, broken=False):
@@ -230,7 +294,8 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
     Args:
         path: The file, plain or .gz; its ending tells the format unless `separator` does.
         separator: `","` or a tab, to override the ending.
-        quoted: Whether fields may be quoted; by default only in CSV (GLUE's TSV files are not).
+        quoted: Whether fields may be quoted. By default in CSV; in a file with tabs only if all of
+            its quotes are those of quoted fields, as pandas writes them.
         header: The names of the columns of a CSV or TSV whose first line does not give them.
         broken: Whether a field that is not quoted may hold the end of a line: lines with too few
             fields are then joined till they make a row.
@@ -247,30 +312,32 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
         yield from _json_rows(path)
         return
     separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
-    quoted = separator == "," if quoted is None else quoted
+    if quoted is None:
+        quoted = separator != "\t" or (not broken and _quotes_fields(path, separator))
     yield from _separated_rows(path, separator, quoted, header, broken)
 
 
-def read_table(path, text, label=None, pair=None, group=None, **options):
+def read_table(path, text, label=None, pair=None, group=None, label_names=None, **options):
     """Examples of a CSV, TSV or JSONL file with named columns.
 
     Args:
         path: The file, plain or .gz; its ending tells the format unless `separator` does.
         text, label, pair, group: Names of columns (of keys, in JSONL).
+        label_names: The names of labels, or of tags, that the file gives as numbers from 0.
         **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
 
     Raises:
-        ValueError: Naming file and line, if a column is missing, a label is empty, a line is
-            malformed or there is no example.
+        ValueError: Naming file and line, if a column is missing, a label is empty, tags are numbers
+            without `label_names`, a line is malformed or there is no example.
     """
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
     examples = []
     for where, row in table_rows(path, **options):
-        missing = [name for name in columns.values() if row.get(name) is None]
+        missing = [name for name in columns.values() if name not in row]
         if missing:
             raise ValueError(
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
@@ -278,12 +345,19 @@ def read_table(path, text, label=None, pair=None, group=None, **options):
         values = {part: row[name] for part, name in columns.items()}
         if values.get("group") == "":
             values["group"] = None  # in a group of its own
+        if label is not None and values["label"] in ("", None):
+            raise ValueError(
+                f"{where}: Every example needs a label. Received: {label}={values['label']!r}"
+            )
+        if label is not None and label_names is not None:
+            values["label"] = _named(values["label"], label_names, where)
         for part, value in values.items():
-            if part == "label" and value == "":
+            if part == "label" and isinstance(value, list) and any(map(_is_number, value)):
                 raise ValueError(
-                    f"{where}: Every example needs a label. Received: {columns[part]}={value!r}"
+                    f"{where}: Tags that are numbers need their names, in the order of the "
+                    f"numbers: give `label_names`. Received: {columns[part]}={value!r:.60}"
                 )
-            if value is not None and not _is_a(part, value):
+            if not _is_a(part, value):
                 raise ValueError(
                     f"{where}: A {part} is a string, or a list of strings where every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
@@ -294,12 +368,31 @@ def read_table(path, text, label=None, pair=None, group=None, **options):
     return examples
 
 
+def _is_number(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _named(label, names, where):
+    """The name of a label, or of each tag of a list."""
+    if isinstance(label, list):
+        return [_named(tag, names, where) for tag in label]
+    number = int(label) if isinstance(label, str) and label.isdecimal() else label
+    if not _is_number(number) or not 0 <= number < len(names):
+        raise ValueError(
+            f"{where}: A label is the number of its name, from 0 to {len(names) - 1}. "
+            f"Received: {label!r}"
+        )
+    return names[number]
+
+
 def _is_a(field, value):
     """True where a table's value is what a field of `Example` may be."""
     if isinstance(value, list):
         return field in ("text", "label") and all(isinstance(item, str) for item in value)
-    return isinstance(value, str) or (
-        field in ("label", "group") and isinstance(value, int | float)
+    return (
+        isinstance(value, str)
+        or (value is None and field == "group")
+        or (field in ("label", "group") and isinstance(value, int | float))
     )
 
 
@@ -335,7 +428,7 @@ def _separated_rows(path, separator, quoted, header, broken):
     while True:
         first = read[-1] + 1
         try:
-            row = next(reader, None)
+            row = _next_row(reader)
         except csv.Error as error:
             raise ValueError(
                 f"{path}:{first}: This line is not well quoted. Received: {error}"
@@ -345,13 +438,13 @@ def _separated_rows(path, separator, quoted, header, broken):
                 raise ValueError(
                     f"{path}: The first line must name the columns. Received: nothing there"
                 )
-            header = [row[0].removeprefix("\ufeff"), *row[1:]]
+            header = row
             continue
         if row is None:
             return
         if not row:
             continue
-        while broken and len(row) < len(header) and (more := next(reader, None)) is not None:
+        while broken and len(row) < len(header) and (more := _next_row(reader)) is not None:
             if more:
                 row = [*row[:-1], f"{row[-1]} {more[0]}", *more[1:]]
         if len(row) != len(header):
@@ -360,6 +453,44 @@ def _separated_rows(path, separator, quoted, header, broken):
                 f"{len(header)}. Received: {len(row)} fields"
             )
         yield f"{path}:{first}", dict(zip(header, row, strict=True))
+
+
+def _next_row(reader):
+    """The next row of a reader of the module csv, whose limit of a field is for all readers."""
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _quotes_fields(path, separator):
+    """Whether a file with tabs has quoted fields, as pandas and the module csv write them.
+
+    All quotes must be theirs: around a field that holds a tab, a quote or the end of a line, or
+    around every field of the header; those inside are doubled.
+    """
+    field = rf'"[^"]*(?:""[^"]*)*"|[^"{separator}\n]*'
+    row = re.compile(rf"(?:{field})(?:{separator}(?:{field}))*\n")
+    quoted, lines, quotes, header_quoted = False, [], 0, None
+    for _, line in _lines(path):
+        lines.append(line + "\n")
+        quotes += line.count('"')
+        if header_quoted is None:
+            header_quoted = line.startswith('"') and line.endswith('"')
+        if quotes % 2:  # a quoted field holds the end of a line
+            continue
+        if quotes:
+            text = "".join(lines)
+            if not row.fullmatch(text):
+                return False
+            inside = [f[1:-1] for f in re.findall(field, text) if f.startswith('"')]
+            needed = [not t or any(c in t for c in (separator, "\n", '"')) for t in inside]
+            if not (header_quoted or all(needed)):
+                return False
+            quoted = True
+        lines, quotes = [], 0
+    return quoted and not lines
 
 
 def read_parallel(source_path, target_path):

@@ -37,8 +37,10 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
 
     - A row of text ends with D numbers, one space before each; what stands before them, without
       spaces around it, is the word: it may hold spaces, as `. . .` in GloVe's 840B, but no number
-      after one. D is that of the header; without one that of the first row, whose word is one
-      field. A byte order mark is no part of it.
+      after one; or it is a space. D is that of the header; without one that of the first row, whose
+      word is one field. A byte order mark is no part of it.
+    - In word2vec's binary, words may hold spaces where each row ends with a newline, as word2vec
+      writes it, and not in files without, as gensim writes them.
     - A first line of two whole numbers is a header, also where a GloVe file of width 1 could have
       it.
     - Of a word that comes twice, the first row is kept; one warning says how many there were.
@@ -246,7 +248,7 @@ def _spaced_word(line, dim, where, count):
     if len(numbers) == dim:
         last = word.split(b" ")[-1]
         if not NUMBER.fullmatch(last) or last.isalpha():  # "nan" and "inf" are words, too
-            return word.strip(b" "), b" ".join(numbers)
+            return word.strip(b" ") or word, b" ".join(numbers)
     like = "the first row has" if count is None else "the header says"
     raise ValueError(
         f"{where}: A row must hold a word and {dim} numbers, as {like}. "
@@ -280,22 +282,28 @@ def _numbers(rows, dim, path):
 def _read_binary(path, blocks, count, kept, limit, errors):
     """Keeps rows of word2vec's binary; returns how many there are, or None if not all were read."""
     width = 4 * kept.dim
-    data, position, row = b"", 0, 0
-    for block in blocks:
+    data, position, row, newlines = b"", 0, 0, None
+    for block in itertools.chain(blocks, [b""]):
         data, position = data[position:] + block, 0
-        pieces = []
+        pieces, words = [], []
         while row != limit and not kept.complete:
-            space = data.find(b" ", position)
-            end = space + 1 + width
-            if space < 0 or end > len(data):
+            where = f"{path}, row {row + 1} of {count} x {kept.dim}"
+            space = _space_of_row(data, position, width, newlines, not block, where)
+            if space < 0:
                 break
+            end = space + 1 + width
+            if newlines is None:
+                newlines = data[end : end + 1] == b"\n"
             row += 1
-            word = data[position:space].lstrip(b"\n")  # some writers end a row with a newline
-            where = f"{path}, row {row} of {count} x {kept.dim}"
-            if kept.wants(decode(word, where, errors)):
+            word = decode(data[position:space].lstrip(b"\n"), where, errors)
+            if kept.wants(word):
                 pieces.append(data[space + 1 : end])
+                words.append((row, word))
             position = end
-        kept.add(np.frombuffer(b"".join(pieces), "<f4").reshape(-1, kept.dim))
+        numbers = np.frombuffer(b"".join(pieces), "<f4").reshape(-1, kept.dim)
+        if not newlines:
+            _check_first_numbers(path, words, numbers)
+        kept.add(numbers)
         if row == limit or kept.complete:
             return None
     left = data[position:].strip(b"\n")
@@ -305,6 +313,60 @@ def _read_binary(path, blocks, count, kept, limit, errors):
             f"header {count} x {kept.dim}, {row} rows and {len(left)} more bytes"
         )
     return row
+
+
+def _space_of_row(data, position, width, newlines, whole, where):
+    """Where the space between a word and its numbers stands in word2vec's binary; -1 if not yet.
+
+    Where rows end with a newline, it is the first space from which one row is as long as that: a
+    word may hold spaces.
+
+    Args:
+        data, position: Bytes, and where the row begins in them.
+        width: Bytes of its numbers.
+        newlines: Whether rows end with a newline; `None` for the first row.
+        whole: Whether `data` goes to the end of the file.
+        where: The place of the row, for errors.
+    """
+    first = space = data.find(b" ", position)
+    if first < 0 or first + 1 + width + (not whole) > len(data):
+        return -1
+    if newlines is False:
+        return first
+    while space >= 0 and (space == first or _is_text(data[position:space])):
+        end = space + 1 + width
+        if data[end : end + 1] == b"\n" or (newlines and whole and end == len(data)):
+            return space
+        if end >= len(data) and not whole:
+            return -1
+        space = data.find(b" ", space + 1)
+    if newlines:
+        raise ValueError(
+            f"{where}: A row is a word, a space, {width // 4} numbers and, as the first row has, a "
+            f"newline. Received: {data[position : position + 40]!r}..."
+        )
+    return first
+
+
+def _is_text(raw):
+    """Whether bytes are a word that may hold spaces."""
+    try:
+        return raw.lstrip(b"\n").decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _check_first_numbers(path, words, numbers):
+    """Raises where the first number of a row is rather the rest of a word with a space."""
+    for (row, word), number in zip(words, numbers[:, 0], strict=True):
+        size, raw = abs(float(number)), number.tobytes()
+        tiny = 0 < size < 1e-10 and raw.isascii() and raw.decode().isprintable()
+        if 1e10 < size < np.inf or tiny:
+            raise ValueError(
+                f"{path}, row {row}: Without a newline after each row, no word of word2vec's "
+                "binary may hold a space: write the file as text, or replace the spaces. "
+                f"Received: {size:.2g} after the word {word!r}, of the bytes {raw!r}"
+            )
 
 
 def _read_bin(path, wanted, limit, dtype, errors):

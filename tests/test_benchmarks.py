@@ -25,6 +25,7 @@ from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.features import fitting
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors
+from keras_plm.task import Task, read_conll
 from keras_plm.transfer import FineTune
 from tests.checks import on_two_devices, under_torch
 from tests.small_runs import FAST, LETTERS, common, result_files
@@ -422,3 +423,97 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch)
     assert json.loads(out.read_text())["results"] == json.loads(before)["results"]
     table = speed_markdown(out)
     assert "| infer tiny: tokens |" in table and "| tokenize: sentences |" in table
+
+
+def rows_of_tags(tags, count=40, between="\t"):
+    return "".join(f"{'abc'[i % 3]}{between}{tags[i % len(tags)]}\n" + "\n" * (i % 2)
+                   for i in range(count))  # fmt: skip
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        (["O", "B-PER", "I-PER"], "IOB2"),
+        (["O", "B-PER", "O "], "IOB2"),
+        (["O", "B", "I"], "BIO without types"),
+        (["B-PER", "L-PER", "U-LOC"], "BILOU"),
+        (["DET", "NOUN", "O"], None),
+    ],
+)
+def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
+    path = tmp_path / "mine.conll"
+    path.write_text(f"# sent_id = 1\n{rows_of_tags(tags)}")
+    task = task_from_file(path, None, None)
+    assert list(task.metrics) == ["word_accuracy" if scheme is None else "span_f1"]
+    bench = Bench(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+    assert bench.scheme == scheme
+
+
+@pytest.mark.plumbing
+def test_a_mixture_of_schemes_is_named(tmp_path):
+    path = tmp_path / "mine.conll"
+    rows = rows_of_tags(["O", "B-PER", "O"])
+    path.write_text(f"# sent_id = 1\n{rows}# text = a\na\tO\nb\tPER\n\n{rows}")
+    line = rows.count("\n") + 4
+    with pytest.raises(ValueError, match=f"mine.conll:{line}: .*one scheme.*Received: 'PER'"):
+        task_from_file(path, None, None)
+    parts = {"train": ["O", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
+    for split, tags in parts.items():
+        (tmp_path / f"{split}.conll").write_text(rows_of_tags(tags))
+    files = {split: f"{split}.conll" for split in parts}
+    task = Task("t", lambda d, split: read_conll(tmp_path / files[split]), Tagger, {})
+    with pytest.raises(ValueError, match="test.conll:1: .*IOBES.*Received: 'U-X'"):
+        Bench(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+    row = json.dumps({"text": ["a", "b", "c"], "label": ["O", "B-X", "X"]})
+    (tmp_path / "t.jsonl").write_text("\n".join([row.replace('"X"', '"I-X"')] * 20 + [row]))
+    with pytest.raises(ValueError, match="t.jsonl:21, word 2 .'c'.: .*Received: 'X'"):
+        task_from_file(tmp_path / "t.jsonl", None, None)
+
+
+@pytest.mark.plumbing
+def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypatch):
+    """A run of a file with a tag in the test set alone, and one in the dev set alone."""
+    path = tmp_path / "mine.conll"
+    sentences = [[("abcd"[j], "O B-X I-X O".split()[j]) for j in range(4)] for _ in range(40)]
+
+    def write():
+        text = "\n\n".join("\n".join(map(" ".join, sentence)) for sentence in sentences)
+        path.write_text(text + "\n")
+        return task_from_file(path, None, None)
+
+    task = write()
+    for split, tag in (("dev", "B-DEV"), ("test", "B-TEST")):
+        line = int(task.read(None, split)[0].where.rpartition(":")[2])
+        sentences[line // 5][1] = ("b", tag)
+    task = write()
+    assert [e.label[1] for e in task.read(None, "test")].count("B-TEST") == 1
+    flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
+    found = [["O", "B-X", "I-X", "O"]] * 6
+    monkeypatch.setattr(Bench, "_predict", lambda *arguments: found)
+    assert main(["run", *flags, *FAST, "--seeds", "1"]) == 0, capsys.readouterr().err
+    assert "mine_conll: span_f1 of tags in IOB2" in capsys.readouterr().out
+    (file,) = result_files(tmp_path)
+    result = json.loads(file.read_text())
+    assert result["scheme"] == "IOB2" and result["counts"]["labels"] == 3
+    # X 1-3 is found in all 6 sentences; in one of them TEST 1-2 and X 2-3 are true instead.
+    assert result["score"] == pytest.approx(2 * 5 / (6 + 7))
+
+
+@pytest.mark.plumbing
+def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
+    rows = [json.dumps({"tokens": ["a", "b"], "ner_tags": [0, 1]})] * 30
+    (tmp_path / "n.jsonl").write_text("\n".join(rows))
+    flags = ["run", "--task-file", str(tmp_path / "n.jsonl"), *common(encoder, tmp_path), *FAST]
+    flags += ["--text", "tokens", "--label", "ner_tags", "--seeds", "1", "--method", "features"]
+    assert main(flags) == 2
+    assert "n.jsonl:1: Tags that are numbers need their names" in capsys.readouterr().err
+    assert main([*flags, "--label-names", "O,B-PER"]) == 0
+    assert "span_f1 of tags in IOB2" in capsys.readouterr().out
+
+
+@pytest.mark.plumbing
+def test_trees_keep_words_with_other_spaces(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeff(3 (2 8\u00a01\\/2) (2 Mile))\r\n".encode())
+    assert read_trees(path)[0].text == "8\u00a01/2 Mile"

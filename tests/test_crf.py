@@ -226,3 +226,15 @@ def test_a_scheme_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="Tags of BIOUL are"):
         CRFTagger(encoder, ["O", "S-X"], scheme="BIOUL")
     assert CRFTagger(encoder, ["O", "S-X"]).scheme is None
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "sentence, name",
+    [("O B-X I-X", "BIO"), ("O I-X B-X", "IOB1"), ("B-X I-X L-X O U-X", "BIOUL"),
+     ("B-X I-X E-X O S-X", "IOBES"), ("B-X M-X E-X O S-X", "BMES")],
+)  # fmt: skip
+def test_recognised_schemes_are_known(sentence, name):
+    labels = sorted(set(sentence.split()))
+    found = allowed_transitions(labels, metrics.tag_scheme([sentence.split()]))
+    np.testing.assert_array_equal(found, allowed_transitions(labels, name))

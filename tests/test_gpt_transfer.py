@@ -236,6 +236,29 @@ class TestRegressor:
         found = fitted.predict(scored(3))
         assert len(found) == 3 and all(isinstance(x, float) for x in found)
 
+    def test_scores_beyond_the_range_are_scored(self):
+        """Of examples that are evaluated, not of those that train."""
+        head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
+        head.compile("sgd")
+        examples = [Example("a b", 0.0), Example("c", 7)]
+        source = head.batches(examples, training=False, batch_size=2)
+        x, y, _ = source[0]
+        assert sorted(y.tolist()) == [-0.25, 1.5]
+        wanted = np.mean((to_numpy(head(x))[:, 0] - y) ** 2)
+        assert head.evaluate(source, verbose=0, return_dict=True)["loss"] == pytest.approx(wanted)
+        for wrong in (float("nan"), "yes", None):
+            with pytest.raises(ValueError, match="A score lies from 1 to 5"):
+                head.batches([Example("a", wrong), Example("b", 2.0)], training=False)
+
+    @pytest.mark.plumbing
+    @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
+    def test_examples_that_choose_may_lie_beyond(self, method):
+        dev = [*scored(16, 1), Example("a b", -1.0, "c"), Example("c", 9.0, "d")]
+        fitted = method.fit(gpt(), Regressor, TOKENIZER, scored(), dev)
+        expected = metrics.pearson_correlation([e.label for e in dev], fitted.predict(dev))
+        # Features are kept in float16.
+        assert fitted.training_log["dev_score"] == pytest.approx(expected, abs=2e-2)
+
     def test_what_is_no_score_is_named(self):
         for labels in ((5, 0), ("no", "yes"), (1, 2, 3), (0, np.inf)):
             with pytest.raises(ValueError, match="lowest and the highest score, as labels="):

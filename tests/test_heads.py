@@ -1,5 +1,6 @@
 """Heads as plain Keras models: fit, callbacks, weights, predict, reload."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,15 +8,16 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.heads import Classifier, Frozen, Tagger
+from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Tagger
 from keras_plm.layers import LayerChoice
-from keras_plm.metrics import SpanF1, span_f1
+from keras_plm.metrics import SpanF1, accuracy, span_f1
 from keras_plm.models import BERT, ELMo
 from keras_plm.models.word_vectors import WordVectors
 from keras_plm.optimization import AdamW
 from keras_plm.readers import BiAttention, BiLSTM
 from keras_plm.task import Example
 from keras_plm.tokenizers import Characters, WordPiece, Words
+from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 
 LETTERS = list("abcdefgh")
@@ -345,8 +347,13 @@ def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize(
     "tags",
-    [["O", "B-A", "I-A", "B-B", "I-B", "I-C"], ["O", "B-A", "I-A", "E-A", "S-A", "S-B"]],
-    ids=["iob", "iobes"],
+    [
+        ["O", "B-A", "I-A", "B-B", "I-B", "I-C"],
+        ["O", "B-A", "I-A", "E-A", "S-A", "S-B"],
+        ["O", "B-A", "I-A", "L-A", "U-A", "U-B"],
+        ["O", "B", "I", "L", "U", "O"],
+    ],
+    ids=["iob", "iobes", "bilou", "without types"],
 )
 def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     rng = np.random.default_rng(0)
@@ -442,3 +449,82 @@ def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "model.keras")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
+
+
+class TestUnseenLabels:
+    """Labels that training did not have are errors of `evaluate`, and have no part in the loss."""
+
+    def test_of_texts(self):
+        model = classifier()
+        model.compile("sgd")
+        known = texts(6)
+        unseen = [Example("a b", "maybe", where="f.tsv:7"), Example("c", "never")]
+        every = model.batches([*known, *unseen], training=False, batch_size=8)
+        found = model.evaluate(every, verbose=0, return_dict=True)
+        right = sum(a == e.label for a, e in zip(model.predict(known), known, strict=True))
+        assert found["accuracy"] == pytest.approx(right / 8)
+        part = model.batches(known, training=False, batch_size=6)
+        loss = model.evaluate(part, verbose=0, return_dict=True)["loss"]
+        assert found["loss"] == pytest.approx(6 / 8 * loss, rel=1e-5)
+        with pytest.raises(ValueError, match="f.tsv:7: .*'maybe', known: no, yes"):
+            model.batches(unseen)
+
+    @pytest.mark.parametrize("head", [Tagger, CRFTagger])
+    def test_of_words(self, head):
+        model = head(encoder(), TAGS, tokenizer=TOKENIZER)
+        model.compile("sgd")
+        rows = [Example(["a", "b", "c", "d"], ["B-NEW", "O", "I-NEW", "I-NEW"])]
+        rows.append(Example(["a", "b"], ["B-A", "I-A"]))
+        source = model.batches(rows, training=False, batch_size=2)
+        found = model.evaluate(source, verbose=0, return_dict=True)
+        assert np.isfinite(found["loss"])
+        if head is Tagger:
+            predicted = model.predict(rows)
+            expected = span_f1([e.label for e in rows], predicted)
+            assert found["span_f1"] == pytest.approx(expected, abs=1e-6)
+        with pytest.raises(ValueError, match="'B-NEW', known: O, B-A, I-A"):
+            model.batches(rows)
+
+    def test_of_choices(self):
+        model = MultipleChoice(encoder(), range(2), tokenizer=TOKENIZER)
+        model.compile("sgd")
+        rows = [Example("a", i, choices=["b", "c d"]) for i in (0, 1, 2)]
+        source = model.batches(rows, training=False, batch_size=3)
+        found = model.evaluate(source, verbose=0, return_dict=True)
+        right = sum(a == e.label for a, e in zip(model.predict(rows), rows, strict=True))
+        assert found["accuracy"] == pytest.approx(right / 3) and right < 3
+        assert np.isfinite(found["loss"])
+
+    @pytest.mark.plumbing
+    @pytest.mark.parametrize("method", [FineTune, FeatureBased])
+    @pytest.mark.parametrize("head", [Classifier, Tagger])
+    def test_of_the_examples_that_choose(self, method, head):
+        train, dev = (texts(8), texts(4, 1)) if head is Classifier else (sentences(8), sentences(4))
+        new = "new" if head is Classifier else ["B-NEW"] * len(dev[0].text)
+        dev = [*dev, dataclasses.replace(dev[0], label=new)]
+        fast = {"epochs": 1, "learning_rate": 1e-3, "batch_size": 8}
+        fitted = method(**fast).fit(encoder(), head, TOKENIZER, train, dev)
+        predicted = fitted.predict(dev)
+        score = (accuracy if head is Classifier else span_f1)([e.label for e in dev], predicted)
+        assert score < 1 and fitted.training_log["dev_score"] < 1
+        if method is FineTune:  # the other keeps features in float16
+            assert fitted.training_log["dev_score"] == pytest.approx(score)
+        missing = [*dev, dataclasses.replace(dev[0], label=None)]
+        with pytest.raises(ValueError, match="Either all examples have a label or none"):
+            method(**fast).fit(encoder(), head, TOKENIZER, train, missing)
+
+
+@pytest.mark.plumbing
+def test_a_tagger_names_tags_of_several_schemes():
+    with pytest.raises(ValueError, match="one scheme.*Received: 'L-A'"):
+        Tagger(encoder(), ["O", "B-A", "E-A", "S-A", "L-A"])
+    rows = [*sentences(2), Example(["a", "b"], ["B-A", "PER"])]
+    fast = {"epochs": 1, "learning_rate": 1e-3, "batch_size": 8}
+    with pytest.raises(ValueError, match="sentence 2, word 1 .'b'.: .*Received: 'PER'"):
+        FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, rows)
+    with pytest.raises(ValueError, match="sentence 2, word 1 .'b'.: .*Received: 'PER'"):
+        FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, sentences(2), rows)
+    metric = Tagger(encoder(), ["O", "B", "L", "U", "I"]).default_metrics()[0]
+    assert metric.name == "span_f1"
+    for labels in (["DET", "O", "B"], ["S", "O", "V"]):
+        assert Tagger(encoder(), labels).default_metrics()[0].name == "accuracy"

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import sys
 
 import numpy as np
@@ -49,19 +50,144 @@ def test_conlleval_sample(oracles):
         assert [round(100 * row[k], 2) for k in ("precision", "recall", "f1")] == list(expected)
 
 
-def test_agrees_with_seqeval_and_spans_of_its_readme():
-    seqeval = pytest.importorskip("seqeval.metrics")
-    rng = np.random.default_rng(0)
-    tags = ["O", "B-A", "I-A", "B-B", "I-B", "I-C"]
-    for _ in range(50):
-        lengths = rng.integers(1, 9, 4)
-        gold, guess = ([rng.choice(tags, n).tolist() for n in lengths] for _ in range(2))
-        assert span_f1(gold, guess) == pytest.approx(seqeval.f1_score(gold, guess, zero_division=0))
-    tags = "O O O B-MISC I-MISC I-MISC O B-PER I-PER".split()
-    assert spans(tags) == [("MISC", 3, 6), ("PER", 7, 9)]
-    assert spans("B-A B-A I-A I-B O I-B S-B E-B".split()) == [
-        ("A", 0, 1), ("A", 1, 3), ("B", 3, 4), ("B", 5, 6), ("B", 6, 7), ("B", 7, 8),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    "tags, wanted",
+    [
+        # IOB1: B only between two spans of a type; spans at both ends; a change of type.
+        ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]),
+        ("I-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
+        # IOB2: each span begins with B; I after O is none of it, and begins a span.
+        ("B-PER I-PER B-PER O B-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]),
+        ("O I-PER I-PER B-LOC I-PER", [("PER", 1, 3), ("LOC", 3, 4), ("PER", 4, 5)]),
+        ("O O O B-MISC I-MISC I-MISC O B-PER I-PER", [("MISC", 3, 6), ("PER", 7, 9)]),
+        # IOBES: E without B is a span; I after E or S begins one.
+        ("B-PER I-PER E-PER S-PER O S-LOC", [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 6)]),
+        ("E-PER O E-LOC E-LOC", [("PER", 0, 1), ("LOC", 2, 3), ("LOC", 3, 4)]),
+        ("B-PER E-LOC S-PER I-PER", [("PER", 0, 1), ("LOC", 1, 2), ("PER", 2, 3), ("PER", 3, 4)]),
+        # BILOU: the same with L and U.
+        ("B-PER I-PER L-PER U-PER O U-LOC", [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 6)]),
+        ("L-PER O L-LOC L-LOC", [("PER", 0, 1), ("LOC", 2, 3), ("LOC", 3, 4)]),
+        ("U-PER U-PER B-PER L-PER I-PER",
+         [("PER", i, j) for i, j in ((0, 1), (1, 2), (2, 4), (4, 5))]),
+        # Without types, and a type with a dash.
+        ("B I O B B", [("", 0, 2), ("", 3, 4), ("", 4, 5)]),
+        ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
+    ],
+)  # fmt: skip
+def test_spans_by_hand(tags, wanted):
+    assert spans(tags.split()) == wanted
+
+
+@pytest.mark.parametrize(
+    "scheme, gold, guess, correct, found, true",
+    [
+        # Gold: PER 0-2, PER 2-3, LOC 4-5; ORG 0-1. Guess: PER 0-3 as one, LOC 4-5; ORG 0-1.
+        ("IOB1", ["I-PER I-PER B-PER O I-LOC", "I-ORG O"],
+         ["I-PER I-PER I-PER O I-LOC", "I-ORG O"], 2, 3, 4),
+        # Gold: PER 0-2, PER 2-3; LOC 1-2, ORG 2-3. Guess: PER 0-3; LOC 1-3.
+        ("IOB2", ["B-PER I-PER B-PER", "O B-LOC B-ORG"],
+         ["B-PER I-PER I-PER", "O B-LOC I-LOC"], 0, 2, 4),
+        # Gold: PER 0-2, LOC 2-3; ORG 0-3. Guess: PER 0-2, PER 2-3; ORG 1-3.
+        ("IOBES", ["B-PER E-PER S-LOC", "B-ORG I-ORG E-ORG"],
+         ["B-PER E-PER S-PER", "O I-ORG E-ORG"], 1, 3, 3),
+        # Gold: PER 0-2, PER 2-3, LOC 3-4. Guess: PER 0-2, PER 2-3, PER 3-4.
+        ("BILOU", ["B-PER L-PER U-PER U-LOC"], ["B-PER L-PER U-PER L-PER"], 2, 3, 3),
+    ],
+)  # fmt: skip
+def test_micro_f1_of_a_file_by_hand(scheme, gold, guess, correct, found, true):
+    gold, guess = ([tags.split() for tags in part] for part in (gold, guess))
+    total = span_scores(gold, guess)["all"]
+    assert (total["correct"], total["found"], total["true"]) == (correct, found, true)
+    assert span_f1(gold, guess) == pytest.approx(2 * correct / (found + true))
+    assert metrics.tag_scheme(gold) == scheme
+
+
+def in_scheme(tags, inside, last, single):
+    """The tags of one sentence with other prefixes."""
+    written = ["O"] * len(tags)
+    for kind, start, end in spans(tags):
+        prefixes = ["B", *[inside] * (end - start - 2), last] if end - start > 1 else [single]
+        written[start:end] = [f"{prefix}-{kind}" for prefix in prefixes]
+    return written
+
+
+@pytest.mark.parametrize(
+    "scheme, prefixes",
+    [("IOB2", "IIB"), ("IOBES", "IES"), ("BILOU", "ILU"), ("BMES", "MES")],
+)
+def test_conlleval_sample_in_other_schemes(scheme, prefixes, oracles):
+    parts = read_sample(oracles("conlleval_sample.txt"))
+    gold, guess = ([in_scheme(tags, *prefixes) for tags in part] for part in parts)
+    assert metrics.tag_scheme(gold) == scheme
+    total = span_scores(gold, guess)["all"]
+    assert (total["true"], total["found"], total["correct"]) == (459, 539, 371)
+
+
+class TestScheme:
+    @pytest.mark.parametrize(
+        "sentences, scheme",
+        [
+            (["I-PER O", "I-PER B-PER"], "IOB1"),
+            (["O I-PER"], "IOB1"),  # a part of it
+            (["B-PER I-PER O"], "IOB2"),
+            (["B-PER O", "O"], "IOB2"),
+            (["B-PER I-PER O I-PER", "B-PER O B-LOC"], "IOB2"),  # with one mistake
+            (["B-PER I-PER E-PER O S-LOC"], "IOBES"),
+            (["S-PER O"], "IOBES"),
+            (["B-PER L-PER", "O U-LOC"], "BILOU"),
+            (["U-LOC O"], "BILOU"),
+            (["B-PER M-PER E-PER S-PER"], "BMES"),
+            (["B I O"], "BIO without types"),
+            (["O I I"], "BIO without types"),
+            (["B E S", "B M E"], "BMES without types"),
+            (["DET NOUN"], None),
+            (["O O"], None),
+            (["O NOUN I B VERB"], None),  # parts of speech of one letter, by chance
+            (["N O V S A", "S N E"], None),
+            (["S O"], None),
+            (["S-PRO V S A-PRO A", "O S V"], None),  # Russian National Corpus
+            (["-LRB- NN -RRB- NN-HL ``"], None),
+        ],
+    )
+    def test_is_recognised(self, sentences, scheme):
+        assert metrics.tag_scheme([tags.split() for tags in sentences]) == scheme
+
+    def test_of_names_alone(self):
+        assert metrics.tag_scheme(["O", "B-X", "I-X"]) == "IOB1 or IOB2"
+        assert metrics.tag_scheme(["O", "I-X", "I-Y"]) == "IOB1"
+        assert metrics.tag_scheme(["O", "L-X", "B-X"]) == "BILOU"
+        assert metrics.tag_scheme([0, 1]) is metrics.tag_scheme([[0, 1]]) is None
+        assert metrics.tag_scheme(["NOUN", "O"]) is None and metrics.tag_scheme([]) is None
+
+    @pytest.mark.parametrize(
+        "sentences, wrong, place",
+        [
+            (["B-PER I-PER O O", "O PER"], "PER", (1, 1)),
+            (["B-PER O", "O O", "B O"], "B", (2, 0)),
+            (["B-PER E-PER O S-LOC", "U-PER L-PER"], "U-PER", (1, 0)),
+            (["B-PER O", "O O "], "O ", (1, 1)),
+            (["B-PER I-PER", "b-PER O"], "b-PER", (1, 0)),
+            (["o b-per", "o i-per"], "o", (0, 0)),
+            (["O B_PER I_PER"], "B_PER", (0, 1)),
+            (["B-PER O", "- O"], "-", (1, 0)),
+            (["0 0 0 0 B-PER I-PER 0"], "0", (0, 0)),
+        ],
+    )
+    def test_a_mixture_is_refused(self, sentences, wrong, place):
+        sentences = [tags.split(" ") for tags in sentences]
+        sentences = [[*tags[:-2], "O "] if tags[-1] == "" else tags for tags in sentences]
+        expected = re.escape(f"Received: {wrong!r} as sentence {place[0]}, word {place[1]}") + "$"
+        with pytest.raises(ValueError, match=expected):
+            metrics.tag_scheme(sentences)
+        with pytest.raises(ValueError, match="^f:7: .*Received: " + re.escape(repr(wrong)) + "$"):
+            metrics.tag_scheme(sentences, lambda i, j: "f:7" if (i, j) == place else "wrong")
+
+    def test_scores_of_spans_need_them(self):
+        with pytest.raises(ValueError, match="word_accuracy.*'NOUN' as sentence 0, word 1"):
+            span_f1([["O", "NOUN"]], [["O", "O"]])
+        with pytest.raises(ValueError, match="'U-A' as sentence 1, word 0"):
+            span_f1([["B-A", "E-A"], ["U-A"]], [["O", "O"], ["O"]])
+        assert span_f1([["O", "O"]], [["O", "O"]]) == 0.0
 
 
 def test_iob1_and_iob2_are_read_alike():
@@ -109,6 +235,8 @@ def test_bad_input_is_explained():
         span_f1([["O", "O"]], [["O"]])
     with pytest.raises(ValueError, match="of two classes"):
         metrics.f1([0, 1, 2], [0, 1, 2])
+    # A label that training did not have is an error of one of the two: 1 hit, 1 miss, 1 false one.
+    assert metrics.f1(["no", "yes", "new", "yes"], ["no", "yes", "yes", "no"], "yes") == 0.5
     with pytest.raises(ValueError, match="which is `positive`"):
         metrics.f1([0, 0], [0, 0])
     assert metrics.f1([0, 0], [0, 0], positive=1) == 0.0

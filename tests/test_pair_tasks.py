@@ -193,3 +193,35 @@ def test_story_cloze(tmp_path):
     write(tmp_path, str(path), head.replace("AnswerRightEnding", "x"), rows[0])
     with pytest.raises(ValueError, match="No column 'AnswerRightEnding'"):
         read_story_cloze(path)
+
+
+@pytest.mark.plumbing
+def test_sick_is_trained_on_its_range_of_scores(tmp_path, capsys, monkeypatch):
+    """The scores of training go from 2 to 4 and those of test from 1 to 5."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(LETTERS, 3)) for _ in range(12)]
+    for file, low in (("SICK_train", 2), ("SICK_trial", 2), ("SICK_test_annotated", 1)):
+        rows = [f"{i}\t{t}\ta b\t{(low, 3, 6 - low)[i % 3]}\tNEUTRAL" for i, t in enumerate(texts)]
+        write(tmp_path, f"SICK/{file}.txt", "\ufeff" + SICK, *rows)
+    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+    model = BERT(len(tokenizer), 1, 2, 8, 12, max_sequence_length=24)
+    keras_plm.save(tmp_path / "tiny", model, tokenizer)
+    ranges, original = [], Regressor.__init__
+
+    def init(self, encoder, labels, *arguments, **named):
+        ranges.append(tuple(labels))
+        original(self, encoder, labels, *arguments, **named)
+
+    monkeypatch.setattr(Regressor, "__init__", init)
+    flags = ["run", "--task", "sick_r", "--encoder", str(tmp_path / "tiny"), "--seeds", "1"]
+    flags += ["--data", str(tmp_path), "--results", str(tmp_path / "r"), "--epochs", "1"]
+    assert main([*flags, "--learning-rates", "1e-3"]) == 0, capsys.readouterr().err
+    assert set(ranges) == {(1.0, 5.0)}
+
+
+@pytest.mark.plumbing
+def test_a_passage_of_race_may_begin_with_a_byte_order_mark(tmp_path):
+    passage = {"article": "A.", "questions": ["b?"], "options": [list("abcd")], "answers": ["C"]}
+    path = write(tmp_path, "high/1.txt", "\ufeff" + json.dumps(passage))
+    (example,) = read_race(tmp_path, ["high"])
+    assert example.label == 2 and example.where == str(path)

@@ -111,6 +111,31 @@ def test_each_head_reads_its_files(tmp_path):
     assert best[0]["probabilities"][0]["text"] == best[0]["prediction"] == answers["q1"]
 
 
+@pytest.mark.plumbing
+def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
+    tagger = kept(tmp_path / "t.keras", Tagger, ["O", "B-A"])
+    row = "{}\t{}" + "\t_" * 4 + "\t0" + "\t_" * 3
+    files = {
+        "one.conll": "a\nb\u00a0c\n\nd\u3000\n",
+        "two.conll": "a B-A\nb\u00a0c O\n\nd\u3000 O\n",
+        "u.conllu": "\n".join(["# sent_id = 1", row.format(1, "a"), row.format(2, "b\u00a0c"), "",
+                               row.format("1-2", "e"), row.format(1, "d\u3000")]) + "\n",
+        "words.txt": "a  b\u00a0c\nd\u3000\n",
+        "rows.csv": "text\na b\u00a0c\nd\u3000\n",
+    }  # fmt: skip
+    wanted = [["a", "b\u00a0c"], ["d\u3000"]]
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(("\ufeff" + text.replace("\n", "\r\n")).encode())
+        examples = read_inputs(tmp_path / name, tagger)
+        assert [e.text for e in examples] == wanted, name
+        assert len(json.loads(predict(tagger, examples).splitlines()[0])["prediction"]) == 2
+    (tmp_path / "two.conll").write_text("1 a\n2 b\n")
+    assert [e.text for e in read_inputs(tmp_path / "two.conll", tagger, "1")] == [["a", "b"]]
+    (tmp_path / "null.jsonl").write_text('{"text": null}\n')
+    with pytest.raises(ValueError, match="null.jsonl:1: Every row needs a text.*text=None"):
+        read_inputs(tmp_path / "null.jsonl", tagger)
+
+
 def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     kept(tmp_path / "c.keras", Classifier, ["no", "yes"])
     kept(tmp_path / "choices.keras", MultipleChoice, range(2))

@@ -279,3 +279,17 @@ class TestTasks:
         assert SQUAD["squad"].metrics["f1"](golds, guesses) == 0.0
         assert SQUAD["squad2"].metrics["f1"](golds, guesses) == 1.0
         assert SQUAD["squad2"].metrics["exact_match"]([[]], [""]) == 1.0
+
+
+@pytest.mark.plumbing
+def test_ids_may_be_numbers_and_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    """As in GermanQuAD."""
+    path = written(tmp_path, question(43152), question(7), name="german.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [example.id for example in read_squad(path)] == ["43152", "7"]
+    path = written(tmp_path, question(7), question("7"))
+    with pytest.raises(ValueError, match="question 7: Every question has an id of its own"):
+        read_squad(path)
+    for name in (True, 1.5, None):
+        with pytest.raises(ValueError, match="There is|there is .* at 'id' here"):
+            read_squad(written(tmp_path, question(name)))

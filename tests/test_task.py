@@ -1,5 +1,6 @@
 """Files to examples; every malformed line is named."""
 
+import csv
 import gzip
 
 import numpy as np
@@ -45,6 +46,153 @@ def test_real_conll_files_have_their_published_counts(data):
     assert len({e.group for e in wikigold}) == 145
     for split, count in {"train": 3394, "dev": 1009, "test": 1287}.items():
         assert len(read_conll(data(f"wnut17/{split}.conll"))) == count
+
+
+BOM, TIGHT, WIDE = "\ufeff", "\u00a0", "\u3000"
+CONLLU = f"""# newdoc id = 1
+# sent_id = 1
+# text = Im Haus # 1
+1-2\tIm\t_\t_\t_\t_\t_\t_\t_\t_
+1\tin\tin\tADP\tAPPR\t_\t3\tcase\t_\t_
+2\tdem\tder\tDET\tART\t_\t3\tdet\t_\t_
+3\tHaus\tHaus\tNOUN\tNN\t_\t0\troot\t_\t_
+3.1\tist\tsein\tAUX\tVAFIN\t_\t_\t_\t_\t_
+4\t#\t#\tSYM\tXY\t_\t3\tdep\t_\t_
+
+# sent_id = 2
+1\t1{TIGHT}000\t1000\tNUM\tCARD\t_\t0\troot\t_\t_
+"""
+
+
+@pytest.mark.plumbing
+class TestCoNLL:
+    def written(self, tmp_path, text, name="a.conll"):
+        (tmp_path / name).write_bytes(text.encode())
+        return tmp_path / name
+
+    @pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.conllu.gz"])
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    def test_universal_dependencies(self, tmp_path, name, end):
+        text = (BOM + CONLLU.replace("\n", end)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+        first, second = read_conll(tmp_path / name)
+        assert (first.text, first.label) == (["in", "dem", "Haus", "#"], "ADP DET NOUN SYM".split())
+        assert (second.text, second.label) == ([f"1{TIGHT}000"], ["NUM"])
+        assert first.lines == [5, 6, 7, 9] and second.where.endswith(":12")
+        assert read_conll(tmp_path / name, tag_column=4)[0].label == "APPR ART NN XY".split()
+        assert read_conll(tmp_path / name, 2, 7)[1].text == ["1000"]
+        assert read_conll(tmp_path / name, labelled=False)[1].label is None
+
+    def test_lines_of_another_kind_in_conllu_are_named(self, tmp_path):
+        path = self.written(tmp_path, CONLLU + "2 weg ADV\n", "a.conllu")
+        with pytest.raises(ValueError, match="a.conllu:13: .*10 columns.*'2 weg ADV'"):
+            read_conll(path)
+
+    def test_other_spaces_are_part_of_a_word(self, tmp_path):
+        path = self.written(tmp_path, f"8{TIGHT}1/2 B-NUM\nfoo{WIDE}bar\tO \n{WIDE} O\n")
+        (example,) = read_conll(path)
+        assert example.text == [f"8{TIGHT}1/2", f"foo{WIDE}bar", WIDE]
+        assert example.label == ["B-NUM", "O", "O"]
+
+    @pytest.mark.parametrize("between", [" ", "\t"])
+    def test_comments_before_sentences(self, tmp_path, between):
+        words = ["#", "#tag", "a", "#"]
+        rows = [f"{word}{between}B-X" for word in words]
+        comments = ["# sent_id = 1", "# newdoc", "# free words here"]
+        path = self.written(tmp_path, "\n".join([*comments, *rows, "", "# text = b", *rows, ""]))
+        first, second = read_conll(path)
+        assert first.text == second.text == words and first.lines == [4, 5, 6, 7]
+
+    def test_comments_of_the_shared_task_of_2012(self, tmp_path):
+        rows = "#begin document (a); part 000\na\t0\tThe\t-\n\n#end document\n"
+        (example,) = read_conll(self.written(tmp_path, rows), 2)
+        assert example.text == ["The"] and example.label == ["-"]
+
+    def test_a_word_without_its_tag_is_no_comment(self, tmp_path):
+        path = self.written(tmp_path, "a\tO\n\n#tag\n")
+        with pytest.raises(ValueError, match="a.conll:3: .*a word and its tag.*'#tag'"):
+            read_conll(path)
+
+    def test_without_tags(self, tmp_path):
+        first, second = read_conll(self.written(tmp_path, "a\n#b\n\nc\n"), labelled=False)
+        assert (first.text, first.label, second.text) == (["a", "#b"], None, ["c"])
+        with pytest.raises(ValueError, match="a.conll:1: .*a word in its column.*'a'"):
+            read_conll(tmp_path / "a.conll", 1, labelled=False)
+
+
+@pytest.mark.plumbing
+class TestTables:
+    def written(self, tmp_path, name, text):
+        (tmp_path / name).write_bytes(text.encode())
+        return tmp_path / name
+
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    def test_byte_order_marks_and_ends_of_lines(self, tmp_path, end):
+        for name, text in (
+            ("a.csv", "text,label\ngood,yes\n"),
+            ("a.tsv", "text\tlabel\ngood\tyes\n"),
+            ("a.jsonl", '{"text": "good", "label": "yes"}\n'),
+        ):
+            path = self.written(tmp_path, name, BOM + text.replace("\n", end))
+            (example,) = read_table(path, "text", "label")
+            assert (example.text, example.label) == ("good", "yes")
+        path = self.written(tmp_path, "b.tsv", BOM + "good\tyes\n".replace("\n", end))
+        ((_, row),) = table_rows(path, header=["text", "label"])
+        assert row == {"text": "good", "label": "yes"}
+
+    @pytest.mark.parametrize("name, between", [("a.csv", ","), ("a.tsv", "\t")])
+    def test_long_fields(self, tmp_path, name, between):
+        text = "word " * 30_000
+        path = self.written(tmp_path, name, f"text{between}label\n{text}{between}yes\n")
+        limit = csv.field_size_limit()
+        assert read_table(path, "text", "label")[0].text == text
+        assert csv.field_size_limit() == limit
+
+    @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+    def test_quoted_fields_between_tabs(self, tmp_path, quoting):
+        rows = [["text", "label"], ['he said "hi"', "yes"], ["two\nlines\tand a tab", "no"]]
+        rows += [["plain", "yes"], ['"all"', "no"]]
+        with open(tmp_path / "a.tsv", "w", newline="") as file:
+            csv.writer(file, csv.excel_tab, quoting=quoting).writerows(rows)
+        examples = read_table(tmp_path / "a.tsv", "text", "label")
+        assert [[e.text, e.label] for e in examples] == rows[1:]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '"Hello."',
+            'a "b" c',
+            '"a" "b"',
+            '5" long',
+            '"',
+            '""Hello""',
+            '"a "" b',
+            'He said ""no""',
+        ],
+    )
+    def test_quotes_of_texts_between_tabs_stay(self, tmp_path, text):
+        path = self.written(tmp_path, "a.tsv", f"text\tlabel\n{text}\tyes\nb\tno\n")
+        assert [e.text for e in read_table(path, "text", "label")] == [text, "b"]
+
+    def test_numbered_tags_have_their_names(self, tmp_path):
+        path = self.written(tmp_path, "a.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0, 2]}\n')
+        names = ["O", "B-PER", "I-PER"]
+        (example,) = read_table(path, "tokens", "ner_tags", label_names=names)
+        assert example.label == ["O", "I-PER"]
+        with pytest.raises(ValueError, match="a.jsonl:1: Tags that are numbers.*`label_names`"):
+            read_table(path, "tokens", "ner_tags")
+        with pytest.raises(ValueError, match="a.jsonl:1: .*from 0 to 1. Received: 2"):
+            read_table(path, "tokens", "ner_tags", label_names=names[:2])
+        path = self.written(tmp_path, "a.csv", "text,label\na,1\n")
+        assert read_table(path, "text", "label", label_names=["no", "yes"])[0].label == "yes"
+
+    def test_null_is_no_missing_column(self, tmp_path):
+        path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": null}\n')
+        with pytest.raises(ValueError, match="a.jsonl:1: Every example needs a label.*label=None"):
+            read_table(path, "text", "label")
+        path = self.written(tmp_path, "a.jsonl", '{"text": null, "label": "b"}\n')
+        with pytest.raises(ValueError, match="a.jsonl:1: A text is a string.*text=None"):
+            read_table(path, "text", "label")
 
 
 def test_tables_of_every_format(tmp_path):
@@ -156,6 +304,13 @@ def test_groups_are_never_parted():
 
 
 class TestParallel:
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    def test_byte_order_marks_and_ends_of_lines(self, tmp_path, end):
+        for name in ("text.en", "text.de"):
+            (tmp_path / name).write_bytes(f"\ufeffa\u2028b{end}c{end}".encode())
+        texts = read_parallel(tmp_path / "text.en", tmp_path / "text.de")
+        assert texts == (["a\u2028b", "c"],) * 2
+
     def files(self, tmp_path, source, target):
         (tmp_path / "text.en").write_text(source, encoding="utf-8")
         (tmp_path / "text.de").write_text(target, encoding="utf-8")

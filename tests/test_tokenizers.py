@@ -1,11 +1,12 @@
 """WordPiece: the original's own test cases, the peer's ids, and packing."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
 
-from keras_plm.tokenizers import WordPiece, open_text
+from keras_plm.tokenizers import BytePair, WordPiece, open_text
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
@@ -212,3 +213,34 @@ def test_the_line_that_is_no_utf8_is_named(tmp_path):
     path.write_bytes("Käse\n".encode() * 499 + "Käse\n".encode("latin-1") + b"more\n" * 500)
     with pytest.raises(ValueError, match="text.txt:500: "):
         list(open_text(path))
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_byte_order_marks_and_ends_of_lines(tmp_path, end):
+    path = tmp_path / "text.txt"
+    lines = ["a\u2028b", "", "c\u00a0d\u3000"]
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(line.encode() for line in lines) + end)
+    with open_text(path) as file:
+        assert list(file) == [f"{line}\n" for line in lines]
+    with open_text(path) as file:
+        assert file.read() == "a\u2028b\n\nc\u00a0d\u3000\n"
+    path.write_bytes(end.join([b"a", b"b", b"c\xe9"]))
+    with pytest.raises(ValueError, match="text.txt:3: This is not a whole UTF-8 text file"):
+        open_text(path).read()
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_vocabularies_with_a_byte_order_mark(tmp_path, end):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
+    path, merges = tmp_path / "vocab.txt", tmp_path / "merges.txt"
+    path.write_bytes(("\ufeff" + end.join(pieces) + end).encode())
+    assert WordPiece.load(path).vocabulary == pieces
+    text = end.join(["#version: 0.2", "a b</w>", ""])
+    ids = {piece: i for i, piece in enumerate(["<unk>", "a", "b</w>", "ab</w>"])}
+    path = tmp_path / "vocab.json"
+    for mark in ("", "\ufeff"):
+        path.write_bytes((mark + json.dumps(ids)).encode())
+        merges.write_bytes((mark + text).encode())
+        assert BytePair.load(path, merges).tokenize("ab") == ["ab</w>"]

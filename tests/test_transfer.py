@@ -470,11 +470,13 @@ def test_bad_input_is_explained():
         extract_features(encoder(), TOKENIZER, "a b")
     with pytest.raises(ValueError, match="weighted sum is learned"):
         extract_features(encoder(), TOKENIZER, ["a"], "weighted_sum_all")
-    # A label that training never saw is named with its place.
+    # A label that the head does not have is named with its place in training, else an error.
     dev = [dataclasses.replace(texts(1)[0], label="maybe", where="dev.csv:3")]
     fitted = FineTune(**{**FAST, "epochs": 1}).fit(encoder(), Classifier, TOKENIZER, texts(16))
     with pytest.raises(ValueError, match="dev.csv:3: .*'maybe'"):
-        fitted.evaluate(fitted.batches(dev, training=False), verbose=0)
+        fitted.batches(dev)
+    source = fitted.batches(dev, training=False)
+    assert fitted.evaluate(source, verbose=0, return_dict=True)["accuracy"] == 0
 
 
 @pytest.mark.parametrize("head, rows", [(Classifier, texts), (Tagger, sentences)])

@@ -482,3 +482,40 @@ def test_fasttext_and_we_read_each_other(tmp_path):
     theirs.save_model(path)
     with pytest.raises(ValueError, match="Received: a supervised one"):
         read_fasttext(path)
+
+
+def test_a_word_that_is_one_space(file):
+    for content in (b"a 1 2\n  3 4\nb 5 6\n", b"3 2\r\na 1 2\r\n  3 4\r\nb 5 6\r\n"):
+        words, vectors = read_vectors(file(content))
+        assert words == ["a", " ", "b"] and vectors.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+SPACED = ["New York", "a", "of the year", "Zürich"]
+NUMBERS = np.random.default_rng(0).normal(size=(4, 50)).astype("<f4")
+
+
+@pytest.mark.parametrize("last", [b"\n", b""])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0]])
+def test_words_with_spaces_in_a_binary_of_word2vec(file, order, last):
+    rows = [SPACED[i].encode() + b" " + NUMBERS[i].tobytes() for i in order]
+    words, vectors = read_vectors(file(b"4 50\n" + b"\n".join(rows) + last))
+    assert words == [SPACED[i] for i in order]
+    np.testing.assert_array_equal(vectors, NUMBERS[order])
+    words, vectors = read_vectors(file(b"4 50\n" + b"\n".join(rows) + last), words=["a"])
+    np.testing.assert_array_equal(vectors, NUMBERS[1:2])
+
+
+def test_words_with_spaces_in_a_binary_of_gensim_are_refused(tmp_path):
+    keyed = pytest.importorskip("gensim.models").KeyedVectors(50)
+    keyed.add_vectors(["a", "New York"], NUMBERS[:2])
+    keyed.save_word2vec_format(str(tmp_path / "v"), binary=True)
+    message = r"v, row 2: .* may hold a space.* Received: 2.9e\+26 after the word 'New'.*b'York'"
+    with pytest.raises(ValueError, match=message):
+        read_vectors(tmp_path / "v", words=["New"])
+    assert read_vectors(tmp_path / "v", words=["a"])[0] == ["a"]
+
+
+def test_a_row_without_the_newline_of_the_others_is_named(file):
+    rows = [b"a " + NUMBERS[0].tobytes(), b"b " + NUMBERS[1, :40].tobytes() + bytes(100)]
+    with pytest.raises(ValueError, match="row 2 of 2 x 50: A row is a word.* newline"):
+        read_vectors(file(b"2 50\n" + b"\n".join(rows) + b"\n"))

@@ -477,3 +477,12 @@ def test_tables_mix_no_different_runs():
             table([scored("a", 0.5), other])
     with pytest.raises(ValueError, match="Seeds of one name share.*different ones of a"):
         table([scored("a", 0.5), scored("a", 0.5, seed=1, source="books")])
+
+
+@pytest.mark.plumbing
+def test_a_byte_order_mark_and_other_spaces(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("\ufeffNew\u00a0York\u3000\tcity 7\n", encoding="utf-8")
+    assert read_pairs(path) == [("New\u00a0York\u3000", "city", 7.0)]
+    path.write_text("\ufeff: a\nb c\u00a0c d e\n", encoding="utf-8")
+    assert read_questions(path) == {"a": [("b", "c\u00a0c", "d", "e")]}

@@ -21,6 +21,7 @@ from keras_plm.data import (
 )
 from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
+from keras_plm.losses import LabelLoss
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
 from keras_plm.training import FitsBatches, check_vocabulary, run_on
@@ -260,9 +261,16 @@ class Head(FitsBatches, keras.Model):
         return label_names(examples)
 
     @classmethod
-    def target(cls, example, labels):
-        """What the outputs for an example are to be."""
-        return (share_of_range if cls.scores else label_ids)(example, labels)
+    def target(cls, example, labels, training=True):
+        """What the outputs for an example are to be.
+
+        Args:
+            example: An `Example`.
+            labels: The labels of the head.
+            training: If False, a label that is not among them has the id -1, which no output has,
+                and a score may lie outside their range.
+        """
+        return (share_of_range if cls.scores else label_ids)(example, labels, training)
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
@@ -282,7 +290,7 @@ class Head(FitsBatches, keras.Model):
 
     @staticmethod
     def default_loss():
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return LabelLoss()
 
     def mixing_weights(self):
         """The learned mixes of layers, see `Readout.mixing_weights`."""

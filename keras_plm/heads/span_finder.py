@@ -165,7 +165,7 @@ class SpanFinder(Head):
         return LABELS if all(answered) else [*LABELS, NO_ANSWER]
 
     @classmethod
-    def target(cls, example, labels):
+    def target(cls, example, labels, training=True):
         """The answers; raises unless they are such as this head finds."""
         where = f"{example.where}: " if getattr(example, "where", "") else ""
         if getattr(example, "starts", None) is None:

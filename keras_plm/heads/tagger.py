@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 
+from keras_plm.data import label_names, tag_scheme_of
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
-from keras_plm.metrics import SpanF1, are_spans
+from keras_plm.metrics import SpanF1, tag_scheme
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -40,8 +41,8 @@ class Tagger(Head):
         (B, W, K) logits.
 
     Raises:
-        ValueError: If there are fewer than two tags, or the placement or `words` needs what is not
-            there.
+        ValueError: If there are fewer than two tags, tags are of several schemes, see
+            `metrics.tag_scheme`, or the placement or `words` needs what is not there.
     """
 
     kind = "words"
@@ -77,12 +78,22 @@ class Tagger(Head):
         )
 
     @staticmethod
+    def check_labels(labels):
+        Head.check_labels(labels)
+        tag_scheme(labels)  # raises for tags of several schemes
+
+    @staticmethod
+    def labels_of(examples):
+        tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
+        return label_names(examples)
+
+    @staticmethod
     def before_output(x, mask, reader, pairs=False):
         """A vector (B, W, D) of each word."""
         return x
 
     def default_metrics(self):
-        if are_spans(self.labels):
+        if tag_scheme(self.labels) is not None:
             return [SpanF1(self.labels)]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
@@ -121,8 +132,9 @@ class CRFTagger(Tagger):
     Reference: Huang et al. 2015, arXiv 1508.01991; the readers of Peters et al. 2018.
 
     Args:
-        scheme: How tags mark spans, `"BIO"`, `"IOB1"`, `"BIOUL"`, `"IOBES"` or `"BMES"`: what this
-            does not allow is never predicted. It may also be set later. `None` allows all.
+        scheme: How tags mark spans, `"BIO"` (also `"IOB2"`), `"IOB1"`, `"BIOUL"` (also `"BILOU"`),
+            `"IOBES"` or `"BMES"`: what this does not allow is never predicted. It may also be set
+            later. `None` allows all.
 
     Returns:
         (B, W, K, K) scores of each word's tag behind that of the word before, see `layers.CRF`.

@@ -13,6 +13,7 @@ FAR = -1e30  # as good as impossible, and finite
 # What may stand in a span by scheme: its first of several, those within, its last, one alone.
 PREFIXES = {"BIOUL": "BILU", "IOBES": "BIES", "BMES": "BMES"}
 SCHEMES = ("BIO", "IOB1", *PREFIXES)
+OTHER_NAMES = {"IOB2": "BIO", "BILOU": "BIOUL"}  # as `metrics.tag_scheme` gives them
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -110,7 +111,8 @@ class CRFLoss(keras.losses.Loss):
     """-log p(tags) under a `CRF`, as the mean over words.
 
     Call arguments:
-        y_true: (B, T) ids of tags.
+        y_true: (B, T) ids of tags; the loss of a word of the id -1 is 0, and the tag before the
+            next word then that of the id 0.
         y_pred: (B, T, K, K), what `CRF` gives.
     """
 
@@ -118,7 +120,9 @@ class CRFLoss(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
-        return crf_losses(y_true, y_pred)
+        y_true = ops.cast(y_true, "int32")
+        losses = crf_losses(ops.maximum(y_true, 0), y_pred)
+        return ops.where(y_true >= 0, losses, ops.zeros_like(losses))
 
 
 def viterbi(scores, allowed=None):
@@ -184,8 +188,8 @@ def allowed_transitions(labels, scheme):
 
     Args:
         labels: The K tags, as `"O"` and `"B-PER"`.
-        scheme: `"BIO"` (each span begins with B), `"IOB1"` (B only between two spans of a kind),
-            `"BIOUL"`, `"IOBES"` or `"BMES"`.
+        scheme: `"BIO"` or `"IOB2"` (each span begins with B), `"IOB1"` (B only between two spans of
+            a kind), `"BIOUL"` or `"BILOU"`, `"IOBES"` or `"BMES"`.
 
     Returns:
         (K + 2, K + 2) boolean, `[i, j]` whether j may stand behind i; the last but one stands for
@@ -197,6 +201,7 @@ def allowed_transitions(labels, scheme):
     >>> allowed_transitions(["O", "B-X", "I-X"], "BIO")[0].tolist()  # behind "O": no I, or the end
     [True, True, False, False, True]
     """
+    scheme = OTHER_NAMES.get(scheme, scheme)
     if scheme not in SCHEMES:
         raise ValueError(f"Known schemes: {', '.join(SCHEMES)}. Received: {scheme!r}")
     known = PREFIXES.get(scheme, "BI")

@@ -51,6 +51,7 @@ class Perplexity(keras.metrics.Mean):
 
     def __init__(self, direction=None, name="perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
+        self._direction = "down"  # by which callbacks know that less is better
         self.direction = direction
 
     def update_state(self, y_true, y_pred, sample_weight=None):

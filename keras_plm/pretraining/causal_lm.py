@@ -58,6 +58,7 @@ class TokenPerplexity(keras.metrics.Mean):
 
     def __init__(self, name="perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
+        self._direction = "down"  # by which callbacks know that less is better
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         super().update_state(y_pred, sample_weight=sample_weight)

@@ -3,12 +3,15 @@
 import gzip
 import io
 import os
+import re
 import zlib
 from pathlib import Path
 
 
 def open_text(path):
     """Opens a plain or `.gz` UTF-8 text file for reading line by line.
+
+    A byte order mark is left out. Lines end with LF, CRLF or CR, and are given with LF.
 
     Raises:
         ValueError: If the file does not exist or is a folder; on reading, if it is damaged, cut
@@ -20,6 +23,17 @@ def open_text(path):
     return _TextFile(path)
 
 
+def fields(line):
+    r"""Fields of a line, separated by blanks or tabs.
+
+    `str.split` also splits at U+00A0 and U+3000, which tokens may contain.
+
+    >>> fields(" 8\u00a01/2  B-NUM\n")
+    ['8\xa01/2', 'B-NUM']
+    """
+    return [field for field in re.split("[ \t\r\n]+", line) if field]
+
+
 def _open_bytes(path):
     return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 
@@ -28,8 +42,13 @@ class _TextFile(io.TextIOWrapper):
     """A text file whose errors name it, and the line."""
 
     def __init__(self, path):
-        super().__init__(_open_bytes(path), "utf-8")
+        super().__init__(_open_bytes(path), "utf-8-sig")
         self._path, self._line = path, 0
+
+    def read(self, size=-1):
+        if size is None or size < 0:
+            return "".join(self)  # line by line, so that errors name the line
+        return super().read(size)
 
     def __next__(self):
         self._line += 1
@@ -45,9 +64,12 @@ class _TextFile(io.TextIOWrapper):
 
     def _undecodable(self):
         """The first line that is no UTF-8, and why: text is decoded in blocks of many lines."""
+        number = 1
         with _open_bytes(self._path) as file:
-            for number, line in enumerate(file, 1):
+            for part in file:
                 try:
-                    line.decode()
+                    part.decode()
                 except UnicodeDecodeError as error:
-                    return number, error
+                    part = part[: error.start].replace(b"\r\n", b"\n")
+                    return number + len(re.findall(b"\r|\n", part)), error
+                number += len(re.findall(b"\r\n|\r|\n", part))

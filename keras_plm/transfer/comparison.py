@@ -52,9 +52,9 @@ def compare_layers(
     tokenizer = fitting(tokenizer, encoder)
     method.check(head, train, tokenizer, words)
     labels = head.labels_of(train)
-    metric = metric or default_metric(head, labels)
+    metric = metric or default_metric(head, labels, [*dev, *test])
     for example in test:
-        head.target(example, labels)
+        head.target(example, labels, training=False)  # raises for one without a label
     truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -196,7 +196,8 @@ class FineTune(Method):
             labels: The label names, of a `Regressor` the lowest and highest score; by default those
                 in `train`.
             metric: `(y_true, y_pred) -> float` that chooses; by default the head's.
-            callbacks: More Keras callbacks.
+            callbacks: More Keras callbacks. The score on `dev` is their `val_score`, as in
+                `EarlyStopping("val_score", mode="max")`.
             verbose: As in `fit`.
             symmetric: Whether the two texts of a pair have no order: an encoder that reads from
                 left to right is then given both orders.

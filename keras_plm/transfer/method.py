@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_plm import metrics
+from keras_plm.data import tag_scheme_of
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay, loss_scaled
 from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
@@ -19,7 +20,8 @@ READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": 
 class KeepBest(keras.callbacks.Callback):
     """Scores the model after every epoch and ends training with the best epoch's weights.
 
-    The score is added to the epoch's logs as `val_score`, for callbacks behind it.
+    The score is added to the epoch's logs as `val_score`, for callbacks behind it. It is no metric
+    of Keras: give them `mode="max"`.
 
     Args:
         score: A function without arguments that scores the model on the choosing set; more is
@@ -110,8 +112,8 @@ def scorer(head, examples, labels, metric, predict):
     if not examples:
         return None
     for example in examples:
-        head.target(example, labels)  # an unknown label is a mistake, not a miss
-    metric = metric or default_metric(head, labels)
+        head.target(example, labels, training=False)  # raises for one without a label
+    metric = metric or default_metric(head, labels, examples)
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
 
@@ -154,11 +156,19 @@ def compile_trained(model, optimizer):
     model.optimizer.build(model.trainable_variables)  # which a saved model asks for
 
 
-def default_metric(head, labels):
+def default_metric(head, labels, examples=()):
     """How a head's labels are scored.
 
     By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans, answers from
     a passage by SQuAD's F1.
+
+    Args:
+        head: The class.
+        labels: Its labels.
+        examples: Those that are scored: whether tags mark spans is known better by their order.
+
+    Raises:
+        ValueError: If tags are of several schemes, see `data.tag_scheme_of`.
     """
     if head.per_token:
         return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)
@@ -166,4 +176,5 @@ def default_metric(head, labels):
         return metrics.pearson_correlation
     if not head.per_word:
         return metrics.accuracy
-    return metrics.span_f1 if metrics.are_spans(labels) else metrics.word_accuracy
+    scheme = tag_scheme_of(examples) or metrics.tag_scheme(labels)
+    return metrics.word_accuracy if scheme is None else metrics.span_f1
