@@ -19,6 +19,7 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.released_names import find_folder
+from keras_plm.tokenizer_files import tokenizer_settings
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training import check_vocabulary
 
@@ -395,12 +396,11 @@ def _tokenizer_files(tokenizer, encoder):
             f"Received: {type(tokenizer).__name__}"
         )
     settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": tokenizer.lowercase,
+        **tokenizer_settings(tokenizer),
         "model_max_length": encoder.max_sequence_length,
     }
     return {
-        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.vocabulary),
+        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.get_config()["vocabulary"]),
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.released_names import find_folder
+from keras_plm.tokenizer_files import tokenizer_settings
 from keras_plm.training import check_vocabulary
 from keras_plm.weight_files import assign, read_config, read_weights
 
@@ -248,16 +249,20 @@ def save_gpt(path, encoder, tokenizer=None):
 
 
 def _tokenizer_files(tokenizer, scheme):
-    """`vocab.json` and `merges.txt`, as text."""
+    """`vocab.json` and `merges.txt`, and settings where there are some, as text."""
     if getattr(tokenizer, "scheme", None) != scheme:
         raise ValueError(
             f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
             f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
         )
-    pieces = tokenizer.vocabulary[: tokenizer.text_size]
+    pieces = tokenizer.unframed().get_config()["vocabulary"]
     lines = ["#version: 0.2", *(f"{a} {b}" for a, b in tokenizer.merges)]
     ids = {piece: i for i, piece in enumerate(pieces)}
-    return {
+    files = {
         "vocab.json": json.dumps(ids, ensure_ascii=False),
         "merges.txt": "\n".join(lines) + "\n",
     }
+    settings = tokenizer_settings(tokenizer)
+    if settings:
+        files["tokenizer_config.json"] = json.dumps(settings, indent=1) + "\n"
+    return files
