@@ -188,11 +188,13 @@ def _check_tied(released):
     """Raises unless the scores of masked tokens come from the table of token embeddings."""
     table = released.arrays.get(released.name("embeddings.word_embeddings.weight"))
     own = released.arrays.get("cls.predictions.decoder.weight", table)
-    if not released.settings.get("tie_word_embeddings", True) or not np.array_equal(own, table):
+    bias = released.arrays.get("cls.predictions.bias")
+    twin = released.arrays.get("cls.predictions.decoder.bias", bias)
+    tied = released.settings.get("tie_word_embeddings", True)
+    if not tied or not np.array_equal(own, table) or (bias is not None and (twin != bias).any()):
         raise ValueError(
             f"{released.file}: `MaskedLM` ties its output to the embeddings, these weights do not. "
-            "Received: tie_word_embeddings="
-            f"{released.settings.get('tie_word_embeddings', True)}, two tables"
+            f"Received: tie_word_embeddings={tied}, two tables or biases"
         )
 
 

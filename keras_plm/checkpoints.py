@@ -27,7 +27,13 @@ from keras_plm.released_names import find_folder
 from keras_plm.tokenizer_files import read_tokenizer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training import check_vocabulary
-from keras_plm.weight_files import assign, read_config, read_object, read_weights
+from keras_plm.weight_files import (
+    assign,
+    model_type,
+    read_config,
+    read_object,
+    read_weights,
+)
 
 __all__ = [
     "MODELS",
@@ -143,6 +149,14 @@ def load(folder, dtype=None):
         if reader is load_hub:
             return load_hub(folder, dtype)
         encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
+        schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
+        scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
+        if getattr(tokenizer, "scheme", None) != scheme:
+            raise ValueError(
+                f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
+                f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
+                f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
+            )
         check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
         return encoder, tokenizer
     description = read_config(folder, "written by keras_plm.save")
@@ -176,7 +190,7 @@ def _reader(folder):
     if "registered_name" in config:
         return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
     readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
-    return readers.get(config.get("model_type"))
+    return readers.get(model_type(config))
 
 
 def average_weights(model, paths):

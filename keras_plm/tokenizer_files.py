@@ -286,23 +286,17 @@ def _warn_of_lengths(folder, said):
 
 def tokenizer_settings(tokenizer):
     """The object of `tokenizer_config.json`: what the vocabulary alone does not say."""
-    settings = {}
+    kind = "bert" if isinstance(tokenizer, WordPiece) else tokenizer.scheme
+    settings = {"tokenizer_class": CLASSES[kind]}
+    settings |= {key: getattr(tokenizer, ours) for ours, (key, _) in STATED[kind].items()}
+    if kind == "bert":
+        settings |= dict(zip(NAMES, tokenizer.special_tokens, strict=True))
+    else:
+        settings |= {"pad_token": tokenizer.pad_token} if tokenizer.pad_token else {}
+        settings |= {"eos_token": tokenizer.end_token} if hasattr(tokenizer, "end_id") else {}
     if tokenizer.added_tokens:
         ids = tokenizer._vocabulary
         settings["added_tokens_decoder"] = {
             str(ids[token["content"]]): token for token in tokenizer.added_tokens
         }
-    if isinstance(tokenizer, WordPiece):
-        settings |= {
-            "tokenizer_class": CLASSES["bert"],
-            "do_lower_case": tokenizer.lowercase,
-            "strip_accents": tokenizer.strip_accents,
-            "tokenize_chinese_chars": tokenizer.split_on_cjk,
-            **dict(zip(NAMES, tokenizer.special_tokens, strict=True)),
-        }
-        return settings
-    settings |= {"add_prefix_space": True} if tokenizer.add_prefix_space else {}
-    settings |= {"pad_token": tokenizer.pad_token} if tokenizer.pad_token else {}
-    if hasattr(tokenizer, "end_id") and tokenizer.end_token != "<|endoftext|>":
-        settings["eos_token"] = tokenizer.end_token
     return settings
