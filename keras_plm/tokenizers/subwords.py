@@ -588,8 +588,15 @@ def ranges(starts, lengths):
 
 def check_start(tokenizer):
     """Raises unless a tokenizer has what a target begins with."""
-    if not (hasattr(tokenizer, "start_id") and hasattr(tokenizer, "end_id")):
-        raise ValueError(
-            "A model that writes needs a tokenizer with a start and an end token, as `BytePair`. "
-            f"Received: {type(tokenizer).__name__}"
-        )
+    check_special(
+        tokenizer,
+        ("start_id", "end_id"),
+        "A model that writes needs a tokenizer with a start and an end token, as `BytePair`.",
+    )
+
+
+def check_special(tokenizer, names, rule):
+    """Raises a rule unless a tokenizer has the ids of these special tokens."""
+    missing = [name for name in names if not hasattr(tokenizer, name)]
+    if missing:
+        raise ValueError(f"{rule} Received: {type(tokenizer).__name__} without {missing[0]}")
