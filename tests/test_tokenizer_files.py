@@ -415,6 +415,15 @@ def test_gpt2_components_are_named(gpt2, tmp_path):
         (folder / "tokenizer.json").write_text(json.dumps({**good, **change}))
         with pytest.raises(ValueError, match=message):
             load_tokenizer(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(good))
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(tmp_path / "gpt2" / name, folder / name)
+    assert load_tokenizer(folder).get_config() == load_tokenizer(tmp_path / "gpt2").get_config()
+    with open(folder / "merges.txt", "a") as file:
+        file.write("l o\n")
+    with pytest.raises(ValueError, match="tokenizer.json and vocab.json with merges.txt must have"):
+        load_tokenizer(folder)
+    (folder / "merges.txt").unlink()
     for settings, message in (
         ({"add_bos_token": True}, "`add_bos_token` must be False"),
         ({"add_prefix_space": True}, "must agree on `add_prefix_space`"),
