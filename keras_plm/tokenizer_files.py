@@ -73,7 +73,8 @@ def read_tokenizer(folder):
     else:
         if kind == "gpt" and names.get("unk_token", "<unk>") != "<unk>":
             raise _unfit(folder / CONFIG, "unk_token", "<unk>", names["unk_token"])
-        options["pad_token"] = names.get("pad_token")
+        padding = said[WHOLE].get("padding") or {}
+        options["pad_token"] = names.get("pad_token", padding.get("pad_token"))
         if "eos_token" in names:
             options["end_token"] = names["eos_token"]
     stated = {

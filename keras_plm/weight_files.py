@@ -128,8 +128,13 @@ def read_hugging_face_weights(folder):
 
     Raises:
         ImportError: If torch is needed and not installed.
-        ValueError: If there are none, or a file is missing or damaged.
+        ValueError: If there are none, a file is missing or damaged, or adapters lie beside them.
     """
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError(
+            f"{folder}: adapters must be merged into the weights first, with the package that "
+            "trained them. Received: adapter_config.json"
+        )
     readers = dict(zip(WEIGHTS, (read_weights, read_torch_weights), strict=True))
     for name, read in readers.items():
         if (folder / name).is_file():

@@ -381,6 +381,12 @@ class TestRefuses:
         with pytest.raises(ValueError, match=f"config.json: .*`{key}` must be .*Received: "):
             load_bert(folder)
 
+    def test_adapters(self, saved):
+        _, folder = saved()
+        (folder / "adapter_config.json").write_text("{}")
+        with pytest.raises(ValueError, match="adapters must be merged into the weights first"):
+            load_bert(folder)
+
     def test_unequal_dropout_is_said(self, saved):
         _, folder = saved(attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.2)
         with pytest.warns(

@@ -435,6 +435,23 @@ def test_gpt2_components_are_named(gpt2, tmp_path):
             load_tokenizer(folder)
 
 
+def test_padding_of_a_whole_file_is_obeyed(gpt2, tmp_path):
+    folder, pieces = gpt2(tokenizer_config={})
+    peer(folder).save_pretrained(tmp_path / "whole")
+    folder = tmp_path / "whole"
+    saved = json.loads((folder / "tokenizer.json").read_text())
+    saved["padding"] = {
+        "strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None,
+        "pad_id": len(pieces) - 1, "pad_type_id": 0, "pad_token": "<|endoftext|>",
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(saved))
+    ours = load_tokenizer(folder)
+    assert ours.pad_id == len(pieces) - 1
+    packed = ours.unframed().pack(["low", "low lower"])["token_ids"]
+    assert packed[0, -1] == len(pieces) - 1
+    assert ours.detokenize(packed[0]) == "low"
+
+
 def test_byte_order_marks_line_ends_and_lengths(tmp_path):
     folder = write(tmp_path / "one", config={"max_position_embeddings": 512})
     text = "\r\n".join([*vocabulary(), "", ""])

@@ -155,7 +155,7 @@ class BytePair(SubwordTokenizer):
         named = {"end_id": end_token, "newline_id": NEWLINE, **self._scheme.special}
         if pad_token is not None:
             named["pad_id"] = pad_token
-            numbered(self._vocabulary, [pad_token], "BytePair")
+            numbered(ids, [pad_token], "BytePair")
         left_out = set(TASK_TOKENS.values()) - {*special, pad_token}
         for name, token in named.items():
             if token in self._vocabulary and token not in left_out:
@@ -317,7 +317,7 @@ class BytePair(SubwordTokenizer):
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
         special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
-        special.add(getattr(self, "end_id", None))
+        special |= {getattr(self, "end_id", None), self._vocabulary.get(self.pad_token)}
         special.discard(None)
         return self._tokenizer.decode([int(i) for i in token_ids if i not in special])
 
