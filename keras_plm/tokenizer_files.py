@@ -104,7 +104,7 @@ def _unfit(path, key, value, found):
 
 
 def _kind(folder, whole):
-    """ "bert", "gpt" or "gpt2"."""
+    """Kind of vocabulary: "bert", "gpt" or "gpt2"."""
     if whole:
         model = whole.get("model")
         model = model if isinstance(model, dict) else {}
