@@ -19,6 +19,7 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.released_names import find_folder
+from keras_plm.tokenizer_files import tokenizer_settings
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training import check_vocabulary
 
@@ -187,11 +188,13 @@ def _check_tied(released):
     """Raises unless the scores of masked tokens come from the table of token embeddings."""
     table = released.arrays.get(released.name("embeddings.word_embeddings.weight"))
     own = released.arrays.get("cls.predictions.decoder.weight", table)
-    if not released.settings.get("tie_word_embeddings", True) or not np.array_equal(own, table):
+    bias = released.arrays.get("cls.predictions.bias")
+    twin = released.arrays.get("cls.predictions.decoder.bias", bias)
+    tied = released.settings.get("tie_word_embeddings", True)
+    if not tied or not np.array_equal(own, table) or (bias is not None and (twin != bias).any()):
         raise ValueError(
             f"{released.file}: `MaskedLM` ties its output to the embeddings, these weights do not. "
-            "Received: tie_word_embeddings="
-            f"{released.settings.get('tie_word_embeddings', True)}, two tables"
+            f"Received: tie_word_embeddings={tied}, two tables or biases"
         )
 
 
@@ -395,12 +398,11 @@ def _tokenizer_files(tokenizer, encoder):
             f"Received: {type(tokenizer).__name__}"
         )
     settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": tokenizer.lowercase,
+        **tokenizer_settings(tokenizer),
         "model_max_length": encoder.max_sequence_length,
     }
     return {
-        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.vocabulary),
+        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.get_config()["vocabulary"]),
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.weight_files import WEIGHTS, read_hugging_face_weights, read_object
+from keras_plm.weight_files import (
+    WEIGHTS,
+    check_settings,
+    model_type,
+    read_hugging_face_weights,
+    read_object,
+    warn_of_dropout,
+)
 
 # Hugging Face's words for an activation, and ours. Its "gelu" is the exact one, as was Google's
 # when the first weights were released.
@@ -26,6 +33,17 @@ SIZES = {  # ours: Hugging Face's, which are Google's
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
+# Keys of Google's configurations; no code reads other values.
+PLAIN = {
+    "directionality": ("bidi",),
+    "pooler_type": ("first_token_transform",),
+}
+NUMBERS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "layer_norm_eps",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +112,11 @@ def _without_old_names(name):
 def _arguments(config, settings):
     """`BERT`'s arguments of a Hugging Face or Google configuration."""
     positions = settings.get("position_embedding_type", "absolute")
-    if settings.get("model_type", "bert") != "bert" or positions != "absolute":
+    kind = model_type(settings) or "bert"
+    if kind != "bert" or positions != "absolute":
         raise ValueError(
             f"{config} is not that of a BERT with absolute positions. "
-            f"Received: model_type={settings.get('model_type')!r}, "
-            f"position_embedding_type={positions!r}"
+            f"Received: model_type={kind!r}, position_embedding_type={positions!r}"
         )
     foreign = [name for name in ("is_decoder", "add_cross_attention") if settings.get(name)]
     if foreign:
@@ -106,7 +124,9 @@ def _arguments(config, settings):
             f"{config}: `BERT` looks both ways, at one text. "
             f"Received: {foreign[0]}={settings[foreign[0]]}"
         )
-    if settings.get("hidden_act") not in ACTIVATIONS:
+    check_settings(config, settings, PLAIN, NUMBERS)
+    warn_of_dropout(config, settings, NUMBERS[:2])
+    if settings.get("hidden_act") not in list(ACTIVATIONS):
         raise ValueError(
             f"{config}: `hidden_act` must be one of {sorted(ACTIVATIONS)}. "
             f"Received: {settings.get('hidden_act')!r}"

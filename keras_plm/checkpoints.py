@@ -24,9 +24,16 @@ from keras_plm.models import (
     WordVectors,
 )
 from keras_plm.released_names import find_folder
+from keras_plm.tokenizer_files import read_tokenizer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training import check_vocabulary
-from keras_plm.weight_files import assign, read_config, read_weights
+from keras_plm.weight_files import (
+    assign,
+    model_type,
+    read_config,
+    read_object,
+    read_weights,
+)
 
 __all__ = [
     "MODELS",
@@ -142,6 +149,14 @@ def load(folder, dtype=None):
         if reader is load_hub:
             return load_hub(folder, dtype)
         encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
+        schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
+        scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
+        if getattr(tokenizer, "scheme", None) != scheme:
+            raise ValueError(
+                f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
+                f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
+                f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
+            )
         check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
         return encoder, tokenizer
     description = read_config(folder, "written by keras_plm.save")
@@ -175,7 +190,7 @@ def _reader(folder):
     if "registered_name" in config:
         return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
     readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
-    return readers.get(config.get("model_type"))
+    return readers.get(model_type(config))
 
 
 def average_weights(model, paths):
@@ -224,34 +239,25 @@ def load_tokenizer(path):
             `vocab_40000.bpe`; or KerasHub's preset of a BERT.
 
     Raises:
-        ValueError: If none of these is there.
+        ValueError: If none of these is there, or as `tokenizer_files.read_tokenizer`.
     """
     path = find_folder(path)
-    for names in (("vocab.json", "merges.txt"), ("encoder_bpe_40000.json", "vocab_40000.bpe")):
-        if all((path / name).is_file() for name in names):
-            return BytePair.load(*(path / name for name in names))
+    originals = [path / name for name in ("encoder_bpe_40000.json", "vocab_40000.bpe")]
+    if all(file.is_file() for file in originals):
+        return BytePair.load(*originals)
     if (path / "assets" / "tokenizer").is_dir():
         return load_preset_tokenizer(path)
-    lowercase = None
-    if (path / "tokenizer_config.json").is_file():
-        settings = json.loads((path / "tokenizer_config.json").read_text())
-        lowercase = settings.get("do_lower_case")
-    for name in ("vocab.txt", "tokenizer.json"):
-        if (path / name).is_file():
-            if name == "vocab.txt":
-                return WordPiece.load(path / name, lowercase)
-            kinds = {"BPE": BytePair, "WordLevel": Words, "Characters": Characters}
-            kinds["HubTokenizer"] = HubTokenizer
-            return kinds.get(_model_type(path / name), WordPiece).load(path / name)
-    raise ValueError(
-        "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "
-        f"Received: {str(path)!r}"
-    )
+    own = _own_kind(path / "tokenizer.json")
+    return read_tokenizer(path) if own is None else own.load(path / "tokenizer.json")
 
 
-def _model_type(path):
-    """What a `tokenizer.json` says it is; the tokenizers say what is wrong with it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["model"]["type"]
-    except (ValueError, KeyError, TypeError):
+def _own_kind(path):
+    """The class that wrote a `tokenizer.json` which `transformers` does not read."""
+    if not path.is_file():
         return None
+    model = read_object(path).get("model")
+    model = model if isinstance(model, dict) else {}
+    kinds = {"WordLevel": Words, "Characters": Characters, "HubTokenizer": HubTokenizer}
+    if "unknown" in model:
+        kinds["BPE"] = BytePair
+    return kinds.get(model.get("type"))

@@ -380,6 +380,7 @@ def alignment(model, tokenizer, source, target=None, **options):
         raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
     _encode(model, tokenizer, [source])
     packed = tokenizer.pack([source])
+    check_start(tokenizer)
     start_id, end_id = tokenizer.start_id, tokenizer.end_id
     if target is None:
         best = beam_search(model, packed, start_id, end_id, **options)[0][0, 0]

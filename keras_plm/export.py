@@ -8,6 +8,7 @@ import keras
 
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers.word_piece import DEFAULTS
 
 # Punctuation and ideographs, each a word: google-research/bert, tokenization.py.
 ALONE = (
@@ -64,6 +65,12 @@ def export(model, folder, pairs=False, max_length=None):
         raise ValueError(
             "Exported are Classifier and Regressor with a WordPiece tokenizer. Received: "
             f"{type(model).__name__} with {type(getattr(model, 'tokenizer', None)).__name__}"
+        )
+    foreign = [name for name, value in DEFAULTS.items() if getattr(model.tokenizer, name) != value]
+    if foreign:
+        raise ValueError(
+            "The graph's tokenizer must be a WordPiece of default settings, but for `lowercase`. "
+            f"Received: {foreign[0]}={getattr(model.tokenizer, foreign[0])!r}"
         )
     if model.reader is not None or model.words is not None or model.pairs not in (
         False, "both_orders",

@@ -16,7 +16,8 @@ MAGIC = struct.pack("<i", 793712314)
 VERSIONS = (11, 12)  # one layout, but for supervised models
 ARGUMENTS = struct.Struct("<12id")
 DICTIONARY = struct.Struct("<3i2q")
-ENTRY = struct.Struct("<qb")  # after a word and its zero byte
+ENTRY = struct.Struct("<qb")  # after a word and its zero byte: its count and type
+WORD, LABEL = 0, 1
 MATRIX = struct.Struct("<?2q")  # whether it is quantised, rows, columns
 SUPERVISED = 3
 # What a file tells of a training that did not happen here: fastText's defaults for skip-gram.
@@ -184,7 +185,7 @@ class SubwordVectors:
             file.write(ARGUMENTS.pack(*arguments, 100, 1e-4))  # lrUpdateRate, t: the defaults
             file.write(DICTIONARY.pack(size, size, 0, int(self.counts.sum()), -1))  # not pruned
             for word, count in zip(self.words, self.counts.tolist(), strict=True):
-                file.write(word.encode() + b"\0" + ENTRY.pack(count, 0))
+                file.write(word.encode() + b"\0" + ENTRY.pack(count, WORD))
             file.write(MATRIX.pack(False, size + self.buckets, self.dim))
             for start in range(0, size, BLOCK):
                 file.write(self.word_rows[start : start + BLOCK].astype("<f4").tobytes())
@@ -201,6 +202,9 @@ class SubwordVectors:
 
 def read_fasttext(path, words=None, errors="strict"):
     """Reads the `.bin` file of an unsupervised fastText model.
+
+    Words that begin with the file's label prefix, `__label__`, are labels to fastText: they have
+    no row of their own, and are no words here either.
 
     Args:
         path: The file, unpacked.
@@ -243,14 +247,16 @@ def read_fasttext(path, words=None, errors="strict"):
     arguments = ARGUMENTS.unpack_from(head, 8)
     dim, model, buckets, min_n, max_n = (arguments[i] for i in (0, 7, 8, 9, 10))
     size, num_words, num_labels, _, pruned = DICTIONARY.unpack_from(head, 8 + ARGUMENTS.size)
-    if model == SUPERVISED or num_labels:
+    if model == SUPERVISED:
         raise _unfit(path, "supervised")
     if pruned != -1:  # the size of a table of n-grams that were kept
         raise _unfit(path, "pruned")
-    if min(dim, size, num_words) < 1 or min(buckets, min_n, max_n) < 0 or size != num_words:
+    positive, natural = (dim, num_words), (num_labels, buckets, min_n, max_n)
+    if min(positive) < 1 or min(natural) < 0 or size != num_words + num_labels:
         raise ValueError(
             f"{path}: The settings of this file are none of fastText's. Received: dim={dim}, "
-            f"size={size}, nwords={num_words}, bucket={buckets}, minn={min_n}, maxn={max_n}"
+            f"size={size}, nwords={num_words}, nlabels={num_labels}, bucket={buckets}, "
+            f"minn={min_n}, maxn={max_n}"
         )
     names, counts, places, position = [], [], [], start
     for i in range(size):
@@ -258,9 +264,15 @@ def read_fasttext(path, words=None, errors="strict"):
         if end < 0 or end + 1 + ENTRY.size > len(data):
             raise _cut_short(path, len(data))
         word = decode(data[position:end], f"{path}, word {i + 1}", errors)
-        if wanted is None or word in wanted:
+        count, kind = ENTRY.unpack_from(data, end + 1)
+        if kind != (LABEL if i >= num_words else WORD):
+            raise ValueError(
+                f"{path}, word {i + 1}: The {num_words} words come first, then the {num_labels} "
+                f"labels, as the header says. Received: {word!r} of type {kind}"
+            )
+        if kind == WORD and (wanted is None or word in wanted):
             names.append(word)
-            counts.append(ENTRY.unpack_from(data, end + 1)[0])
+            counts.append(count)
             places.append(i)
         position = end + 1 + ENTRY.size
     matrix, position = _matrix(path, data, position, (num_words + buckets, dim))

@@ -11,12 +11,33 @@ import numpy as np
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.released_names import find_folder
+from keras_plm.tokenizer_files import tokenizer_settings
 from keras_plm.training import check_vocabulary
-from keras_plm.weight_files import assign, read_config, read_weights
+from keras_plm.weight_files import (
+    assign,
+    check_settings,
+    model_type,
+    read_config,
+    read_hugging_face_weights,
+    warn_of_dropout,
+)
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu"}
 # `transformers` means the exact one by "gelu" where GPT-2 is concerned.
 ACTIVATIONS_2 = {**ACTIVATIONS, "gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu_tanh"}
+PLAIN = {  # the values that change nothing
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+NUMBERS = (
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "initializer_range",
+    "layer_norm_epsilon",
+)
 PARTS = {  # ours: theirs
     "attention/query_key_value": "attn.c_attn",
     "attention/output": "attn.c_proj",
@@ -32,9 +53,9 @@ def load_gpt(path, head=None, num_heads=12, dtype=None):
 
     Args:
         path: A folder, or a released model's name as in `keras_plm.load`, with `config.json` and
-            `model.safetensors`, of model type `openai-gpt` or `gpt2`; or with
-            `params_shapes.json` and `params_0.npy` ... as openai/finetune-transformer-lm keeps
-            them.
+            `model.safetensors`, or `pytorch_model.bin`, or shards of either with their index, of
+            model type `openai-gpt` or `gpt2`; or with `params_shapes.json` and `params_0.npy` ...
+            as openai/finetune-transformer-lm keeps them.
         head: `None` for the encoder, `"pretraining"` for a `CausalLM` around it.
         num_heads: Of OpenAI's files alone, which do not tell.
         dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
@@ -52,13 +73,13 @@ def load_gpt(path, head=None, num_heads=12, dtype=None):
     if (path / "params_shapes.json").is_file():
         encoder = _load_slices(path, num_heads, dtype)
     else:
-        encoder = _load_folder(path, dtype)
+        encoder = _load_folder(path, head, dtype)
     return encoder if head is None else CausalLM(encoder)
 
 
-def _load_folder(path, dtype):
+def _load_folder(path, head, dtype):
     config = read_config(path, "of a Hugging Face GPT")
-    kind = config.get("model_type")
+    kind = model_type(config)
     if kind not in ("openai-gpt", "gpt2"):
         raise ValueError(
             f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; a folder of "
@@ -71,19 +92,14 @@ def _load_folder(path, dtype):
     second = kind == "gpt2"
     known = ACTIVATIONS_2 if second else ACTIVATIONS
     activation = config.get("activation_function", "gelu_new") if second else config.get("afn")
-    if activation not in known:
+    if activation not in list(known):
         raise ValueError(
             f"{path / 'config.json'}: the activation must be one of {sorted(known)}. "
             f"Received: {activation!r}"
         )
-    plain = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-             "add_cross_attention": False, "tie_word_embeddings": True}  # fmt: skip
-    foreign = [name for name, value in plain.items() if config.get(name, value) != value]
-    if foreign:
-        raise ValueError(
-            f"{path / 'config.json'}: `GPT` knows no such variant. "
-            f"Received: {foreign[0]}={config[foreign[0]]}"
-        )
+    plain = {**PLAIN, "n_ctx": (None, config["n_positions"])}
+    check_settings(path / "config.json", config, plain, NUMBERS)
+    warn_of_dropout(path / "config.json", config, NUMBERS[:3])
     encoder = GPT(
         vocabulary_size=config["vocab_size"],
         num_layers=config["n_layer"],
@@ -98,8 +114,14 @@ def _load_folder(path, dtype):
         norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
         dtype=dtype,
     )
-    file = path / "model.safetensors"
-    released = {n.removeprefix("transformer."): a for n, a in read_weights(file).items()}
+    arrays, file = read_hugging_face_weights(path)
+    released = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+    table = released.get("wte.weight" if second else "tokens_embed.weight")
+    if head is not None and not np.array_equal(released.get("lm_head.weight", table), table):
+        raise ValueError(
+            f"{file}: `CausalLM` ties its output to the embeddings, these weights do not. "
+            "Received: another table as lm_head.weight"
+        )
     # Tied, and masks: nothing of their own.
     kept = {n: a for n, a in released.items() if n != "lm_head.weight" and not _is_mask(n)}
     names = {theirs: ours for ours, theirs in _names(encoder).items()}
@@ -180,10 +202,11 @@ def save_gpt(path, encoder, tokenizer=None):
     Args:
         path: The folder; files of these names there are replaced.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
-        tokenizer: Its `BytePair`, written as `vocab.json` and `merges.txt`: pieces only, without
-            the special tokens of tasks. `transformers` finds other words for a GPT in text with
-            contractions or runs of punctuation, see `BytePair`; and it lower-cases all, as the
-            released GPT was trained: with pieces of upper case there is a warning.
+        tokenizer: Its `BytePair`, written as `vocab.json`, `merges.txt` and
+            `tokenizer_config.json`: pieces and added tokens, without the special tokens of tasks.
+            `transformers` finds other words for a GPT in text with contractions or runs of
+            punctuation, see `BytePair`; and it lower-cases all, as the released GPT was trained:
+            with pieces of upper case there is a warning.
 
     Raises:
         ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
@@ -248,16 +271,17 @@ def save_gpt(path, encoder, tokenizer=None):
 
 
 def _tokenizer_files(tokenizer, scheme):
-    """`vocab.json` and `merges.txt`, as text."""
+    """`vocab.json`, `merges.txt` and `tokenizer_config.json`, as text."""
     if getattr(tokenizer, "scheme", None) != scheme:
         raise ValueError(
             f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
             f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
         )
-    pieces = tokenizer.vocabulary[: tokenizer.text_size]
+    pieces = tokenizer.unframed().get_config()["vocabulary"]
     lines = ["#version: 0.2", *(f"{a} {b}" for a, b in tokenizer.merges)]
     ids = {piece: i for i, piece in enumerate(pieces)}
     return {
         "vocab.json": json.dumps(ids, ensure_ascii=False),
         "merges.txt": "\n".join(lines) + "\n",
+        "tokenizer_config.json": json.dumps(tokenizer_settings(tokenizer), indent=1) + "\n",
     }

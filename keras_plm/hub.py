@@ -4,6 +4,7 @@ import json
 import re
 
 import keras
+import numpy as np
 import tokenizers
 from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
@@ -63,8 +64,8 @@ def load_preset_tokenizer(folder):
             f"{folder / 'tokenizer.json'} must be that of a BertTokenizer; other presets are read "
             f"whole, by `keras_plm.load` or `keras_plm.hub.load_hub`. Received: {kind!r}"
         )
-    lowercase = settings.get("config", {}).get("lowercase")
-    return WordPiece.load(folder / "assets" / "tokenizer" / "vocabulary.txt", lowercase)
+    options = _word_piece_options(settings.get("config", {}))
+    return WordPiece.load(folder / "assets" / "tokenizer" / "vocabulary.txt", **options)
 
 
 def _keras_hub():
@@ -234,6 +235,21 @@ class HubTokenizer(SubwordTokenizer):
     def _of_words(self):
         return self._words
 
+    @property
+    def starts_word(self):
+        """(len,) whether a token begins a word; `None` of bytes, whose ids do not tell."""
+        saved = json.loads(self._pieces)
+        kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
+        if kind == "WordPiece":
+            inside = [piece.startswith("##") for piece in self.vocabulary]
+        elif kind == "Unigram" and before.get("prepend_scheme") == "always":
+            inside = [not piece.startswith("▁") for piece in self.vocabulary]
+        else:
+            return None
+        inside = np.array(inside)
+        inside[[i for name, i in self.special.items() if name != "unk_id"]] = False
+        return ~inside
+
     @classmethod
     def of(cls, tokenizer, has_segments=False):
         """One with the vocabulary and the special tokens of a KerasHub tokenizer.
@@ -329,12 +345,29 @@ def _trim(row, text):
 
 
 def _word_piece(tokenizer):
-    if tokenizer.suffix_indicator != "##":
-        raise ValueError(
-            f"Pieces inside words begin with '##'. Received: {tokenizer.suffix_indicator!r}"
-        )
-    ours = WordPiece(tokenizer.get_vocabulary(), bool(tokenizer.lowercase))
+    # Its `get_config` leaves some out.
+    names = ("lowercase", "strip_accents", "split_on_cjk", *WORD_PIECE)
+    options = _word_piece_options({name: getattr(tokenizer, name) for name in names})
+    ours = WordPiece(tokenizer.get_vocabulary(), **options)
     return ours._tokenizer, ours.unk_id
+
+
+WORD_PIECE = {"suffix_indicator": "##", "split": True, "oov_token": "[UNK]"}
+
+
+def _word_piece_options(config):
+    """Arguments of `WordPiece` in the configuration of a KerasHub tokenizer."""
+    foreign = [name for name, value in WORD_PIECE.items() if config.get(name, value) != value]
+    if foreign:
+        raise ValueError(
+            "Pieces inside words begin with '##', texts are split, and the unknown word is [UNK]. "
+            f"Received: {foreign[0]}={config[foreign[0]]!r}"
+        )
+    return {
+        "lowercase": config.get("lowercase"),
+        "strip_accents": True if config.get("strip_accents") else None,
+        "split_on_cjk": config.get("split_on_cjk", True),
+    }
 
 
 def _byte_pair(tokenizer):

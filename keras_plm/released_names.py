@@ -28,6 +28,8 @@ FILES = [
     "merges.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "assets/tokenizer/*",
 ]
 OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # where no others are

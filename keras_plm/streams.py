@@ -10,7 +10,7 @@ import numpy as np
 from keras_plm.data import fingerprint
 from keras_plm.stream_files import SHARD_TOKENS, split_sentences, write_stream
 from keras_plm.tokenizers import open_text
-from keras_plm.tokenizers.subwords import paths
+from keras_plm.tokenizers.subwords import check_special, paths
 
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 
@@ -162,8 +162,10 @@ def read_ids(files, tokenizer, blank_lines=False):
         (number of tokens,) int32.
 
     Raises:
-        ValueError: If a file is missing or there is no text at all.
+        ValueError: If a file is missing, there is no text at all, or the tokenizer has no token for
+            the end of a line.
     """
+    check_special(tokenizer, ["end_id"], "Lines need a tokenizer with an end token, as `Words`.")
     parts = []
     for batch in _line_batches(paths(files)):
         kept = [line for line in batch if blank_lines or line.strip()]

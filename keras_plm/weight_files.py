@@ -1,6 +1,7 @@
 """Folders of a configuration and weights, safetensors or torch's, read with care."""
 
 import json
+import warnings
 from pathlib import Path
 
 # What Hugging Face calls the weights of a folder, the better format first.
@@ -25,6 +26,56 @@ def read_object(path):
     if not isinstance(config, dict):
         raise ValueError(f"{path} is not a JSON object. Received: {type(config).__name__}")
     return config
+
+
+def model_type(config):
+    """The `model_type` of a Hugging Face configuration; of old ones without it by their keys."""
+    if "model_type" in config or "keras_plm" in config:
+        return config.get("model_type")
+    if "n_embd" in config:
+        return "openai-gpt" if "afn" in config else "gpt2"
+    return "bert" if {"hidden_act", "type_vocab_size"} <= config.keys() else None
+
+
+# What changes a model of Hugging Face whatever its kind, with the values that change nothing.
+PLAIN = {
+    "auto_map": (None,),
+    "quantization_config": (None,),
+    "pruned_heads": (None, {}),
+    "is_encoder_decoder": (None, False),
+    "cross_attention_hidden_size": (None,),
+}
+
+
+def check_settings(path, config, plain, numbers):
+    """Raises on settings of a configuration that our model does not have.
+
+    Args:
+        path: The configuration's file.
+        config: Its object.
+        plain: Key -> values that change nothing; those of `PLAIN` are looked at too.
+        numbers: Keys of numbers.
+    """
+    for key, values in {**PLAIN, **plain}.items():
+        if key in config and config[key] not in values:
+            raise ValueError(
+                f"{path}: our model has no such variant: `{key}` must be "
+                f"{' or '.join(map(repr, values))}. Received: {key}={config[key]!r}"
+            )
+    for key in numbers:
+        if key in config and type(config[key]) not in (int, float):
+            raise ValueError(f"{path}: `{key}` must be a number. Received: {config[key]!r}")
+
+
+def warn_of_dropout(path, config, keys):
+    """Warns unless all dropout rates are equal: our encoders have one, the first."""
+    rates = {key: config[key] for key in keys if key in config}
+    if len(set(rates.values())) > 1:
+        warnings.warn(
+            f"{path}: one dropout rate is used for all, {keys[0]}: build the encoder with another "
+            f"`dropout` to fine-tune otherwise. Received: {rates}",
+            stacklevel=5,
+        )
 
 
 def read_weights(path):
@@ -77,22 +128,35 @@ def read_hugging_face_weights(folder):
 
     Raises:
         ImportError: If torch is needed and not installed.
-        ValueError: If there are none, or a file is missing or damaged.
+        ValueError: If there are none, a file is missing or damaged, or adapters lie beside them.
     """
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError(
+            f"{folder}: adapters must be merged into the weights first, with the package that "
+            "trained them. Received: adapter_config.json"
+        )
     readers = dict(zip(WEIGHTS, (read_weights, read_torch_weights), strict=True))
     for name, read in readers.items():
         if (folder / name).is_file():
-            return read(folder / name), folder / name
+            return _bare(read(folder / name)), folder / name
         index = folder / f"{name}.index.json"
         if index.is_file():
             arrays = {}
             for shard in _shards(index):
                 arrays |= read(folder / shard)
-            return arrays, index
+            return _bare(arrays), index
     raise ValueError(
         f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor the index of either's shards. "
         f"Received: {str(folder)!r}"
     )
+
+
+def _bare(arrays):
+    """Arrays without the prefix that torch's wrappers of a whole model put before every name."""
+    for prefix in ("module.", "_orig_mod."):
+        if arrays and all(name.startswith(prefix) for name in arrays):
+            arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    return arrays
 
 
 def _shards(index):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import keras_plm
 from keras_plm.checkpoints import load_bert, load_tokenizer, save_bert
 from keras_plm.features import LAYER_CHOICES
 from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
@@ -205,6 +206,36 @@ class TestFormats:
         torch.save(arrays, folder / "pytorch_model.bin")
         assert_close(load_bert(folder)(inputs()), wanted, atol=0)
 
+    @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+    def test_names_of_wrapped_models(self, prefix, tensors):
+        import torch
+
+        folder, arrays, wanted = tensors
+        arrays = {f"{prefix}{name}": array for name, array in arrays.items()}
+        torch.save(arrays, folder / "pytorch_model.bin")
+        assert_close(load_bert(folder)(inputs()), wanted, atol=0)
+
+    def test_old_configurations_without_a_type(self, tensors):
+        import torch
+
+        folder, arrays, wanted = tensors
+        torch.save(arrays, folder / "pytorch_model.bin")
+        config = json.loads((folder / "config.json").read_text())
+        del config["model_type"]
+        (folder / "config.json").write_text(json.dumps(config))
+        save_bert(folder / "other", load_bert(folder), TOKENIZER)
+        for name in ("vocab.txt", "tokenizer_config.json"):
+            (folder / "other" / name).rename(folder / name)
+        encoder, tokenizer = keras_plm.load(folder)
+        assert_close(encoder(inputs()), wanted, atol=0)
+        assert tokenizer.vocabulary == TOKENIZER.vocabulary
+        (folder / "vocab.txt").unlink()
+        (folder / "vocab.json").write_text('{"a": 0}')
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+        (folder / "tokenizer_config.json").unlink()
+        with pytest.raises(ValueError, match="of a BERT must be a WordPiece.*BERT with BytePair"):
+            keras_plm.load(folder)
+
     @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
     def test_shards(self, name, tensors):
         import torch
@@ -328,6 +359,51 @@ class TestRefuses:
         (folder / "model.safetensors").unlink()
         with pytest.raises(ValueError, match="No file .*model.safetensors, nor pytorch_model.bin"):
             load_bert(folder)
+
+    @pytest.mark.parametrize(
+        "key, value",
+        [
+            ("auto_map", {"AutoModel": "modeling_own.OwnBert"}),
+            ("quantization_config", {"bits": 4}),
+            ("pruned_heads", {"0": [1]}),
+            ("is_encoder_decoder", True),
+            ("directionality", "unidirectional"),
+            ("pooler_type", "mean"),
+            ("layer_norm_eps", "1e-12"),
+            ("hidden_dropout_prob", None),
+            ("hidden_act", ["gelu"]),
+        ],
+    )
+    def test_settings_that_bert_has_not(self, key, value, saved):
+        _, folder = saved()
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, key: value}))
+        with pytest.raises(ValueError, match=f"config.json: .*`{key}` must be .*Received: "):
+            load_bert(folder)
+
+    def test_adapters(self, saved):
+        _, folder = saved()
+        (folder / "adapter_config.json").write_text("{}")
+        with pytest.raises(ValueError, match="adapters must be merged into the weights first"):
+            load_bert(folder)
+
+    def test_unequal_dropout_is_said(self, saved):
+        _, folder = saved(attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.2)
+        with pytest.warns(
+            UserWarning, match="one dropout rate .*'attention_probs_dropout_prob': 0"
+        ):
+            assert load_bert(folder).dropout == 0.2
+
+    def test_heads_that_are_not_tied(self, saved):
+        from safetensors.numpy import load_file, save_file
+
+        _, folder = saved()
+        arrays = load_file(folder / "model.safetensors")
+        arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"] + 1
+        save_file(arrays, folder / "model.safetensors")
+        with pytest.raises(ValueError, match="ties its output.*two tables or biases"):
+            load_bert(folder, head="pretraining")
+        load_bert(folder)
 
     def test_labels_that_do_not_fit(self, saved):
         _, folder = saved("BertForSequenceClassification")

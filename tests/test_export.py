@@ -87,7 +87,13 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
     head = Classifier(bert(), ["no", "yes"], tokenizer=TOKENIZER)
     pieces = BytePair(["<unk>", "a</w>"], [], scheme="gpt")
     gpt = GPT(len(pieces), **SIZE, max_sequence_length=8)
+    accents = WordPiece(TOKENIZER.vocabulary, lowercase=True, strip_accents=False)
     for model, options, match in (
+        (
+            Classifier(bert(), ["a", "b"], tokenizer=accents),
+            {},
+            "default settings, but for `lowercase`. Received: strip_accents=False",
+        ),
         (Tagger(bert(), ["A", "O"], tokenizer=TOKENIZER), {}, "Received: Tagger with WordPiece"),
         (Classifier(gpt, ["a", "b"], tokenizer=pieces), {}, "Received: Classifier with BytePair"),
         (

@@ -184,6 +184,31 @@ def test_reads_what_transformers_wrote(released):
     np.testing.assert_allclose(to_numpy(logits), wanted.logits.numpy(), atol=1e-5)
 
 
+def test_reads_old_folders(released):
+    """Without a model type, of torch's own files, from a wrapped model."""
+    import torch
+    from safetensors.torch import load_file
+
+    _, folder, ids, wanted = released
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    arrays = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({f"module.{n}": a for n, a in arrays.items()}, folder / "pytorch_model.bin")
+    outputs = load_gpt(folder)({"token_ids": ids, "padding_mask": ids >= 0})
+    last = wanted.hidden_states[-1].numpy()
+    np.testing.assert_allclose(to_numpy(outputs["sequence"]), last, atol=1e-5)
+    table = next(a for n, a in arrays.items() if n.endswith(("wte.weight", "tokens_embed.weight")))
+    torch.save({**arrays, "lm_head.weight": table + 1}, folder / "pytorch_model.bin")
+    load_gpt(folder)
+    with pytest.raises(ValueError, match="ties its output to the embeddings.*lm_head.weight"):
+        load_gpt(folder, head="pretraining")
+    (folder / "config.json").write_text(json.dumps({**config, "attn_pdrop": 0.3}))
+    with pytest.warns(UserWarning, match="one dropout rate .*'attn_pdrop': 0.3"):
+        load_gpt(folder)
+
+
 def test_what_transformers_would_lower_case_is_said(tmp_path):
     for lowercase, said in ((False, 1), (True, 0)):
         tokenizer = BytePair(PIECES, [], scheme="gpt", lowercase=lowercase)
@@ -259,6 +284,9 @@ def test_refuses_files_that_do_not_fit(tmp_path):
         ({"n_head": None}, "no 'n_head'"),
         ({"n_layer": 2}, "unknown"),
         ({"tie_word_embeddings": False}, "no such variant"),
+        ({"n_ctx": 3}, "no such variant: `n_ctx` must be None or"),
+        ({"auto_map": {"AutoModel": "a.B"}}, "no such variant: `auto_map` must be None"),
+        ({"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon` must be a number"),
     ):
         changed = {k: v for k, v in {**config, **change}.items() if v is not None}
         (saved / "config.json").write_text(json.dumps(changed))

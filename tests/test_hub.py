@@ -206,6 +206,19 @@ class TestTokenizers:
         assert ("segment_ids" in packed) == segments
         assert ours.has_cls and ours.detokenize(packed["token_ids"][0]) == "ab c. a"
 
+    def test_settings_of_word_piece(self):
+        import keras_hub
+
+        pieces = [*SPECIAL, *"aeé中文", "##中", "##a"]
+        for options, wanted in (
+            ({"strip_accents": True}, ["e", "中", "a"]),
+            ({}, ["é", "中", "a"]),
+            ({"split_on_cjk": False}, ["é", "中", "##a"]),
+        ):
+            theirs = keras_hub.models.BertTokenizer(pieces, lowercase=False, **options)
+            ids = to_numpy(theirs("é 中a")).tolist()
+            assert [pieces[i] for i in ids] == wanted == HubTokenizer.of(theirs).tokenize("é 中a")
+
     def test_roberta(self):
         theirs = hub_tokenizer("Roberta")
         ours = HubTokenizer.of(theirs)
@@ -280,6 +293,9 @@ class TestTokenizers:
             HubTokenizer.of(plain)
         other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], suffix_indicator="@@")
         with pytest.raises(ValueError, match="Pieces inside words begin with '##'.*'@@'"):
+            HubTokenizer.of(other)
+        other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], split=False)
+        with pytest.raises(ValueError, match="texts are split.*split=False"):
             HubTokenizer.of(other)
         with pytest.raises(ValueError, match="unigrams are read.*model_type=2"):
             HubTokenizer.of(sentence_piece("DebertaV3", tmp_path, "bpe"))

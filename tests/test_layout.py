@@ -31,7 +31,7 @@ GROUPS = [
     ["heads", "features", "resume", "cloning", "lora"],
     ["models", "extraction"],
     ["pretraining"],
-    ["bert_formats"],
+    ["bert_formats", "tokenizer_files"],
     ["elmo_files", "gpt_files", "bert_files", "hub"],
     ["checkpoints", "export"],
     ["transfer"],

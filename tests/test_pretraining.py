@@ -1,6 +1,7 @@
 """Masked language modelling: what is masked, which pairs, the loss."""
 
 import itertools
+import types
 
 import keras
 import numpy as np
@@ -11,8 +12,9 @@ from keras_plm.models import BERT
 from keras_plm.optimization import AdamW
 from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
 from keras_plm.streams import TokenStream
-from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from tests.checks import assert_close, to_numpy
+from tests.released_texts import TEXTS
 
 LETTERS = "abcdefghij"
 PIECES = [*LETTERS, *("##" + letter for letter in LETTERS)]
@@ -115,6 +117,80 @@ def test_whole_words_are_masked_whole(stream):
             for t in range(2, len(ids)):
                 if inner[t] and hidden[t] != hidden[t - 1]:
                     assert count == round(len(ids) * 0.15)  # only a word longer than all masks
+
+
+def words_of(tokenizer, text):
+    """Whether each token of a text begins a word, by ids and by the tokenizer's word ids."""
+    row = tokenizer.encode([text], return_offsets=True)
+    real = row.word_ids >= 0
+    words = row.word_ids[real]
+    return tokenizer.starts_word[row.token_ids[real]].tolist(), (
+        np.diff(words, prepend=-1) != 0
+    ).tolist()
+
+
+@pytest.mark.plumbing
+def test_ids_tell_where_words_begin(tmp_path):
+    added = ["##x", {"content": "ab cd", "normalized": False}]
+    tokenizer = WordPiece([*TOKENIZER.vocabulary, "##1", "low"], added_tokens=added)
+    for text in ["low lowa low1 lowqq, ##x a##x ab cd.", *TEXTS]:
+        by_ids, by_words = words_of(tokenizer, text)
+        assert by_ids == by_words, text
+
+
+@pytest.mark.plumbing
+def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
+    pytest.importorskip("keras_hub")
+    from keras_plm.hub import HubTokenizer
+    from tests.test_hub import hub_tokenizer, sentence_piece
+
+    unigrams = [sentence_piece(kind, tmp_path) for kind in ("Albert", "DebertaV3")]
+    for theirs in (hub_tokenizer("Bert"), *unigrams):
+        tokenizer = HubTokenizer.of(theirs)
+        for text in ("low lower mest  lost x", "lo猫w 猫 a", "nawer lowest"):
+            by_ids, by_words = words_of(tokenizer, text)
+            assert by_ids == by_words, (tokenizer.tokenize(text), text)
+    assert HubTokenizer.of(hub_tokenizer("Roberta")).starts_word is None
+
+
+@pytest.mark.plumbing
+def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
+    pieces = BytePair(["<unk>", "a</w>"], [], scheme="gpt")
+    for tokenizer in (pieces, Characters(), Words(["[PAD]", "[UNK]", "[EOS]", "a"])):
+        with pytest.raises(ValueError, match="Rows of masked text need .*without cls_id"):
+            masked_lm_batches(stream, tokenizer)
+
+    class OfBytes:
+        cls_id, sep_id, pad_id, starts_word = 2, 3, 0, None
+
+    with pytest.raises(ValueError, match="OfBytes without mask_id"):
+        masked_lm_batches(stream, OfBytes())
+    OfBytes.mask_id = 4
+    with pytest.raises(ValueError, match="`whole_word` needs .*byte-level.*Received: OfBytes"):
+        masked_lm_batches(stream, OfBytes(), whole_word=True)
+
+
+@pytest.mark.plumbing
+def test_special_tokens_of_other_names_and_ids(stream):
+    """Rows are the same but for the ids of the special tokens."""
+    names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    pieces = TOKENIZER.vocabulary[5:]
+    other = WordPiece([*pieces, *names], TOKENIZER.lowercase, special_tokens=names)
+    moved = types.SimpleNamespace(
+        tokens=np.asarray(stream.tokens) - 5, sentences=stream.sentences, documents=stream.documents
+    )
+    assert np.asarray(stream.tokens).min() >= 5
+    options = {"max_length": 32, "random_share": 0.0, "whole_word": True, "batch_size": 8}
+    ours, theirs = (
+        masked_lm_batches(moved, other, **options),
+        masked_lm_batches(stream, TOKENIZER, **options),
+    )
+    ids = np.array([*range(len(pieces), len(pieces) + 5), *range(len(pieces))])
+    for (x, y, _), (x2, y2, w2) in zip(every(ours), every(theirs), strict=True):
+        np.testing.assert_array_equal(x["token_ids"], ids[x2["token_ids"]])
+        np.testing.assert_array_equal(x["masked_positions"], x2["masked_positions"])
+        real = w2["masked_lm"] > 0
+        np.testing.assert_array_equal(y["masked_lm"][real], ids[y2["masked_lm"]][real])
 
 
 def test_epochs_draw_anew_and_the_same_for_the_same_seed(stream):

@@ -8,7 +8,8 @@ import pytest
 import keras_plm
 from keras_plm.checkpoints import load_bert, load_gpt, load_tokenizer, save_bert
 from keras_plm.models import BERT
-from keras_plm.released_names import NAMES, find_folder
+from keras_plm.released_names import FILES, NAMES, find_folder
+from keras_plm.tokenizer_files import ADDED, CONFIG, MAP, WHOLE
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close
 
@@ -68,6 +69,11 @@ def test_what_is_not_cached_is_fetched(encoder, tmp_path, hub):
     asked = hub(answer)
     assert find_folder("someone/model") == tmp_path / "there"
     assert asked == [("someone/model", True, False), ("someone/model", False, False)]
+
+
+@pytest.mark.plumbing
+def test_all_files_of_a_tokenizer_are_fetched():
+    assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
 
 
 def test_torchs_files_are_fetched_where_there_are_no_others(tmp_path, hub):

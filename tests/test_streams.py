@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_plm import stream_files
-from keras_plm.streams import TokenStream, split_sentences
+from keras_plm.streams import TokenStream, read_ids, split_sentences
 from keras_plm.tokenizers import WordPiece, open_text
 from keras_plm.tokenizers.subwords import KnownChunks
 
@@ -111,6 +111,12 @@ def test_bad_input_is_explained(files, tmp_path):
     with pytest.raises(ValueError, match="no text in these files"):
         TokenStream.build(files[:1], TOKENIZER, tmp_path / "s", sentences="lines")
     assert not (tmp_path / "s").exists() and not (tmp_path / "s.tmp").exists()
+
+
+def test_lines_need_a_token_for_their_end(files):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    with pytest.raises(ValueError, match="with an end token, as `Words`. Received: WordPiece"):
+        read_ids(files, WordPiece(pieces))
 
 
 @pytest.mark.parametrize("stopped_at", range(4))

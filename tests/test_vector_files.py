@@ -390,6 +390,28 @@ def test_a_bad_fasttext_file_is_named(tmp_path):
         read_fasttext(tmp_path / "none")
 
 
+def test_words_that_look_like_labels_do_not_make_a_file_supervised(tmp_path):
+    path = tmp_path / "v.bin"
+    vectors = subwords()
+    vectors.save(path)
+    good = path.read_bytes()
+    # The dictionary: size, nwords, nlabels; a label's entry follows those of the words.
+    size = len(WORDS)
+    end = 92 + sum(len(word.encode()) + 10 for word in WORDS)
+    entry = b"__label__x\0" + struct.pack("<qb", 3, 1)
+    labelled = good[:64] + struct.pack("<3i", size + 1, size, 1) + good[76:end] + entry + good[end:]
+    path.write_bytes(labelled)
+    words = [*WORDS, "unseen", "__label__x"]
+    for wanted in (None, words):
+        again = read_fasttext(path, wanted)
+        assert again.words == WORDS and again.counts.tolist() == list(range(7, 0, -1))
+        np.testing.assert_array_equal(again.vectors(words), vectors.vectors(words))
+    kept = labelled[: end + len(entry) - 1]
+    path.write_bytes(kept + b"\0" + labelled[len(kept) + 1 :])
+    with pytest.raises(ValueError, match="word 8: The 7 words come first.*'__label__x' of type 0"):
+        read_fasttext(path)
+
+
 def test_bad_subword_vectors_are_refused(tmp_path):
     rows = np.zeros((3, 2))
     for arguments, options, message in (
@@ -457,17 +479,18 @@ def test_gensim_and_we_read_each_others_subwords(tmp_path):
 
 def test_fasttext_and_we_read_each_other(tmp_path):
     fasttext = pytest.importorskip("fasttext")
-    (tmp_path / "text").write_text("where is the naïve café\nthe café is there\n" * 20)
+    (tmp_path / "text").write_text("where is the naïve café\nthe café is __label__x\n" * 20)
     sizes = {"dim": 7, "bucket": 53, "minn": 2, "maxn": 5, "minCount": 1}
     path = str(tmp_path / "v.bin")
-    words = ["where", "café", "the", "</s>", "unseen", "cafés", "x"]
+    words = ["where", "café", "the", "</s>", "unseen", "cafés", "x", "__label__x"]
     for training in (sizes, {**sizes, "maxn": 0}, {**sizes, "minn": 1, "maxn": 1}):
         theirs = fasttext.train_unsupervised(
             str(tmp_path / "text"), model="skipgram", thread=1, epoch=2, verbose=0, **training
         )
         theirs.save_model(path)
         for ours in (read_fasttext(path), read_fasttext(path, words)):
-            for word in words:
+            # fastText reads past its table for a label without n-grams.
+            for word in words[: None if training["maxn"] else -1]:
                 expected = theirs.get_word_vector(word)
                 np.testing.assert_allclose(ours.vector(word), expected, rtol=0, atol=1e-6)
         assert read_vectors(path)[0] == read_fasttext(path).words == theirs.words

@@ -1,5 +1,7 @@
 """Whole words as tokens."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -127,3 +129,10 @@ def test_bad_input(file, tmp_path):
     (tmp_path / "other.json").write_text('{"model": {"type": "BPE", "vocab": {}}}')
     with pytest.raises(ValueError, match="WordLevel"):
         Words.load(tmp_path / "other.json")
+    Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(tmp_path / "words.json")
+    saved = json.loads((tmp_path / "words.json").read_text())
+    for name, theirs in (("pre_tokenizer", "Whitespace"), ("normalizer", "Lowercase")):
+        changed = {**saved, name: {"type": theirs}}
+        (tmp_path / "other.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=f"component `{name}` must be|WordLevel model"):
+            Words.load(tmp_path / "other.json")

@@ -20,6 +20,7 @@ from keras_plm.models.elmo import trimmed
 from keras_plm.optimization import AdaGrad
 from keras_plm.streams import check_stream
 from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
+from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training import FitsBatches
 
 
@@ -357,6 +358,8 @@ class _PackedSentences:
         self.tokens, self.starts = stream.tokens, stream.sentences
         self.vocabulary_size, self.samples = vocabulary_size, samples
         self.rows, self.steps, self.widest = rows, steps, widest
+        rule = "The words to predict need a tokenizer with an unknown and an end word, as `Words`."
+        check_special(lexicon, ("unk_id", "end_id"), rule)
         self.unk_id, self.end_id = lexicon.unk_id, lexicon.end_id
         lengths = np.diff(self.starts) + 1
         taken, self.batches = pack_sentences(lengths, rows, steps)

@@ -12,6 +12,7 @@ from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers.fast import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
 from keras_plm.losses import TokenCrossEntropy
+from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training import FitsBatches
 
 
@@ -198,7 +199,8 @@ def masked_lm_batches(
         mask_rate: Share of a row's tokens, special ones counted, that are guessed.
         mask_share, random_share: Shares of those that are shown as `[MASK]` and as a random token;
             the rest is left as it is.
-        whole_word: If True, all pieces of a word are guessed together.
+        whole_word: If True, all pieces of a word are guessed together; for tokenizers whose ids
+            tell where a word begins.
         short_share: Share of rows with a random smaller length.
         part_tokens: About how many tokens are an epoch of training.
         left_to_right: If True, nothing is masked and every next token is guessed: rows for
@@ -212,8 +214,9 @@ def masked_lm_batches(
         `target_ids` (B, T) in the place of `masked_positions`, and y and weights (B, T).
 
     Raises:
-        ValueError: If the shares are no shares, the rows are too short, or pairs are asked for of a
-            stream of one document.
+        ValueError: If the shares are no shares, the rows are too short, pairs are asked for of a
+            stream of one document, or the tokenizer lacks a special token or, for `whole_word`,
+            does not tell where words begin.
     """
     shares = {"mask_share": mask_share, "random_share": random_share, "mask_rate": mask_rate}
     if min(shares.values()) < 0 or mask_share + random_share > 1 or mask_rate >= 1:
@@ -222,6 +225,18 @@ def masked_lm_batches(
         raise ValueError(
             "What reads from left to right guesses no next sentence: next_sentence=False. "
             "Received: left_to_right=True, next_sentence=True"
+        )
+    needed = ["pad_id", "cls_id", "sep_id", *([] if left_to_right else ["mask_id"])]
+    check_special(
+        tokenizer,
+        needed,
+        "Rows of masked text need a tokenizer with the tokens [PAD], [CLS], [SEP] and [MASK], or "
+        "others in their place, as `WordPiece`.",
+    )
+    if whole_word and getattr(tokenizer, "starts_word", None) is None:
+        raise ValueError(
+            "`whole_word` needs a tokenizer whose ids tell where a word begins (`starts_word`), as "
+            f"`WordPiece`; those of byte-level pairs do not. Received: {type(tokenizer).__name__}"
         )
     if max_length < 8:
         raise ValueError(f"Rows need at least 8 tokens. Received: max_length={max_length}")
@@ -298,8 +313,7 @@ class _MaskedRows:
         self.seed, self.redraw = seed, redraw
         self.parts = document_parts(stream, part_tokens)
         self._rows_of = None
-        vocabulary = tokenizer.vocabulary
-        self.inner = np.array([piece.startswith("##") for piece in vocabulary])
+        self.inner = ~tokenizer.starts_word if whole_word else None
 
     def rows(self, epoch):
         """(N, 5): start and length of the first run, of the second, and 1 if that is random."""

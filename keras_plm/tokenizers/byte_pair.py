@@ -14,12 +14,17 @@ from keras_plm.tokenizers.byte_pair_schemes import (
 from keras_plm.tokenizers.subwords import (
     Row,
     SubwordTokenizer,
+    added_settings,
+    check_added_ids,
+    check_lengths,
+    check_shared,
     frequent_characters,
     lines,
     naming,
     no_text,
     numbered,
     paths,
+    read_saved,
     saved_pieces,
 )
 from keras_plm.tokenizers.text import open_text
@@ -63,14 +68,22 @@ class BytePair(SubwordTokenizer):
         clean: Of "gpt" alone: whether to clean the text up.
         special_tokens: Of "gpt" and "gpt2": what comes behind the pieces, in this order, by default
             `_start_ _delimiter_ _classify_ _pad_`. One left out is left out in packing, too.
+        added_tokens: Of "gpt" and "gpt2": tokens that are found in a text before it is cut into
+            words, as `<|endoftext|>`: strings, or dicts of the arguments of
+            `tokenizers.AddedToken`. One of the vocabulary keeps its id, the others come after the
+            vocabulary in this order, before the special tokens.
+        add_prefix_space: Of "gpt2" alone: whether a text begins with a space, if it has none.
+        end_token: Of "gpt" and "gpt2": the token that ends a text, `end_id`.
+        pad_token: Of "gpt" and "gpt2": the token that fills rows up; by default `_pad_`, or the
+            id 0 without it.
 
     Attributes:
         text_size: Number of ids that text can have: of "gpt" and "gpt2" all but the special tokens.
 
     Raises:
         ValueError: If a special token is missing or unknown, a piece stands twice, a merge is not
-            of pieces in the vocabulary, or `unknown` or `scheme` is none; later, with
-            `unknown="error"`, if a text has an unknown character.
+            of pieces in the vocabulary, `unknown` or `scheme` is none, or an argument is not of the
+            scheme; later, with `unknown="error"`, if a text has an unknown character.
 
     >>> pieces = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
     >>> merges = [(" ", "l"), ("o", "w"), (" l", "ow"), ("e", "r")]
@@ -100,6 +113,10 @@ class BytePair(SubwordTokenizer):
         scheme="space",
         clean=True,
         special_tokens=None,
+        added_tokens=(),
+        add_prefix_space=False,
+        end_token="<|endoftext|>",
+        pad_token=None,
     ):
         if scheme not in SCHEMES:
             raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
@@ -117,21 +134,40 @@ class BytePair(SubwordTokenizer):
         if unknown not in (None, own, "error"):
             raise ValueError(f'`unknown` must be "{own}" or "error". Received: {unknown!r}')
         lowercase = self._scheme.lowercase if lowercase is None else bool(lowercase)
-        # The model alone knows the special tokens, so that "[EOS]" in a text is only text.
+        added = added_settings(added_tokens)
+        foreign = (added or pad_token) and not self._scheme.appended
+        if foreign or (add_prefix_space and scheme != "gpt2"):
+            raise ValueError(
+                "`added_tokens` and `pad_token` are for the schemes 'gpt' and 'gpt2', "
+                f"`add_prefix_space` for 'gpt2'. Received: scheme={scheme!r}"
+            )
+        # The model alone knows the other special tokens, so that "[EOS]" in a text is only text.
         model = tokenizers.models.BPE(ids, merges, unk_token=own, **self._scheme.model)
         self._tokenizer = self._scheme.build(model, lowercase, clean)
-        self.text_size = len(ids)
-        self._vocabulary = {**ids, **{token: len(ids) + i for i, token in enumerate(special)}}
+        if add_prefix_space:
+            self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+        self._tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in added.values()])
+        ids = self._tokenizer.get_vocab()
+        self._num_pieces, self.text_size = len(vocabulary), len(ids)
+        new = [token for token in special if token not in ids]
+        self._vocabulary = {**ids, **{token: len(ids) + i for i, token in enumerate(new)}}
         self.pad_id = 0  # where no other id is for it
-        named = {"end_id": "<|endoftext|>", "newline_id": NEWLINE, **self._scheme.special}
+        named = {"end_id": end_token, "newline_id": NEWLINE, **self._scheme.special}
+        if pad_token is not None:
+            named["pad_id"] = pad_token
+            numbered(ids, [pad_token], "BytePair")
+        left_out = set(TASK_TOKENS.values()) - {*special, pad_token}
         for name, token in named.items():
-            if token in self._vocabulary:
+            if token in self._vocabulary and token not in left_out:
                 setattr(self, name, self._vocabulary[token])
         frame = (name if hasattr(self, name or "") else None for name in self._scheme.frame)
         self._first, self._middle, self._last = frame
         self.joint_pairs = self._middle is not None
         self.merges, self.lowercase, self.unknown = merges, lowercase, unknown or own
         self.scheme, self.clean, self.special_tokens = scheme, clean, tuple(special)
+        self.added_tokens = [added[name] for name in sorted(added, key=ids.get)]
+        self.add_prefix_space = bool(add_prefix_space)
+        self.end_token, self.pad_token = end_token, pad_token
 
     def _parted(self, vocabulary, special_tokens):
         """The pieces, and the special tokens behind them."""
@@ -215,33 +251,41 @@ class BytePair(SubwordTokenizer):
                 JSON object of pieces and their ids, as OpenAI's `encoder_bpe_40000.json` or Hugging
                 Face's `vocab.json`.
             merges: The list of merges beside it: `vocab_40000.bpe` or `merges.txt`.
-            **options: With `merges`: arguments of the class that are not the scheme's own.
+            **options: With `merges`: arguments of the class that are not the scheme's own. With one
+                file `added_tokens`, `add_prefix_space`, `end_token` and `pad_token` in place of its
+                own.
 
         Raises:
             ValueError: If a file is missing, is none of these, or the two do not belong together.
         """
         if merges is not None:
             pieces, pairs, scheme = read_vocabulary(path, merges)
-            return cls(pieces, pairs, **{"scheme": scheme, **options})
-        if options:
+            tokenizer = cls(pieces, pairs, **{"scheme": scheme, **options})
+            _check_order(path, pieces, tokenizer)
+            return tokenizer
+        if not options.keys() <= DEFAULTS.keys():
             raise ValueError(
                 f"A saved tokenizer has its settings with it. Received: {', '.join(options)}"
             )
         with open_text(path) as file:
             text = "".join(file)  # so that a damaged line is named
         with naming(path, "BPE"):
-            saved = json.loads(text)
+            saved = read_saved(text)
             model = saved["model"]
             pieces = saved_pieces(model, "BPE")
+            config = {"added_tokens": saved["added_tokens"]}
             if "unknown" not in model:
-                config = _config_of_others(saved)
+                config |= _config_of_others(path, saved) | options
             else:
-                config = model.get("settings")
-                if config is None:
-                    config = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
-                config = {**config, "unknown": model["unknown"]}
-            merges = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
-            return cls(pieces, merges, **config)
+                settings = model.get("settings")
+                if settings is None:
+                    settings = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
+                config |= {**settings, "unknown": model["unknown"], **options}
+        tokenizer = cls(pieces, model["merges"], **config)
+        _check_order(path, pieces, tokenizer)
+        check_lengths(path, saved, tokenizer.pad_id)
+        check_added_ids(path, saved["added_tokens"], tokenizer)
+        return tokenizer
 
     def _to_json(self):
         saved = json.loads(self._tokenizer.to_str())
@@ -252,6 +296,7 @@ class BytePair(SubwordTokenizer):
             "scheme": self.scheme,
             "clean": self.clean,
             "special_tokens": list(self.special_tokens) if self._scheme.appended else None,
+            **self._not_default("add_prefix_space", "end_token", "pad_token"),
         }
         return json.dumps(saved, ensure_ascii=False)
 
@@ -262,7 +307,8 @@ class BytePair(SubwordTokenizer):
         """
         if not self.special_tokens:
             return self
-        return type(self).from_config({**self.get_config(), "special_tokens": []})
+        pieces = self.vocabulary[: self._num_pieces]
+        return type(self)(**{**self.get_config(), "vocabulary": pieces, "special_tokens": []})
 
     def tokenize(self, text):
         """The pieces of a text, or of a list of words, as strings."""
@@ -271,7 +317,7 @@ class BytePair(SubwordTokenizer):
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
         special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
-        special.add(getattr(self, "end_id", None))
+        special |= {getattr(self, "end_id", None), self._vocabulary.get(self.pad_token)}
         special.discard(None)
         return self._tokenizer.decode([int(i) for i in token_ids if i not in special])
 
@@ -328,20 +374,66 @@ class BytePair(SubwordTokenizer):
 
     def get_config(self):
         return {
-            "vocabulary": self.vocabulary,
+            "vocabulary": [*self.vocabulary[: self._num_pieces], *self.special_tokens],
             "merges": [list(merge) for merge in self.merges],
             "lowercase": self.lowercase,
             "unknown": self.unknown,
             "scheme": self.scheme,
             "clean": self.clean,
             "special_tokens": list(self.special_tokens) if self._scheme.appended else None,
+            **self._not_default("added_tokens", "add_prefix_space", "end_token", "pad_token"),
         }
 
+    def _not_default(self, *names):
+        """Settings, without defaults: a fingerprint is of what a tokenizer does."""
+        return {name: value for name in names if (value := getattr(self, name)) != DEFAULTS[name]}
 
-def _config_of_others(saved):
-    """The settings of a `tokenizer.json` that Hugging Face wrote for a GPT or GPT-2."""
-    if saved["model"].get("end_of_word_suffix") == "</w>":
-        return {"scheme": "gpt", "lowercase": bool((saved["normalizer"] or {}).get("lowercase"))}
-    if saved["pre_tokenizer"]["type"] != "ByteLevel":
-        raise KeyError("pre_tokenizer")
-    return {"scheme": "gpt2"}
+
+DEFAULTS = {
+    "added_tokens": [],
+    "add_prefix_space": False,
+    "end_token": "<|endoftext|>",
+    "pad_token": None,
+}
+
+
+def _check_order(path, pieces, tokenizer):
+    """Raises unless pieces keep their ids: those for tasks come last, in an order of their own."""
+    if tokenizer.vocabulary[: len(pieces)] != pieces:
+        raise ValueError(
+            f"{path}: special tokens of tasks must come last, in the order "
+            f"{' '.join(TASK_TOKENS.values())}. Received: {' '.join(pieces[-4:])}"
+        )
+
+
+def _config_of_others(path, saved):
+    """The settings of a `tokenizer.json` that Hugging Face wrote for a GPT or GPT-2.
+
+    Raises:
+        ValueError: If one of its components does something else.
+    """
+    model, normalizer = saved["model"], saved["normalizer"] or {}
+    bytes_of = saved["pre_tokenizer"] or {}
+    if model["end_of_word_suffix"] == "</w>":
+        config = {"scheme": "gpt", "lowercase": bool(normalizer.get("lowercase"))}
+        built = tokenizers.Tokenizer(
+            tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
+        )
+        # It stands for spaCy's words, which `BytePair` finds.
+        built.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=config["lowercase"])
+        built.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    else:
+        config = {"scheme": "gpt2", "add_prefix_space": bytes_of.get("add_prefix_space", False)}
+        built = tokenizers.Tokenizer(tokenizers.models.BPE())
+        built.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+            add_prefix_space=config["add_prefix_space"],
+            trim_offsets=bytes_of.get("trim_offsets", True),  # offsets are trimmed here
+        )
+    check_shared(path, saved, built)
+    post = saved["post_processor"] or {"type": "ByteLevel"}
+    if post["type"] != "ByteLevel" and "SpecialToken" in json.dumps(post):
+        raise ValueError(
+            f"{path}: the component `post_processor` must put no token around a text. "
+            f"Received: {json.dumps(post):.500}"
+        )
+    return config

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 
 from keras_plm.tokenizers.text import open_text
 
@@ -68,6 +69,7 @@ class SubwordTokenizer:
     _first, _middle, _last = None, None, None
     _between = 1  # how often the one between two texts stands there
     has_segments = True
+    starts_word = None  # (len,) whether a token begins a word, where its id tells
     joint_pairs = True  # whether `pack` puts two texts in one row
 
     @property
@@ -113,7 +115,8 @@ class SubwordTokenizer:
         """The pieces of a text, or of a list of words, as strings."""
         words = not isinstance(text, str)
         text = list(text) if words else text
-        return self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False).tokens
+        row = self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False)
+        return [self._tokenizer.id_to_token(i) for i in row.ids]
 
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
@@ -428,10 +431,111 @@ def naming(path, kind):
         ) from error
 
 
+def read_saved(text):
+    """The parts of a `tokenizer.json`, each with all its settings.
+
+    Raises:
+        TypeError: If it is none of the `tokenizers` package.
+    """
+    saved = json.loads(text)
+    try:
+        whole = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
+    except Exception as error:  # the package has no kind of its own
+        raise TypeError(f"the package `tokenizers` says: {error}") from error
+    model = {**saved["model"], **whole["model"]}
+    # The package numbers added tokens anew where their ids do not fit.
+    return {**whole, "model": model, "added_tokens": saved.get("added_tokens") or []}
+
+
 def saved_pieces(model, kind):
     if model["type"] != kind:
         raise KeyError("type")
-    return sorted(model["vocab"], key=model["vocab"].get)
+    pieces = sorted(model["vocab"], key=model["vocab"].get)
+    gap = next((i for i, piece in enumerate(pieces) if model["vocab"][piece] != i), None)
+    if gap is not None:
+        raise ValueError(
+            "The ids of a saved vocabulary must run from 0 without a gap. "
+            f"Received: {model['vocab'][pieces[gap]]} for {pieces[gap]!r} instead of {gap}"
+        )
+    return pieces
+
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def added_settings(tokens, special=False):
+    """Content -> all settings of added tokens, which are strings or dicts with some of them.
+
+    Raises:
+        ValueError: If one is empty, stands twice, or has an unknown setting.
+    """
+    found = {}
+    for token in tokens:
+        token = {"content": token} if isinstance(token, str) else dict(token)
+        token.pop("id", None)
+        special_one = token.get("special", special)
+        settings = {**dict.fromkeys(FLAGS, False), "normalized": not special_one, **token}
+        settings["special"] = special_one
+        content = settings.get("content")
+        if not content or content in found or len(settings) > len(FLAGS) + 1:
+            raise ValueError(
+                f"An added token has a content of its own and the settings {', '.join(FLAGS)}. "
+                f"Received: {token}"
+            )
+        found[content] = settings
+    return found
+
+
+def check_component(path, saved, name, *known):
+    """Raises unless a component of a `tokenizer.json` is one of these: `None`, or the package's."""
+    known = [None if part is None else json.loads(part.__getstate__()) for part in known]
+    if saved[name] not in known:
+        raise ValueError(
+            f"{path}: the component `{name}` must be {' or '.join(map(json.dumps, known))}. "
+            f"Received: {json.dumps(saved[name]):.500}"
+        )
+
+
+def check_shared(path, saved, tokenizer):
+    """Raises unless a `tokenizer.json` cuts text as a tokenizer of the package does."""
+    ours = json.loads(tokenizer.to_str())
+    for name in ("normalizer", "pre_tokenizer", "model"):
+        theirs, known = saved[name], ours[name]
+        if name == "model":
+            known = {key: value for key, value in known.items() if key not in ("vocab", "merges")}
+            theirs = {key: theirs.get(key) or None for key in known}
+            known = {key: value or None for key, value in known.items()}
+        if theirs != known:
+            raise ValueError(
+                f"{path}: the component `{name}` must be {json.dumps(known)}. Received: "
+                f"{json.dumps(theirs):.500}"
+            )
+
+
+def check_lengths(path, saved, pad_id):
+    """Raises if a `tokenizer.json` cuts texts at their beginning, or pads with another token."""
+    truncation, padding = saved["truncation"] or {}, saved["padding"] or {}
+    if truncation.get("direction", "Right") != "Right":
+        raise ValueError(
+            f"{path}: the component `truncation` must cut a text at its end. "
+            f"Received: direction={truncation['direction']!r}"
+        )
+    if padding and padding["pad_id"] != pad_id:
+        raise ValueError(
+            f"{path}: the component `padding` must pad with the id {pad_id} of the padding token. "
+            f"Received: pad_id={padding['pad_id']}, pad_token={padding['pad_token']!r}"
+        )
+
+
+def check_added_ids(path, tokens, tokenizer):
+    """Raises unless added tokens have the ids that a file gives them."""
+    for token in tokens:
+        found = tokenizer._vocabulary.get(token["content"])
+        if token.get("id", found) != found:
+            raise ValueError(
+                f"{path}: added tokens must be pieces, or be numbered behind them without a gap. "
+                f"Received: {token['id']} for {token['content']!r} instead of {found}"
+            )
 
 
 def paths(files):
@@ -484,8 +588,15 @@ def ranges(starts, lengths):
 
 def check_start(tokenizer):
     """Raises unless a tokenizer has what a target begins with."""
-    if not (hasattr(tokenizer, "start_id") and hasattr(tokenizer, "end_id")):
-        raise ValueError(
-            "A model that writes needs a tokenizer with a start and an end token, as `BytePair`. "
-            f"Received: {type(tokenizer).__name__}"
-        )
+    check_special(
+        tokenizer,
+        ("start_id", "end_id"),
+        "A model that writes needs a tokenizer with a start and an end token, as `BytePair`.",
+    )
+
+
+def check_special(tokenizer, names, rule):
+    """Raises a rule unless a tokenizer has the ids of these special tokens."""
+    missing = [name for name in names if not hasattr(tokenizer, name)]
+    if missing:
+        raise ValueError(f"{rule} Received: {type(tokenizer).__name__} without {missing[0]}")

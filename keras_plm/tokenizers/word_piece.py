@@ -4,23 +4,31 @@ import itertools
 import json
 
 import keras
+import numpy as np
 import tokenizers
 
 from keras_plm.tokenizers.subwords import (
     FlatPieces,
     KnownChunks,
     SubwordTokenizer,
+    added_settings,
+    check_added_ids,
+    check_component,
+    check_lengths,
+    check_shared,
     frequent_characters,
     lines,
     naming,
     no_text,
     numbered,
     paths,
+    read_saved,
     saved_pieces,
 )
 from keras_plm.tokenizers.text import open_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -33,9 +41,16 @@ class WordPiece(SubwordTokenizer):
     Reference: Wu et al. 2016, arXiv 1609.08144, section 4.1; Devlin et al. 2018, section 3.
 
     Args:
-        vocabulary: The pieces in order of their ids; must hold `[PAD] [UNK] [CLS] [SEP] [MASK]`.
-        lowercase: If True, lower-case and strip accents first ("uncased"). By default that is
-            done unless the vocabulary has upper-case pieces.
+        vocabulary: The pieces in order of their ids; must hold the special tokens.
+        lowercase: If True, lower-case first ("uncased"). By default that is done unless the
+            vocabulary has upper-case pieces.
+        strip_accents: Whether to strip accents first; by default as `lowercase`.
+        split_on_cjk: Whether a Chinese character is a word of its own.
+        special_tokens: The five names of the padding, the unknown word, the token before a text,
+            the separator and the mask; by default `[PAD] [UNK] [CLS] [SEP] [MASK]`.
+        added_tokens: Tokens that are found in a text before it is cut into words: strings, or dicts
+            of the arguments of `tokenizers.AddedToken`. One of the vocabulary keeps its id, the
+            others come after the vocabulary in this order.
 
     Raises:
         ValueError: If a special token is missing or a piece stands twice.
@@ -48,17 +63,44 @@ class WordPiece(SubwordTokenizer):
     [[2, 7, 8, 6, 3], [2, 5, 3, 0, 0]]
     """
 
-    _special = {f"{token[1:-1].lower()}_id": token for token in SPECIAL_TOKENS}
     _first, _middle, _last = "cls_id", "sep_id", "sep_id"
 
-    def __init__(self, vocabulary, lowercase=None):
-        ids = numbered(vocabulary, SPECIAL_TOKENS, "WordPiece")
+    def __init__(
+        self,
+        vocabulary,
+        lowercase=None,
+        strip_accents=None,
+        split_on_cjk=True,
+        special_tokens=SPECIAL_TOKENS,
+        added_tokens=(),
+    ):
+        self.special_tokens = tuple(special_tokens)
+        if len(set(self.special_tokens)) != len(SPECIAL_TOKENS):
+            raise ValueError(
+                "`special_tokens` are five different names, as those of "
+                f"{' '.join(SPECIAL_TOKENS)}. Received: {self.special_tokens}"
+            )
+        self._special = dict(zip(SPECIAL_IDS, self.special_tokens, strict=True))
+        # So that "[MASK]" in a text is the mask, as in the original.
+        special, given = added_settings(self.special_tokens, True), added_settings(added_tokens)
+        added = {name: token for name, token in special.items() if name not in given} | given
+        unknown = self.special_tokens[1]  # the model's, so a piece
+        needed = [token for token in special if token == unknown or token not in given]
+        ids = numbered(vocabulary, needed, "WordPiece")
         if lowercase is None:
-            lowercase = not any(p != p.lower() for p in ids if p not in SPECIAL_TOKENS)
-        model = tokenizers.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
-        self._set(_bert_tokenizer(model, lowercase))
+            lowercase = not any(p != p.lower() for p in ids if p not in special)
+        model = tokenizers.models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=100)
+        tokenizer = _bert_tokenizer(model, lowercase, strip_accents, split_on_cjk)
+        tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in added.values()])
+        self._set(tokenizer)
         self.lowercase = lowercase
-        self._known = KnownChunks(self._tokenizer)
+        self.strip_accents, self.split_on_cjk = strip_accents, split_on_cjk
+        more = [name for name in given if name not in ids or given[name] != special.get(name)]
+        self.added_tokens = [given[name] for name in sorted(more, key=self._vocabulary.get)]
+        self._num_pieces = len(ids)
+        # A space ends what the model sees at once, but not an added token.
+        apart = not any(token["normalized"] or " " in token["content"] for token in added.values())
+        self._known = KnownChunks(self._tokenizer) if apart else None
 
     @classmethod
     def train(cls, files, vocabulary_size, lowercase=True):
@@ -76,6 +118,7 @@ class WordPiece(SubwordTokenizer):
         files = paths(files)
         model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100)
         tokenizer = _bert_tokenizer(model, lowercase)
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         limit = min(max(100, vocabulary_size // 20), 1000)
         alphabet = frequent_characters(lines(files), tokenizer.normalizer, limit)
         if not alphabet:
@@ -104,45 +147,125 @@ class WordPiece(SubwordTokenizer):
         return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
 
     @classmethod
-    def load(cls, path, lowercase=None):
+    def load(cls, path, lowercase=None, **options):
         """Reads what `save` wrote, a `tokenizer.json`, or a `vocab.txt` (one piece a line).
 
         Args:
             path: The file.
             lowercase: Overrides what the file says or, in a `vocab.txt`, suggests.
+            **options: Other arguments of the class, which override what the file says.
 
         Raises:
-            ValueError: If the file is missing or is no WordPiece tokenizer.
+            ValueError: If the file is missing, is no WordPiece tokenizer, holds a piece twice, or
+                asks for something that `WordPiece` does not do.
         """
+        if lowercase is not None:
+            options["lowercase"] = lowercase
         with open_text(path) as file:
-            text = file.read()
+            text = "".join(file)  # so that a damaged line is named
         if not text.lstrip().startswith("{"):
-            pieces = text.split("\n")
-            return cls(pieces[:-1] if pieces[-1] == "" else pieces, lowercase)
+            return cls(_lines(path, text), **options)
         with naming(path, "WordPiece"):
-            saved = json.loads(text)
-            vocabulary = saved_pieces(saved["model"], "WordPiece")
-            if lowercase is None:
-                lowercase = saved["normalizer"]["lowercase"]
-        return cls(vocabulary, lowercase=lowercase)
+            saved = read_saved(text)
+            model, normalizer = saved["model"], saved["normalizer"] or {}
+            config = {
+                "vocabulary": saved_pieces(model, "WordPiece"),
+                "lowercase": normalizer.get("lowercase"),
+                "strip_accents": normalizer.get("strip_accents"),
+                "split_on_cjk": normalizer.get("handle_chinese_chars", True),
+                "special_tokens": model.get("special_tokens", SPECIAL_TOKENS),
+                "added_tokens": saved["added_tokens"],
+            }
+        tokenizer = cls(**{**config, **options})
+        special, ids = tokenizer.special_tokens, tokenizer._vocabulary
+        built = _bert_tokenizer(
+            tokenizers.models.WordPiece(
+                {special[1]: 0}, unk_token=special[1], max_input_chars_per_word=100
+            ),
+            bool(config["lowercase"]),
+            config["strip_accents"],
+            config["split_on_cjk"],
+        )
+        check_shared(path, saved, built)
+        check_component(path, saved, "decoder", None, *DECODERS)
+        frame = [(token, ids[token]) for token in special[2:4]]
+        of_bert = tokenizers.processors.BertProcessing(frame[1], frame[0])
+        check_component(path, saved, "post_processor", None, of_bert, _template(frame))
+        check_lengths(path, saved, tokenizer.pad_id)
+        check_added_ids(path, saved["added_tokens"], tokenizer)
+        return tokenizer
+
+    def _to_json(self):
+        saved = json.loads(self._tokenizer.to_str())
+        if self.special_tokens != SPECIAL_TOKENS:
+            # The package reads past names it does not know.
+            saved["model"]["special_tokens"] = list(self.special_tokens)
+        return json.dumps(saved, ensure_ascii=False)
+
+    @property
+    def starts_word(self):
+        """(len,) whether a token begins a word."""
+        pieces = self.vocabulary
+        inside = [piece.startswith("##") for piece in pieces[: self._num_pieces]]
+        return ~np.array(inside + [False] * (len(pieces) - len(inside)))
 
     def pieces(self, texts, return_offsets=False):
-        if return_offsets or not all(isinstance(text, str) for text in texts):
+        plain = self._known is not None and all(isinstance(text, str) for text in texts)
+        if return_offsets or not plain:
             return super().pieces(texts, return_offsets)
         found, chain = self._known.__getitem__, itertools.chain.from_iterable
         return FlatPieces([list(chain(map(found, text.split(" ")))) for text in texts])
 
     def get_config(self):
-        return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}
+        config = {"vocabulary": self.vocabulary[: self._num_pieces], "lowercase": self.lowercase}
+        # Defaults are left out: a fingerprint is of what a tokenizer does.
+        return config | {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, default in DEFAULTS.items()
+            if (value := getattr(self, name)) != default
+        }
 
 
-def _bert_tokenizer(model, lowercase):
+DECODERS = [tokenizers.decoders.WordPiece(cleanup=cleanup) for cleanup in (True, False)]
+DEFAULTS = {
+    "strip_accents": None,
+    "split_on_cjk": True,
+    "special_tokens": SPECIAL_TOKENS,
+    "added_tokens": [],
+}
+
+
+def _lines(path, text):
+    """The pieces of a `vocab.txt`, without a byte order mark and blank lines at its end."""
+    pieces = text.removeprefix("\ufeff").rstrip("\n").split("\n")
+    places = {}
+    for number, piece in enumerate(pieces, 1):
+        if not piece or piece in places:
+            what = f"a piece of line {places[piece]}" if piece else "an empty line"
+            raise ValueError(
+                f"{path}:{number}: Every line must hold another piece. If ids depend on this line, "
+                f"give it a name that no text has, as '[line {number}]'. Received: {what}, "
+                f"{piece!r}"
+            )
+        places[piece] = number
+    return pieces
+
+
+def _template(frame):
+    """What puts special tokens around one text or two, for the `tokenizers` package."""
+    (cls, _), (sep, _) = frame
+    single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
+    return tokenizers.processors.TemplateProcessing(single, pair, frame)
+
+
+def _bert_tokenizer(model, lowercase, strip_accents=None, split_on_cjk=True):
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+        clean_text=True,
+        handle_chinese_chars=split_on_cjk,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = tokenizers.decoders.WordPiece()
-    # So that "[MASK]" in a text is the mask, as in the original.
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer

@@ -1,18 +1,18 @@
 """Whole words, for n-grams, neural language models and word vectors."""
 
-import json
-
 import keras
 import tokenizers
 
 from keras_plm.tokenizers.subwords import (
     Row,
     SubwordTokenizer,
+    check_shared,
     lines,
     naming,
     no_text,
     numbered,
     paths,
+    read_saved,
     saved_pieces,
 )
 from keras_plm.tokenizers.text import open_text
@@ -127,11 +127,13 @@ class Words(SubwordTokenizer):
         with open_text(path) as file:
             text = "".join(file)
         with naming(path, "WordLevel"):
-            saved = json.loads(text)
+            saved = read_saved(text)
             split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
             pieces = saved_pieces(saved["model"], "WordLevel")
             lowercase, unk_token = saved["normalizer"]["lowercase"], saved["model"]["unk_token"]
-            return cls(pieces, lowercase, split, unk_token)
+            tokenizer = cls(pieces, lowercase, split, unk_token)
+        check_shared(path, saved, tokenizer._tokenizer)
+        return tokenizer
 
     def detokenize(self, token_ids):
         """The words of token ids with spaces between, padding and ends left out."""
