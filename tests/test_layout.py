@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
+    ["sequences"],
     ["layers", "distribution"],
     [
         "tokenizers",

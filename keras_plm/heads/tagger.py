@@ -6,6 +6,7 @@ import numpy as np
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1, are_spans
+from keras_plm.sequences import as_names
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -132,6 +133,7 @@ class CRFTagger(Tagger):
     """
 
     def __init__(self, encoder, labels, *arguments, scheme=None, name="crf_tagger", **named):
+        labels = as_names(labels, "labels")
         if scheme is not None:
             allowed_transitions(labels, scheme)  # says what is wrong
         super().__init__(encoder, labels, *arguments, name=name, **named)
