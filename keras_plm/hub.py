@@ -8,6 +8,7 @@ import tokenizers
 from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
+from keras_plm.saving import Saveable
 from keras_plm.sequences import as_text
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
@@ -79,7 +80,7 @@ def _keras_hub():
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class HubEncoder(keras.Model):
+class HubEncoder(Saveable, keras.Model):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
     For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read

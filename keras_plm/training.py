@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_plm.batching import Batches
 from keras_plm.distribution.one_device import Distribution
+from keras_plm.saving import Saveable
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -44,7 +45,7 @@ class StepCounter(keras.callbacks.Callback):
         self.batches.step = self.steps - self.before
 
 
-class FitsBatches:
+class FitsBatches(Saveable):
     """Lets a Keras model's `fit` take `Batches` as they are.
 
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
-    ["sequences"],
+    ["sequences", "saving"],
     ["layers", "distribution"],
     [
         "tokenizers",

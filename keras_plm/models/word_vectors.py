@@ -10,6 +10,7 @@ from keras_plm.layers.embedding import rows_of
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
+from keras_plm.saving import Saveable
 from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Words
 from keras_plm.vector_files import read_vectors, write_vectors
@@ -128,7 +129,7 @@ class Spelling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class WordVectors(keras.Model):
+class WordVectors(Saveable, keras.Model):
     """One vector per word, whatever stands around it: the encoder that pre-training came after.
 
     An encoder of one layer, under heads, readers and `transfer` as any other, and a table to ask
