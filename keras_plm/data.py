@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_plm.batching import Batches
 from keras_plm.sequences import as_names, as_rows, as_texts
-from keras_plm.task import check_labelled
+from keras_plm.task import as_examples, check_labelled
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
@@ -450,6 +450,7 @@ def score_range(examples):
     Raises:
         ValueError: If a label is no number, or all are the same.
     """
+    examples = as_examples(examples)
     for example in examples:
         if isinstance(example.label, str) or not np.isscalar(example.label):
             where = f"{example.where}: " if example.where else ""
@@ -462,7 +463,7 @@ def score_range(examples):
 
 def label_names(examples):
     """The labels, or tags, that occur in examples, sorted; "O" first where it occurs."""
-    check_labelled(examples)
+    examples = as_examples(examples)
     found = set()
     for example in examples:
         label = example.label

@@ -102,7 +102,11 @@ def are_spans(tags):
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])
     (True, False)
     """
-    return all(tag == "O" or (tag[:2] in SPAN_PREFIXES and len(tag) > 2) for tag in tags)
+    tags = as_list(tags, "tags", "tags")
+    return all(
+        isinstance(tag, str) and (tag == "O" or (tag[:2] in SPAN_PREFIXES and len(tag) > 2))
+        for tag in tags
+    )
 
 
 def spans(tags):
@@ -121,7 +125,7 @@ def spans(tags):
     [('PER', 0, 2), ('PER', 2, 3), ('LOC', 4, 5)]
     """
     found, start, open_type, ended = [], None, None, False
-    for i, tag in enumerate([*tags, "O"]):
+    for i, tag in enumerate([*as_list(tags, "tags", "tags"), "O"]):
         prefix, _, kind = tag.partition("-")
         goes_on = start is not None and prefix not in ("O", "B", "S")
         if not (goes_on and kind == open_type and not ended):

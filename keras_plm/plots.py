@@ -6,7 +6,7 @@ import textwrap
 import numpy as np
 from keras import ops
 
-from keras_plm.sequences import as_names
+from keras_plm.sequences import as_list, as_names
 
 # White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
 WEIGHT_COLOURS = (
@@ -208,7 +208,11 @@ def attention(weights, query_tokens, key_tokens, title=""):
     from matplotlib.colors import LinearSegmentedColormap
 
     weights = ops.convert_to_numpy(weights)
-    queries, keys = ([t.replace(" ", "▁") for t in side] for side in (query_tokens, key_tokens))
+    sides = {"query_tokens": query_tokens, "key_tokens": key_tokens}
+    queries, keys = (
+        [token.replace(" ", "▁") for token in as_list(side, name, "tokens")]
+        for name, side in sides.items()
+    )
     if weights.ndim not in (2, 3, 4):
         raise ValueError(
             "`weights` is of one sentence: (T, S), (N, T, S) by heads, or (L, N, T, S) by layers "

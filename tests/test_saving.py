@@ -32,13 +32,12 @@ from keras_plm.models import (
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, WithLanguageModel
 from keras_plm.readers import BiLSTM
 from keras_plm.task import Example
-from tests.checks import to_numpy
+from tests.checks import to_numpy, under_torch
 from tests.test_gpt_transfer import TOKENIZER as PIECES
 from tests.test_gpt_transfer import gpt
 from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder
 from tests.test_hub import backbone
 
-pytestmark = pytest.mark.plumbing
 ELMO = {"units": 5, "projection_dim": 4, "filters": [[1, 3]], "character_dim": 2, "num_layers": 1}
 WORDS = ["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"]
 
@@ -87,6 +86,9 @@ MODELS = {
 }
 
 
+EVERYWHERE = ("Classifier", "HubEncoder")  # the rest under torch
+
+
 def inputs_of(model):
     """Numbers for a model's inputs: two rows, five steps."""
     rng = np.random.default_rng(0)
@@ -126,7 +128,9 @@ def enable_lora(model, rank=2):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [name if name in EVERYWHERE else under_torch(name) for name in MODELS]
+)
 @pytest.mark.parametrize("how", ["int8", "lora"])
 def test_saved_models_load(name, how, tmp_path):
     model = MODELS[name]()
@@ -151,6 +155,7 @@ def test_saved_models_load(name, how, tmp_path):
     assert_same(outputs(other, inputs), wanted)
 
 
+@pytest.mark.plumbing
 @pytest.mark.parametrize("name", ["BERT", "Classifier", "MaskedLM", "Word2Vec", "Seq2Seq"])
 def test_files_that_do_not_load_are_not_written(name, tmp_path):
     for ending in ("h5", "hdf5"):
@@ -159,6 +164,7 @@ def test_files_that_do_not_load_are_not_written(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.plumbing
 @pytest.mark.filterwarnings("ignore")
 def test_a_trained_head_is_quantized_and_loads(tmp_path):
     model = classifier()
@@ -172,6 +178,7 @@ def test_a_trained_head_is_quantized_and_loads(tmp_path):
     np.testing.assert_allclose(again.predict(["a b", "c"], probabilities=True), wanted, atol=1e-6)
 
 
+@pytest.mark.plumbing
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["BERT", "GPT", "HubEncoder"])
 def test_folders_have_lora_in_their_matrices(name, tmp_path):
@@ -187,6 +194,7 @@ def test_folders_have_lora_in_their_matrices(name, tmp_path):
     assert "lora" in str([w.path for w in model.weights])  # the model itself stays as it is
 
 
+@pytest.mark.plumbing
 def test_released_formats_have_lora_in_their_matrices(tmp_path):
     for model, write, read in (
         (encoder(), save_bert, load_bert),
@@ -200,6 +208,7 @@ def test_released_formats_have_lora_in_their_matrices(tmp_path):
         assert_same(outputs(read(folder), inputs), wanted)
 
 
+@pytest.mark.plumbing
 def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     model = MODELS["WithLanguageModel"]()
     model.compile("adam")
@@ -214,6 +223,7 @@ def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
+@pytest.mark.plumbing
 @pytest.mark.filterwarnings("ignore")
 def test_folders_are_not_written_of_quantized_weights(tmp_path):
     model = hub_encoder()

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_plm import sequences
-from keras_plm.data import batches, label_names, translation_batches
+from keras_plm import plots, sequences
+from keras_plm.data import batches, label_names, score_range, translation_batches
+from keras_plm.documents import join_sentences
 from keras_plm.extraction import FeatureExtractor, extract_features
 from keras_plm.features import FeatureStore
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, Tagger
@@ -167,6 +168,9 @@ def test_labels_of_numpy():
     assert model.labels == [False, True]
     assert model.batches(yes, training=False)[0][1].tolist()[:2] == [1, 0]
     assert set(model.predict(["a", "b"])) <= {False, True}
+    numbered = [Example(["a", "b"], np.array([1, 0])), Example(["c"], np.array([1]))]
+    fitted = FeatureBased(epochs=1).fit(encoder(), Tagger, TOKENIZER, numbered, numbered)
+    assert fitted.labels == [0, 1] and len(fitted.predict([["a", "b"]])[0]) == 2
 
 
 def test_scores_are_read_by_position():
@@ -272,6 +276,27 @@ def test_methods_say_what_to_pass():
             compare_layers(encoder(), TOKENIZER, examples, Classifier)
     with pytest.raises(TypeError, match="must be a list of `Example`"):
         split_groups(given, (0.5, 0.5))
+
+
+def test_functions_of_examples_say_what_to_pass():
+    for function in (label_names, score_range, lambda x: join_sentences(x, TOKENIZER, 8)):
+        with pytest.raises(TypeError, match="must be a list of `Example`"):
+            function(["a", "b"])
+    model = classifier()
+    model.compile("adam")
+    for given in (FIRST, np.array(FIRST), Column(FIRST), texts(4), tuple(FIRST)):
+        with pytest.raises(TypeError, match=r"model.fit\(model.batches\("):
+            model.fit(given, [0, 1, 0, 1])
+        with pytest.raises(TypeError, match="evaluate"):
+            model.evaluate(given)
+    arrays = model.batches(texts(4), batch_size=4)[0]
+    assert len(model.fit(*arrays[:2], epochs=1, verbose=0).history["loss"]) == 1
+    generator = (batch for batch in [arrays])
+    assert model.evaluate(generator, verbose=0, return_dict=True)["loss"] > 0
+    with pytest.raises(ValueError, match="Give a list of tags"):
+        span_f1(["O"], ["O"])
+    with pytest.raises(ValueError, match="`query_tokens`"):
+        plots.attention(np.ones((1, 2)), "a", ["b", "c"])
 
 
 def test_predict_takes_the_options_of_keras(capsys):

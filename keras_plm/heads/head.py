@@ -299,6 +299,33 @@ class Head(FitsBatches, keras.Model):
             weighted_metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
+    def fit(self, x=None, *args, **kwargs):
+        """As `keras.Model.fit`; `x` are arrays, or what `batches` gives.
+
+        Raises:
+            TypeError: If `x` are texts or examples.
+        """
+        return super().fit(self._no_texts(x), *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`; `x` are arrays, or what `batches` gives.
+
+        Raises:
+            TypeError: If `x` are texts or examples.
+        """
+        return super().evaluate(self._no_texts(x), *args, **kwargs)
+
+    @staticmethod
+    def _no_texts(x):
+        texts, x = are_texts(x)
+        if texts:
+            raise TypeError(
+                "A head learns and is evaluated on batches of examples: "
+                "model.fit(model.batches([Example(text, label), ...])), and evaluate(model.batches("
+                f"examples, training=False)). Received: x of type {type(x).__name__}"
+            )
+        return x
+
     def predict(
         self,
         x,
@@ -494,10 +521,13 @@ class Head(FitsBatches, keras.Model):
 
 def are_texts(x):
     """Whether `predict` is given texts and no arrays; and what it is given, read no further."""
-    if isinstance(x, (str, list, tuple)):
-        return True, x
     if isinstance(x, np.ndarray):
         return x.dtype.kind in "OUT", x
+    if isinstance(x, (list, tuple)) and len(x):
+        numbers = hasattr(x[0], "dtype") and np.asarray(x[0]).dtype.kind in "biuf"
+        return not (numbers or isinstance(x[0], dict)), x
+    if isinstance(x, (str, list, tuple)):
+        return True, x
     if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
         return False, x
     if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
