@@ -127,9 +127,8 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def transform(self, X):  # noqa: N803
         """(N, D) vectors of N texts."""
         self.fit(X)
-        if (
-            getattr(X, "ndim", 1) == 2 and X.shape[1] == 1
-        ):  # a `ColumnTransformer` of a list of columns
+        # A `ColumnTransformer` gives a table of one column if it is given a list of names.
+        if getattr(X, "ndim", 1) == 2 and X.shape[1] == 1:
             raise ValueError(
                 "Texts are one column: name it without brackets in a `ColumnTransformer`. "
                 f"Received: X of shape {X.shape}"

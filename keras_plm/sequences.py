@@ -138,7 +138,7 @@ def as_rows(values, name):
         rows = np.asarray(values) if hasattr(values, "__array__") else as_list(values, name, "rows")
     if isinstance(rows, np.ndarray) and rows.ndim and rows.dtype != object:
         missing = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(len(rows), bool)
-        missing = missing.reshape(len(rows), -1).any(axis=1)
+        missing = missing.any(axis=tuple(range(1, missing.ndim)))
     else:
         rows = list(rows)
         missing = np.array([is_missing(row) for row in rows], bool)

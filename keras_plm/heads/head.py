@@ -530,14 +530,18 @@ def are_texts(x):
         return True, x
     if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
         return False, x
+    if hasattr(x, "detach"):  # torch's tensors, also under another backend
+        return False, x
     if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
         return True, x
-    if not hasattr(x, "__iter__"):
+    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
+        start = list(itertools.islice(x, 1))
+        x = (item for item in itertools.chain(start, x))
+    elif hasattr(x, "__getitem__"):
+        start = list(itertools.islice(iter(x), 1))
+    else:  # a data set, which may be dear to read
         return False, x
-    items = iter(x)
-    first = next(items, None)
-    if items is x:  # a generator, which cannot be read twice
-        x = (item for item in itertools.chain(() if first is None else (first,), items))
+    first = start[0] if start else None
     words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
     return isinstance(first, str) or hasattr(first, "text") or words, x
 
