@@ -14,6 +14,7 @@ from pathlib import Path
 
 from glue_tasks.tasks import GLUE
 from keras_plm.heads import Regressor
+from keras_plm.sequences import as_list
 from keras_plm.task import table_rows
 
 HEADER = "index\tprediction\n"
@@ -36,6 +37,7 @@ def write_predictions(folder, task, predictions):
             number where the task has scores.
     """
     path = Path(folder) / f"{task.name}.tsv"
+    predictions = as_list(predictions, "predictions")
     predictions = [_written(task, p, f"row {i}") for i, p in enumerate(predictions)]
     _check_count(task, predictions, task.name)
     path.parent.mkdir(parents=True, exist_ok=True)

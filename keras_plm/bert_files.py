@@ -16,6 +16,7 @@ from keras_plm.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS
 from keras_plm.heads.span_finder import NO_ANSWER
+from keras_plm.lora import ordinary
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.released_names import find_folder
@@ -305,6 +306,7 @@ def save_bert(folder, model, tokenizer=None):
     from safetensors.numpy import save_file
 
     kind = _kind(model)
+    model = ordinary(model)
     encoder = model if isinstance(model, BERT) else model.encoder
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
     files = {}

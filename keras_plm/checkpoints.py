@@ -13,6 +13,7 @@ from keras_plm.bert_files import load_bert, save_bert
 from keras_plm.elmo_files import load_elmo, save_elmo
 from keras_plm.gpt_files import load_gpt, save_gpt
 from keras_plm.hub import HubEncoder, HubTokenizer, load_hub, load_preset_tokenizer
+from keras_plm.lora import ordinary
 from keras_plm.models import (
     BERT,
     GPT,
@@ -73,7 +74,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     """Writes an encoder and its tokenizer as one folder that every backend reads.
 
     The folder holds `config.json`, `model.safetensors` and `tokenizer.json`, each written under a
-    temporary name and then put in place.
+    temporary name and then put in place. Matrices of LoRA are added to those they stand beside.
 
     Args:
         folder: Where to; an earlier save there is replaced.
@@ -82,8 +83,8 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         dtype: Type of the stored weights, `"float32"` or `"float16"`.
 
     Raises:
-        ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, or `load`
-            could not read them.
+        ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, `load`
+            could not read them, or the encoder is quantized.
     """
     from safetensors.numpy import save_file
 
@@ -102,6 +103,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
             f"Received: {str(folder)!r}"
         )
     check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+    encoder = ordinary(encoder)
     temporary = folder / "save.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

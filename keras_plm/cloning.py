@@ -1,12 +1,11 @@
 """Copies of encoders: as they are, with fewer pre-trained layers, with more tokens."""
 
 import numbers
-import re
 
 import keras
 import numpy as np
 
-from keras_plm.optimization import AT_TOP
+from keras_plm.optimization import weight_depths
 
 
 def clone(encoder, **changes):
@@ -43,7 +42,8 @@ def transferred(encoder, count):
             transferred with all of them.
 
     Raises:
-        ValueError: If the encoder has no so many layers.
+        ValueError: If the encoder has no so many layers, its layers share their weights, or it
+            does not number its blocks in their names.
     """
     layers = len(encoder.output["layers"]) - 1
     if not isinstance(count, numbers.Integral) or not -1 <= count <= layers:
@@ -51,13 +51,17 @@ def transferred(encoder, count):
             f"`n_transfer` is None for all, or a whole number from -1 to this encoder's {layers} "
             f"layers. Received: {count!r}"
         )
+    depths = {} if count == layers else weight_depths(encoder)
+    if 0 < count < layers != getattr(encoder, "num_blocks", layers):
+        raise ValueError(
+            "The layers of this encoder share their weights: `n_transfer` must be None, 0 or -1. "
+            f"Received: {count}"
+        )
     copy = type(encoder).from_config(encoder.get_config())
     copy.trainable = True
     for new, old in zip(copy.weights, encoder.weights, strict=True):
-        layer = re.search(r"(?:block|layer)_(\d+)/", old.path)
-        on_top = AT_TOP.search(old.path)
-        depth = layers if on_top else int(layer[1]) + 1 if layer else 0
-        if depth <= count:
+        depth = depths.get(old.path)
+        if (layers if depth is None else depth) <= count:
             new.assign(keras.ops.convert_to_numpy(old))  # JAX would share the array
     return copy
 

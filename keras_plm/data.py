@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_plm.batching import Batches
 from keras_plm.metrics import tag_scheme
+from keras_plm.sequences import as_names, as_rows, as_texts
+from keras_plm.task import as_examples, check_labelled
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
@@ -75,6 +77,7 @@ def batches(
     """
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32
+    labels = labels if labels is None else as_names(labels, "labels")
     if isinstance(examples, dict):
         source = _Arrays(examples, targets)
     else:
@@ -112,6 +115,8 @@ class _Arrays:
     """Rows of given arrays, padded to the bucket's length where they vary."""
 
     def __init__(self, arrays, targets):
+        arrays = {name: as_rows(rows, name) for name, rows in arrays.items()}
+        targets = None if targets is None else as_rows(targets, "targets")
         self.arrays, self.targets = arrays, targets
         counts = {name: len(rows) for name, rows in arrays.items()}
         if targets is not None:
@@ -178,9 +183,7 @@ class PackedExamples:
         text_places=False,
         training=True,
     ):
-        if isinstance(examples, str):
-            raise ValueError(f"Give a list of texts, also of one. Received: {examples!r}")
-        examples = list(examples)
+        examples = as_texts(examples, "examples")
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
         if not examples:
@@ -243,6 +246,7 @@ class PackedExamples:
         found = [getattr(example, "label", None) for example in examples]
         self.targets = None
         if any(label is not None for label in found):
+            check_labelled(examples)
             to_id = share_of_range if scores else label_ids
             ids = [to_id(e, labels, training) for e in examples]
             self.tags = np.ndim(ids[0]) > 0
@@ -421,8 +425,6 @@ def label_ids(example, labels, training=True):
     Without `training`, the id of a name that is not among them is -1.
     """
     label, where = example.label, f"{example.where}: " if example.where else ""
-    if label is None:
-        raise ValueError(f"{where}Either all examples have a label or none. Received: none here")
     if isinstance(label, float) and labels is None:
         return np.float32(label)
     if labels is None:
@@ -456,6 +458,7 @@ def score_range(examples):
     Raises:
         ValueError: If a label is no number, or all are the same.
     """
+    examples = as_examples(examples)
     for example in examples:
         if isinstance(example.label, str) or not np.isscalar(example.label):
             where = f"{example.where}: " if example.where else ""
@@ -468,6 +471,7 @@ def score_range(examples):
 
 def label_names(examples):
     """The labels, or tags, that occur in examples, sorted; "O" first where it occurs."""
+    examples = as_examples(examples)
     found = set()
     for example in examples:
         label = example.label
@@ -541,10 +545,8 @@ def translation_batches(
         ValueError: If there are not equally many, if a text is empty or longer than `max_length`,
             with its number, if they are no lists, or the tokenizer has no start token.
     """
-    for texts in (sources, targets):
-        if isinstance(texts, str) or not hasattr(texts, "__iter__"):
-            raise ValueError(f"Sources and targets are lists of texts. Received: {texts!r:.60}")
-    sources, targets = list(sources), list(targets)
+    sources = as_texts(sources, "sources", words=False)
+    targets = as_texts(targets, "targets", words=False)
     if len(sources) != len(targets):
         raise ValueError(
             "Every source needs one target. "

@@ -17,6 +17,7 @@ from keras import ops
 
 from keras_plm.batching import Batches
 from keras_plm.layers.fast import compiled
+from keras_plm.sequences import as_texts
 from keras_plm.tokenizers.subwords import check_start
 from keras_plm.training import check_vocabulary
 
@@ -244,15 +245,13 @@ def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options)
     causal = getattr(model, "causal", False)
     if strategy is None:
         strategy = greedy if causal else beam_search
-    if isinstance(prompts, str):
-        raise ValueError(f"`prompts` is a list of texts. Received: {prompts!r}")
+    prompts = as_texts(prompts, "prompts", words=False)
     if not callable(strategy):
         raise ValueError(
             "`strategy` is one of the functions `greedy`, `sample` and `beam_search`, without "
             f"quotes. Received: {strategy!r}"
         )
     _check_options(strategy, options)
-    prompts = list(prompts)
     empty = [i for i, prompt in enumerate(prompts) if not prompt.strip()]
     if empty:
         raise ValueError(f"A prompt must have text. Received: {prompts[empty[0]]!r} at {empty[0]}")

@@ -9,6 +9,8 @@ import itertools
 
 import numpy as np
 
+from keras_plm.task import as_examples
+
 
 def join_sentences(examples, tokenizer, max_length):
     """Consecutive sentences of one document as one example, as many as have room in a row.
@@ -34,7 +36,7 @@ def join_sentences(examples, tokenizer, max_length):
     >>> joined.text, joined.label, counts
     (['a', 'b', 'a'], ['X', 'O', 'X'], [[1, 2]])
     """
-    examples = list(examples)
+    examples = as_examples(examples, labelled=False)
     for example in examples:
         if isinstance(example.text, str) or example.pair is not None:
             raise ValueError(

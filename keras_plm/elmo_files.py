@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.lora import ordinary
 from keras_plm.models import ELMo
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.characters import WIDTH
@@ -79,6 +80,7 @@ def save_elmo(options, weights, encoder):
 
     if not isinstance(encoder, ELMo):
         raise ValueError(f"`encoder` must be an ELMo. Received: {type(encoder).__name__}")
+    encoder = ordinary(encoder)
     described = {
         "lstm": {
             "cell_clip": encoder.cell_clip,

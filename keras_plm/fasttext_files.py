@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_plm.sequences import as_list
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 
 # The layout is that of fastText's `FastText::saveModel`, little-endian and without padding.
@@ -66,7 +67,7 @@ class SubwordVectors:
         buckets=None,
         bucket_ids=None,
     ):
-        self.words = list(words)
+        self.words = as_list(words, "words", "words")
         self.word_rows = np.asarray(word_rows, "float32")
         self.bucket_rows = np.asarray(bucket_rows, "float32")
         self.counts = np.ones(len(self.words), "int64")
@@ -118,7 +119,7 @@ class SubwordVectors:
 
     def vectors(self, words):
         """The vectors of many words, float32 (N, D), each that of `vector`."""
-        words = list(words)
+        words = as_list(words, "words", "words")
         result = np.empty((len(words), self.dim), "float32")
         for start in range(0, len(words), BLOCK):
             block = words[start : start + BLOCK]

@@ -22,6 +22,7 @@ from keras_plm.data import (
     words_of,
 )
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.sequences import as_rows, as_texts
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.training import lacks_special_tokens
 from keras_plm.two_texts import TextPlaces
@@ -57,7 +58,7 @@ def layer_choice(choice):
         ValueError: If the name is unknown.
 
     >>> layer_choice("layer_3")
-    LayerChoice(first=3, last=3, combine='concat')
+    LayerChoice(first=3, last=3, combine='concat', layers=None)
     """
     if isinstance(choice, LayerChoice):
         return choice
@@ -178,7 +179,16 @@ class FeatureStore:
 
     @classmethod
     def build(
-        cls, folder, encoder, tokenizer, examples, pool=None, feature_gb=8.0, max_length=MAX_LENGTH
+        cls,
+        folder,
+        encoder,
+        tokenizer,
+        examples,
+        pool=None,
+        feature_gb=8.0,
+        max_length=MAX_LENGTH,
+        batch_size=None,
+        verbose=0,
     ):
         """Runs the encoder over the examples, unless `folder` holds their features already.
 
@@ -192,6 +202,8 @@ class FeatureStore:
                 questions with their passages, in windows.
             feature_gb: Largest size, in gigabytes.
             max_length: Longest window in tokens, where the encoder reads as many.
+            batch_size: Texts that are read together; by default as many as have 4,096 tokens.
+            verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
         Raises:
             ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
@@ -201,6 +213,7 @@ class FeatureStore:
         """
         if pool is not None and pool not in (*POOLINGS, TOKENS):
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        examples = as_texts(examples, "examples")
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
@@ -248,7 +261,7 @@ class FeatureStore:
             begin = 0
             for source, sizes in zip(sources, each, strict=True):
                 end = begin + int(sizes.sum())
-                cls._fill(array[begin:end], sizes, encoder, source, pool)
+                cls._fill(array[begin:end], sizes, encoder, source, pool, batch_size, verbose)
                 begin = end
             array.flush()
             del array
@@ -334,20 +347,24 @@ class FeatureStore:
         return np.ones(len(packed.lengths), dtype=np.int64) if pool in POOLINGS else packed.words
 
     @staticmethod
-    def _fill(array, sizes, encoder, packed, pool):
+    def _fill(array, sizes, encoder, packed, pool, batch_size, verbose):
         """Fills `array` with `sizes` vectors of each row."""
+        size = {"tokens_per_batch": 4096} if batch_size is None else {"batch_size": batch_size}
         source = Batches(
             packed.lengths,
             packed.collate,
             training=False,
-            tokens_per_batch=4096,
+            **size,
             longest=getattr(encoder, "max_sequence_length", None),
             fill_last=False,
         )
         model = _every_layer(encoder)
         # Windows of one example follow one another.
         begins = np.cumsum(sizes) - sizes
+        bar = keras.utils.Progbar(len(source), verbose=verbose) if verbose else None
         for i in range(len(source)):
+            if bar is not None:
+                bar.update(i + 1)
             rows, x = source.rows(i), source[i][0]
             positions = x.pop("word_positions", None)
             if set(encoder.input) - set(x):
@@ -380,7 +397,9 @@ class FeatureStore:
     def _held(self, example, choice):
         """As `vectors`, in float16 as they are kept, but for means."""
         indices = choice.indices(self.array.shape[1])
-        layers = slice(indices[0], indices[-1] + 1)
+        layers = indices
+        if indices == list(range(indices[0], indices[-1] + 1)):
+            layers = slice(indices[0], indices[-1] + 1)  # which copies nothing
         parts = [(self.starts[example], self.counts[example])]
         parts = parts if self.parts is None else self.parts[example]
         rows = [self.array[start : start + count, layers] for start, count in parts]
@@ -418,6 +437,7 @@ class FeatureStore:
                 no two texts.
         """
         choice = layer_choice(choice)
+        targets = None if targets is None else as_rows(targets, "targets")
         if words is not None and not np.array_equal(words.counts, self.counts):
             raise ValueError(
                 "Word vectors stand beside the same words: make their store with "

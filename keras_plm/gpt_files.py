@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.lora import ordinary
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.released_names import find_folder
@@ -215,6 +216,7 @@ def save_gpt(path, encoder, tokenizer=None):
 
     if not isinstance(encoder, GPT):
         raise ValueError(f"`encoder` must be a GPT. Received: {type(encoder).__name__}")
+    encoder = ordinary(encoder)
     second, rate = encoder.pre_norm, encoder.dropout
     known = ACTIVATIONS_2 if second else ACTIVATIONS
     activation = next(

@@ -9,6 +9,8 @@ import tokenizers
 from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
+from keras_plm.saving import Saveable
+from keras_plm.sequences import as_text
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
 from keras_plm.tokenizers.text import open_text
@@ -79,7 +81,7 @@ def _keras_hub():
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class HubEncoder(keras.Model):
+class HubEncoder(Saveable, keras.Model):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
     For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read
@@ -93,6 +95,7 @@ class HubEncoder(keras.Model):
 
     Attributes:
         causal: Whether a token sees only what stands before it, as GPT-2's.
+        num_blocks: Blocks with weights of their own; fewer than `num_layers` where they are shared.
 
     Call arguments:
         inputs: A dict of `token_ids`, `padding_mask` (True at real tokens) and, where the backbone
@@ -140,6 +143,7 @@ class HubEncoder(keras.Model):
         self.causal = any("Decoder" in type(block.operation).__name__ for block in blocks)
         self.hidden_dim = layers[-1].shape[-1]
         self.num_layers = len(blocks)
+        self.num_blocks = len({id(block.operation) for block in blocks})  # ALBERT's is one
         config = backbone.get_config()
         self.vocabulary_size = config.get("vocabulary_size", config.get("vocab_size"))
         self.max_sequence_length = config.get("max_sequence_length")
@@ -310,7 +314,9 @@ class HubTokenizer(SubwordTokenizer):
 
     def tokenize(self, text):
         """The pieces of a text, or of a list of words, as strings."""
-        return [self._tokenizer.id_to_token(int(i)) for i in self._encode([text], False)[0].ids]
+        return [
+            self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
+        ]
 
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""

@@ -50,16 +50,37 @@ def merged(head):
     copy = type(head).from_config(head.get_config())
     values = {}
     for layer in _layers(head):
-        if getattr(layer, "lora_enabled", False):
-            thin = keras.ops.matmul(layer.lora_kernel_a, layer.lora_kernel_b)
-            values[layer.lora_kernel_a.path] = values[layer.lora_kernel_b.path] = None
-            scale = layer.lora_alpha / layer.lora_rank
-            values[layer._kernel.path] = keras.ops.add(layer._kernel, scale * thin)
+        for name in ("kernel", "embeddings"):
+            a, b = (getattr(layer, f"lora_{name}_{side}", None) for side in "ab")
+            if getattr(layer, "lora_enabled", False) and a is not None:
+                whole, scale = getattr(layer, f"_{name}"), layer.lora_alpha / layer.lora_rank
+                values[a.path] = values[b.path] = None
+                values[whole.path] = keras.ops.add(whole, scale * keras.ops.matmul(a, b))
     kept = [weight for weight in head.weights if values.get(weight.path, weight) is not None]
     for new, old in zip(copy.weights, kept, strict=True):
         # On JAX two models would share an array that is assigned as it is.
         new.assign(keras.ops.convert_to_numpy(values.get(old.path, old)))
     return copy
+
+
+def ordinary(model):
+    """A model with nothing but its own weights, for files that hold no others.
+
+    Where LoRA is enabled it is a copy, `merged`; else the model itself.
+
+    Raises:
+        ValueError: If the model is quantized.
+    """
+    quantized = [x for x in _layers(model) if getattr(x, "quantization_mode", None)]
+    if quantized:
+        raise ValueError(
+            "Quantized weights cannot be written here: use `model.save('name.keras')`, or write "
+            f"the model before it is quantized. Received: {quantized[0].name!r} quantized to "
+            f"{quantized[0].quantization_mode!r}"
+        )
+    if any(getattr(layer, "lora_enabled", False) for layer in _layers(model)):
+        return merged(model)
+    return model
 
 
 def _layers(layer):

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.sequences import as_list, as_names, is_missing
+
 # Prefixes of tags by scheme: M is inside, L the last word of a span, U a span of one word.
 PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
@@ -20,7 +22,7 @@ def accuracy(y_true, y_pred):
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
     0.6666666666666666
     """
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     hits = [true == pred for true, pred in zip(y_true, y_pred, strict=True)]
     return float(np.mean(hits))
 
@@ -36,7 +38,7 @@ def f1(y_true, y_pred, positive=None):
     """
     from sklearn.metrics import f1_score
 
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     if positive is None:
         labels = sorted(set(y_true) | set(y_pred))
         if len(labels) > 2:
@@ -56,7 +58,7 @@ def matthews_correlation(y_true, y_pred):
     """
     from sklearn.metrics import matthews_corrcoef
 
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     return float(matthews_corrcoef(y_true, y_pred))
 
 
@@ -68,7 +70,7 @@ def pearson_correlation(y_true, y_pred):
     """
     from scipy.stats import pearsonr
 
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
@@ -80,7 +82,7 @@ def spearman_correlation(y_true, y_pred):
     """
     from scipy.stats import spearmanr
 
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
 
@@ -90,9 +92,9 @@ def word_accuracy(y_true, y_pred):
     >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])
     0.75
     """
-    _check_lengths(y_true, y_pred)
-    for true, pred in zip(y_true, y_pred, strict=True):
-        _check_lengths(true, pred)
+    y_true, y_pred = _both(y_true, y_pred)
+    pairs = [_both(true, pred) for true, pred in zip(y_true, y_pred, strict=True)]
+    y_true, y_pred = zip(*pairs, strict=True)
     return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))
 
 
@@ -204,7 +206,7 @@ def are_spans(tags):
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])
     (True, False)
     """
-    return tag_scheme(tags) is not None
+    return tag_scheme(as_list(tags, "tags", "tags")) is not None
 
 
 def spans(tags):
@@ -224,7 +226,7 @@ def spans(tags):
     [('PER', 0, 2), ('PER', 2, 3), ('LOC', 4, 5)]
     """
     found, start, open_type, ended = [], None, None, False
-    for i, tag in enumerate([*tags, "O"]):
+    for i, tag in enumerate([*as_list(tags, "tags", "tags"), "O"]):
         prefix, _, kind = tag.partition("-")
         goes_on = start is not None and prefix != "O" and prefix not in BEGINS
         if not (goes_on and kind == open_type and not ended):
@@ -253,12 +255,13 @@ def span_scores(y_true, y_pred):
         ValueError: If sentences or words are not equally many, or tags mark no spans or are of
             several schemes, see `tag_scheme`.
     """
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     for sentences in (y_true, y_pred):
         _check_marks(sentences)
     true, found, correct = Counter(), Counter(), Counter()
     words = equal = 0
     for i, (gold, guess) in enumerate(zip(y_true, y_pred, strict=True)):
+        gold, guess = as_list(gold, f"y_true[{i}]", "tags"), as_list(guess, f"y_pred[{i}]", "tags")
         if len(gold) != len(guess):
             raise ValueError(
                 "Every word needs one true and one predicted tag. "
@@ -360,10 +363,11 @@ def squad_scores(y_true, y_pred, version=1):
     """`(exact match, F1)` of each question, each in [0, 1]; see `squad_exact_match`."""
     if version not in (1, 2):
         raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred, complete=False)
     scores = []
     for i, (golds, guess) in enumerate(zip(y_true, y_pred, strict=True)):
-        listed = isinstance(golds, (list, tuple))
+        listed = not isinstance(golds, str) and hasattr(golds, "__iter__")
+        golds = as_list(golds, "y_true") if listed else golds
         if not listed or not all(isinstance(text, str) for text in (*golds, guess)):
             raise ValueError(
                 "A question has a list of gold answers and one answer, all strings. "
@@ -435,7 +439,7 @@ def bleu(y_true, y_pred):
             raise ValueError(
                 f"`{name}` is a list of sentences, also of one. Received: {name}={texts!r}"
             )
-    _check_lengths(y_true, y_pred)
+    y_true, y_pred = _both(y_true, y_pred)
     references = [[texts] if isinstance(texts, str) else list(texts) for texts in y_true]
     for i, (texts, guess) in enumerate(zip(references, y_pred, strict=True)):
         if not texts or not all(isinstance(text, str) for text in (*texts, guess)):
@@ -476,12 +480,27 @@ def _constant(*numbers):
     return any(np.ptp(np.asarray(x, "float64")) == 0 for x in numbers)
 
 
-def _check_lengths(y_true, y_pred):
-    if len(y_true) != len(y_pred) or not len(y_true):
+def _both(y_true, y_pred, complete=True):
+    """Truth and predictions as two lists, by position, of one length.
+
+    With `complete` no value may be missing.
+    """
+    sides = []
+    for name, values in (("y_true", y_true), ("y_pred", y_pred)):
+        sides.append(as_list(values, name))
+        missing = [i for i, value in enumerate(sides[-1]) if is_missing(value)]
+        if missing and complete:
+            raise ValueError(
+                "A score needs a value on both sides of every row. "
+                f"Received: {sides[-1][missing[0]]!r} in row {missing[0]} of `{name}`"
+            )
+    y_true, y_pred = sides
+    if len(y_true) != len(y_pred) or not y_true:
         raise ValueError(
             "A score needs one prediction per truth, and at least one. "
             f"Received: {len(y_true)} truths and {len(y_pred)} predictions"
         )
+    return y_true, y_pred
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -504,7 +523,7 @@ class SpanF1(keras.metrics.Metric):
     def __init__(self, labels, name="span_f1", **kwargs):
         super().__init__(name=name, **kwargs)
         self._direction = "up"  # by which callbacks know that more is better
-        self.labels = list(labels)
+        self.labels = labels = as_names(labels, "labels")
         prefixes = [label.partition("-")[0] for label in labels]
         types = sorted({label.partition("-")[2] for label in labels if label != "O"})
         types_of = [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels]

@@ -6,6 +6,8 @@ import textwrap
 import numpy as np
 from keras import ops
 
+from keras_plm.sequences import as_list, as_names
+
 # White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
 WEIGHT_COLOURS = (
     "#ffffff", "#d5e7f6", "#aacdeb", "#83b1de", "#5e96d2", "#3878bd", "#165699", "#033871",
@@ -56,11 +58,12 @@ def score_by_layer(table, title="", metric="score", baselines=None, encoders=Non
     if not table:
         raise ValueError("There is nothing to draw. Received: an empty table")
     found = list(dict.fromkeys(row.get("encoder", "") for row in table))
+    encoders = None if encoders is None else as_names(encoders, "encoders")
     if not set(found) <= set(encoders or found):
         raise ValueError(
             f"`encoders` names all of the table, {found}. Received: encoders={list(encoders)}"
         )
-    encoders = list(encoders or found)
+    encoders = found if encoders is None else encoders
     lines = list(dict.fromkeys(row["layers"] for row in table))
     figure = _figure(7, 1.6 + max(0.32, 0.12 * len(encoders)) * len(lines))
     axes = figure.add_subplot()
@@ -205,7 +208,11 @@ def attention(weights, query_tokens, key_tokens, title=""):
     from matplotlib.colors import LinearSegmentedColormap
 
     weights = ops.convert_to_numpy(weights)
-    queries, keys = ([t.replace(" ", "▁") for t in side] for side in (query_tokens, key_tokens))
+    sides = {"query_tokens": query_tokens, "key_tokens": key_tokens}
+    queries, keys = (
+        [token.replace(" ", "▁") for token in as_list(side, name, "tokens")]
+        for name, side in sides.items()
+    )
     if weights.ndim not in (2, 3, 4):
         raise ValueError(
             "`weights` is of one sentence: (T, S), (N, T, S) by heads, or (L, N, T, S) by layers "
@@ -327,7 +334,7 @@ def mixing_weights(rows, layers=None, title=""):
                 f"Received: {list(shares)} of {name!r}, {place}"
             )
     count = max(len(shares) for of_place in weights.values() for shares in of_place.values())
-    layers = list(range(count)) if layers is None else list(layers)
+    layers = list(range(count)) if layers is None else as_names(layers, "layers")
     if len(layers) < count:
         raise ValueError(
             f"Every layer needs a name. Received: {len(layers)} names for {count} layers"

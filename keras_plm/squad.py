@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm.metrics import squad_scores
+from keras_plm.sequences import as_list
 from keras_plm.task import Example
 from keras_plm.tokenizers import open_text
 
@@ -121,6 +122,7 @@ def write_predictions(path, examples, answers):
         ValueError: If the two are not equally many, a question has no id of its own, or an answer
             is no string.
     """
+    examples, answers = as_list(examples, "examples"), as_list(answers, "answers")
     if len(examples) != len(answers):
         raise ValueError(
             "Every question needs one answer. "

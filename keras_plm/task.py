@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keras_plm.sequences import as_list, as_names, as_texts, is_missing, plain
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
 
@@ -47,11 +48,17 @@ class Example:
     lines: Sequence[int] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
+        for name in ("text", "label", "choices", "starts"):
+            value = plain(getattr(self, name))
+            if not (isinstance(value, (str, list, tuple)) or is_missing(value)):
+                if hasattr(value, "__iter__"):  # an array, or a column of a table
+                    value = as_list(value, name)
+            object.__setattr__(self, name, value)
         tags, where = self.label, f"{self.where}: " if self.where else ""
         if self.starts is not None:
             self._check_answers(where)
             return
-        if tags is None or isinstance(tags, (str, numbers.Number)):  # NumPy's numbers too
+        if is_missing(tags) or isinstance(tags, (str, numbers.Number)):
             return
         if isinstance(self.text, str):
             rule = "Tags belong to a list of words: split the text"
@@ -120,6 +127,41 @@ class Task:
     labels: Sequence = ()
 
 
+def as_examples(values, name="examples", labelled=True):
+    """A list of examples, by default of labelled ones.
+
+    Raises:
+        TypeError: If an item is no `Example`.
+        ValueError: If `values` is no sequence, or a text or label is missing, with its row.
+    """
+    examples = as_texts(values, name)
+    for i, example in enumerate(examples):
+        if not (hasattr(example, "text") and hasattr(example, "label")):
+            raise TypeError(
+                f"`{name}` must be a list of `Example`, which hold texts with their labels: "
+                "[Example(text, label) for text, label in zip(texts, labels)]. "
+                f"Received: {example!r:.60} of {type(example).__name__} in row {i}"
+            )
+    if labelled:
+        check_labelled(examples, name)
+    return examples
+
+
+def check_labelled(examples, name="examples"):
+    """Raises if a label, or the tag of a word, is missing."""
+    for i, example in enumerate(examples):
+        label = example.label
+        listed = label if isinstance(label, (list, tuple)) else [label]
+        missing = [word for word, tag in enumerate(listed) if is_missing(tag)]
+        if missing:
+            where = f"{example.where}: " if getattr(example, "where", "") else ""
+            word = f", word {missing[0]}" if listed is label else ""
+            raise ValueError(
+                f"{where}Either all examples have a label or none. "
+                f"Received: {listed[missing[0]]!r} in row {i} of `{name}`{word}"
+            )
+
+
 def find_file(folder, name):
     """A data file, plain or .gz.
 
@@ -152,6 +194,7 @@ def split_groups(examples, shares, seed=0):
     """
     import numpy as np
 
+    examples = as_examples(examples, labelled=False)
     groups = {}
     for i, example in enumerate(examples):
         groups.setdefault(i if example.group is None else example.group, []).append(i)
@@ -416,6 +459,7 @@ def _json_rows(path):
 
 
 def _separated_rows(path, separator, quoted, header, broken):
+    header = None if header is None else as_names(header, "header")
     read = [0]  # numbers of lines
 
     def lines():
@@ -439,6 +483,12 @@ def _separated_rows(path, separator, quoted, header, broken):
                     f"{path}: The first line must name the columns. Received: nothing there"
                 )
             header = row
+            twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+            if twice is not None:
+                raise ValueError(
+                    f"{path}:{first}: Every column needs a name of its own. "
+                    f"Received: {twice!r} twice"
+                )
             continue
         if row is None:
             return

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_plm.batching import Batches
 from keras_plm.distribution.one_device import Distribution
+from keras_plm.saving import Saveable
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -44,7 +45,7 @@ class StepCounter(keras.callbacks.Callback):
         self.batches.step = self.steps - self.before
 
 
-class FitsBatches:
+class FitsBatches(Saveable):
     """Lets a Keras model's `fit` take `Batches` as they are.
 
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
@@ -191,7 +192,7 @@ def lacks_special_tokens(model, tokenizer):
 
 def class_weights(class_weight, labels=None):
     """A `class_weight` dict, by name or id, as an array over class ids."""
-    names = {name: i for i, name in enumerate(labels or ())}
+    names = {name: i for i, name in enumerate(() if labels is None else labels)}
     known = set(names) | set(range(len(names)))
     ids = {names.get(key, key): float(weight) for key, weight in class_weight.items()}
     wrong = [key for key in class_weight if names and key not in known]
@@ -207,18 +208,26 @@ def class_weights(class_weight, labels=None):
     return array
 
 
-def run_on(model, batches):
+def run_on(model, batches, verbose=0):
     """Runs a model on every batch, in its own shape.
 
     `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+
+    Args:
+        model: The model.
+        batches: `Batches`.
+        verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
     Yields:
         `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
         arrays in the model's output structure.
     """
+    bar = keras.utils.Progbar(len(batches), verbose=verbose) if verbose else None
     for i in range(len(batches)):
         rows = batches.rows(i)
         outputs = model.predict_on_batch(batches[i][0])
         # By number, for TensorFlow's devices each give all rows, one behind the other.
         (real,) = np.nonzero(rows >= 0)
         yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        if bar is not None:
+            bar.update(i + 1)

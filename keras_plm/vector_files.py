@@ -20,6 +20,7 @@ from keras_plm.fasttext_files import (
     read_fasttext,
     replacing,
 )
+from keras_plm.sequences import as_list
 
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
@@ -402,7 +403,7 @@ def write_vectors(path, words, vectors, format="word2vec"):
     ...     Path(folder, "tiny.vec").read_text()
     '2 2\\na 1 0.25\\nb -3 4\\n'
     """
-    path, words = Path(path), list(words)
+    path, words = Path(path), as_list(words, "words", "words")
     vectors = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {FORMATS}. Received: format={format!r}")

@@ -8,6 +8,7 @@ import functools
 import numpy as np
 
 from keras_plm.batching import Batches
+from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.two_texts import TextPlaces
 
@@ -68,11 +69,10 @@ class Windows:
         apart=False,
         word_tokenizer=None,
     ):
-        examples = list(examples) if not isinstance(examples, str) else examples
-        if not examples or isinstance(examples, str):
+        examples = as_list(examples, "examples", "questions with their passages")
+        if not examples:
             raise ValueError(
-                "Give a list of questions with their passages, one or more. "
-                f"Received: {examples!r:.60}"
+                "Give a list of questions with their passages, one or more. Received: []"
             )
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")

@@ -375,8 +375,8 @@ class TestTexts:
         "sources, targets, options, message",
         [
             (["a"], ["b", "c"], {}, "1 sources and 2 targets"),
-            ("a b", ["c"], {}, "are lists of texts. Received: 'a b'"),
-            (["a"], None, {}, "are lists of texts. Received: None"),
+            ("a b", ["c"], {}, "list of texts as `sources`.*Received: sources='a b'"),
+            (["a"], None, {}, "list of texts as `targets`.*Received: targets=None"),
             (["ein", ""], ["der", "der"], {}, "source 1 is ''"),
             (["ein", "ein"], ["der", " "], {}, "target 1 is ' '"),
             (["ein Hund"], ["der Mann"], {"max_length": 2}, "more than 2 tokens.*source 0 with"),

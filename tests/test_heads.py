@@ -428,8 +428,8 @@ def test_options_that_predict_cannot_follow_are_refused():
     arrays = TOKENIZER.pack(["a b"])
     with pytest.raises(ValueError, match="`pairs`, `choices` and `probabilities` are for texts"):
         model.predict(arrays, probabilities=True)
-    with pytest.raises(ValueError, match="batches of their own.*batch_size"):
-        model.predict(["a b"], batch_size=3)
+    with pytest.raises(ValueError, match="`steps` and `callbacks` are for arrays"):
+        model.predict(["a b"], steps=3)
     with pytest.raises(ValueError, match="2 texts and 1 pairs"):
         model.predict(["a", "b"], pairs=["c"])
     assert model.predict([], probabilities=True).shape == (0, 2)

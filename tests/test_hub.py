@@ -121,6 +121,18 @@ def test_rates_fall_from_layer_to_layer():
         assert groups[name][0] == 0.5
 
 
+def test_shared_blocks_are_one_depth():
+    """ALBERT's: all layers have the same weights."""
+    encoder = HubEncoder(backbone("Albert"))
+    assert encoder.num_blocks == 1 < encoder.num_layers
+    groups = layer_groups(encoder, layer_decay=0.5)
+    assert groups["token_embedding/embeddings"] == (0.5, 0)
+    assert not any("inner_layer" in path for path in groups)
+    assert transferred(encoder, 0).num_layers == encoder.num_layers
+    with pytest.raises(ValueError, match="share their weights: `n_transfer` must be None, 0 or -1"):
+        transferred(encoder, 1)
+
+
 def test_refuses_what_is_no_encoder():
     import keras_hub
 

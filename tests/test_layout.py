@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module imports only from groups above its own (within a group, only layers do).
 GROUPS = [
+    ["sequences", "saving"],
     ["layers", "distribution"],
     [
         "tokenizers",
@@ -24,8 +25,8 @@ GROUPS = [
         "two_texts",
     ],
     ["training"],
-    ["task", "decoding", "documents", "fasttext_files", "weight_files", "released_names"],
-    ["data", "vector_files", "readers", "self_attention", "squad", "windows"],
+    ["task", "decoding", "fasttext_files", "weight_files", "released_names"],
+    ["data", "documents", "vector_files", "readers", "self_attention", "squad", "windows"],
     ["stream_files", "readouts"],
     ["streams"],
     ["heads", "features", "resume", "cloning", "lora"],

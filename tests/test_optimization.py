@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.cloning import transferred
 from keras_plm.models import ELMo
 from keras_plm.optimization import (
     AdaGrad,
@@ -346,6 +347,44 @@ def test_layer_groups_go_by_depth():
     for wrong in ({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"unfreeze_steps": -1}):
         with pytest.raises(ValueError, match="`layer_decay` must lie in"):
             layer_groups(model, **wrong)
+
+
+def named_encoder(*names):
+    """An encoder of dense blocks with these names."""
+    x = inputs = keras.Input((3, 4), name="vectors")
+    layers = [x]
+    for name in names:
+        x = keras.layers.Dense(4, name=name)(x)
+        layers.append(x)
+    return keras.Model({"vectors": inputs}, {"sequence": x, "layers": layers})
+
+
+@pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "names",
+    [("stage_0", "stage_1"), ("block_0", "top"), ("block_1", "block_2"), ("block_0", "block_2")],
+    ids=str,
+)
+def test_blocks_of_other_names_are_refused(names):
+    """Else all rates would be the same, and all layers be transferred, whatever was asked for."""
+    model = named_encoder(*names)
+    assert layer_groups(model) == {}
+    for options in ({"layer_decay": 0.5}, {"unfreeze_steps": 2}):
+        with pytest.raises(ValueError, match=f"block_0.*Received: blocks .*{names[1]}"):
+            layer_groups(model, **options)
+    for count in (-1, 0, 1):
+        with pytest.raises(ValueError, match=f"block_0.*Received: blocks .*{names[1]}"):
+            transferred(model, count)
+    for a, b in zip(transferred(model, 2).get_weights(), model.get_weights(), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.plumbing
+def test_blocks_of_known_names_are_found():
+    for prefix in ("block", "layer", "transformer_layer", "f_net_layer"):
+        model = named_encoder(f"{prefix}_0", f"{prefix}_1")
+        groups = layer_groups(model, layer_decay=0.5)
+        assert groups == {f"{prefix}_0/kernel": (0.5, 0), f"{prefix}_0/bias": (0.5, 0)}
 
 
 def test_layer_groups_of_an_elmo():

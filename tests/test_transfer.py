@@ -47,9 +47,9 @@ def count_passes(monkeypatch):
     calls = []
     original = FeatureStore._fill
 
-    def counted(array, counts, encoder, packed, pool):
+    def counted(array, counts, encoder, packed, *options):
         calls.append(len(packed.lengths))
-        return original(array, counts, encoder, packed, pool)
+        return original(array, counts, encoder, packed, *options)
 
     monkeypatch.setattr(FeatureStore, "_fill", staticmethod(counted))
     return calls

@@ -4,6 +4,7 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 """
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -24,6 +25,7 @@ from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.losses import LabelLoss
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
+from keras_plm.sequences import as_list, as_names, as_text, as_texts
 from keras_plm.training import FitsBatches, check_vocabulary, run_on
 from keras_plm.two_texts import PLACES as TEXT_PLACES
 
@@ -64,6 +66,7 @@ class Head(FitsBatches, keras.Model):
         pairs=False,
         rows=1,
     ):
+        labels = as_names(labels, "labels")
         self.check_labels(labels)
         check_stateless(encoder)
         if hasattr(encoder, "vocabulary_size") and tokenizer is not None:
@@ -147,7 +150,7 @@ class Head(FitsBatches, keras.Model):
         self.readout = readout
         self.encoder = encoder
         self.encoded = texts, outputs["sequence"]
-        self.labels = list(labels)
+        self.labels = labels
         self.tokenizer = tokenizer
         self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
         self.layer_choice = layers
@@ -304,15 +307,57 @@ class Head(FitsBatches, keras.Model):
             weighted_metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
-    def predict(self, x, *args, pairs=None, choices=None, probabilities=False, **kwargs):
+    def fit(self, x=None, *args, **kwargs):
+        """As `keras.Model.fit`; `x` are arrays, or what `batches` gives.
+
+        Raises:
+            TypeError: If `x` are texts or examples.
+        """
+        return super().fit(self._no_texts(x), *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`; `x` are arrays, or what `batches` gives.
+
+        Raises:
+            TypeError: If `x` are texts or examples.
+        """
+        return super().evaluate(self._no_texts(x), *args, **kwargs)
+
+    @staticmethod
+    def _no_texts(x):
+        texts, x = are_texts(x)
+        if texts:
+            raise TypeError(
+                "A head learns and is evaluated on batches of examples: "
+                "model.fit(model.batches([Example(text, label), ...])), and evaluate(model.batches("
+                f"examples, training=False)). Received: x of type {type(x).__name__}"
+            )
+        return x
+
+    def predict(
+        self,
+        x,
+        batch_size=None,
+        verbose="auto",
+        steps=None,
+        callbacks=None,
+        *,
+        pairs=None,
+        choices=None,
+        probabilities=False,
+    ):
         """Labels of texts; or, given arrays, what `keras.Model.predict` gives.
 
         Args:
-            x: A list of texts or of `Example`; for a `Tagger`, of lists of words.
+            x: A list of texts or of `Example`; for a `Tagger`, of lists of words. A column of a
+                table or an array of strings is read by position.
+            batch_size: Texts that are read together; by default as many as have 4,096 tokens.
+            verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing. `"auto"` is 0 for
+                texts, and Keras' own choice for arrays.
+            steps, callbacks: Of `keras.Model.predict`, for arrays.
             pairs: The second texts, or `None`.
             choices: For a `MultipleChoice`: the choices of each text, or `None`.
             probabilities: If True, give the probability of each label instead.
-            *args, **kwargs: Of `keras.Model.predict`, for arrays.
 
         Returns:
             A list of label names (of lists of tags); or an array (N, K) of probabilities (a list of
@@ -327,17 +372,18 @@ class Head(FitsBatches, keras.Model):
                 "`Batches` are ordered by length: give the examples themselves to `predict`, or "
                 "read rows with `keras_plm.training.run_on`. Received: Batches"
             )
-        if not isinstance(x, (str, list, tuple)):
+        texts, x = are_texts(x)
+        if not texts:
             if pairs is not None or choices is not None or probabilities:
                 raise ValueError(
                     "`pairs`, `choices` and `probabilities` are for texts; arrays give logits. "
                     f"Received: x of type {type(x).__name__}"
                 )
-            return super().predict(x, *args, **kwargs)
-        if args or kwargs:
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        if steps is not None or callbacks is not None:
             raise ValueError(
-                "Texts are predicted in batches of their own: leave out the options of "
-                f"`keras.Model.predict`. Received: {args or sorted(kwargs)}"
+                "`steps` and `callbacks` are for arrays: leave them out. "
+                f"Received: x of type {type(x).__name__}, steps={steps}, callbacks={callbacks}"
             )
         if self.tokenizer is None:
             raise ValueError(
@@ -350,9 +396,10 @@ class Head(FitsBatches, keras.Model):
         if not examples:
             as_array = probabilities and not self.per_word
             return np.zeros((0, len(self.labels)), "float32") if as_array else []
-        source = self.batches(examples, training=False, tokens_per_batch=4096)
+        size = {"tokens_per_batch": 4096} if batch_size is None else {"batch_size": batch_size}
+        source = self.batches(examples, training=False, **size)
         logits = [None] * len(source.source.lengths)
-        for rows, outputs in run_on(self, source):
+        for rows, outputs in run_on(self, source, 0 if verbose == "auto" else verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
         return self.decode(self.labels, logits, source.source, probabilities, **self.choosing)
@@ -363,10 +410,16 @@ class Head(FitsBatches, keras.Model):
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
-        if isinstance(x, str):
-            raise ValueError(
-                f"`predict` takes a list of texts; put a single one in brackets. Received: {x!r}"
-            )
+        x = as_texts(x, "x")
+        if pairs is not None:
+            pairs = as_list(pairs, "pairs", "texts")
+            pairs = [  # where one is `None`, it is said which text has no pair
+                pair if pair is None else as_text(pair, f"row {i} of `pairs`")
+                for i, pair in enumerate(pairs)
+            ]
+        if choices is not None:
+            choices = as_list(choices, "choices", "lists of choices")
+            choices = [as_texts(of_text, f"choices[{i}]") for i, of_text in enumerate(choices)]
         if pairs is not None and len(pairs) != len(x):
             raise ValueError(
                 f"Every text needs its pair. Received: {len(x)} texts and {len(pairs)} pairs"
@@ -391,8 +444,8 @@ class Head(FitsBatches, keras.Model):
             ValueError: If `max_length` is longer than the encoder reads, or the head was not built
                 for what it gets, pairs or single texts.
         """
-        if not isinstance(examples, (str, dict)):
-            examples = list(examples)
+        if not isinstance(examples, dict):
+            examples = as_texts(examples, "examples")
             self._check_pairs(examples)
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
@@ -472,6 +525,33 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
+
+
+def are_texts(x):
+    """Whether `predict` is given texts and no arrays; and what it is given, read no further."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "OUT", x
+    if isinstance(x, (list, tuple)) and len(x):
+        numbers = hasattr(x[0], "dtype") and np.asarray(x[0]).dtype.kind in "biuf"
+        return not (numbers or isinstance(x[0], dict)), x
+    if isinstance(x, (str, list, tuple)):
+        return True, x
+    if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
+        return False, x
+    if hasattr(x, "detach"):  # torch's tensors, also under another backend
+        return False, x
+    if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
+        return True, x
+    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
+        start = list(itertools.islice(x, 1))
+        x = (item for item in itertools.chain(start, x))
+    elif hasattr(x, "__getitem__"):
+        start = list(itertools.islice(iter(x), 1))
+    else:  # a data set, which may be dear to read
+        return False, x
+    first = start[0] if start else None
+    words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
+    return isinstance(first, str) or hasattr(first, "text") or words, x
 
 
 def softmax(logits):

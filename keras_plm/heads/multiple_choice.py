@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
+from keras_plm.sequences import as_names, as_texts
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -49,6 +50,7 @@ class MultipleChoice(Head):
         readout=None,
         name="multiple_choice",
     ):
+        labels = as_names(labels, "labels")
         pool = chosen_pool(pool, encoder, tokenizer, layers, frozen)
         super().__init__(
             encoder,
@@ -94,8 +96,8 @@ class MultipleChoice(Head):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def batches(self, examples, **options):
-        if not isinstance(examples, (str, dict)):
-            examples, count = list(examples), len(self.labels)
+        if not isinstance(examples, dict):
+            examples, count = as_texts(examples, "examples"), len(self.labels)
             for i, example in enumerate(examples):
                 choices = getattr(example, "choices", None)
                 if choices is None or len(choices) != count:

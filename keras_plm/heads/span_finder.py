@@ -9,6 +9,7 @@ from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.readers.reading import Spread, texts_of
 from keras_plm.spans import Span, best_answers
+from keras_plm.task import as_examples
 from keras_plm.windows import (
     MAX_LENGTH,
     STRIDE,
@@ -231,7 +232,6 @@ class SpanFinder(Head):
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
             )
-        examples = examples if isinstance(examples, str) else list(examples)
         windows = Windows(
             examples,
             self.tokenizer,
@@ -318,9 +318,10 @@ class SpanFinder(Head):
                 f"A threshold is for a head with {NO_ANSWER!r} among its labels. "
                 f"Received: labels={self.labels}"
             )
+        examples = as_examples(examples)
         for example in examples:
             self.target(example, self.labels)
-        found = self.predict(list(examples), probabilities=True)
+        found = self.predict(examples, probabilities=True)
         best, self.null_threshold = _threshold(examples, found)
         return best
 

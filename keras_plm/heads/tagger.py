@@ -7,6 +7,7 @@ from keras_plm.data import label_names, tag_scheme_of
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1, tag_scheme
+from keras_plm.sequences import as_names
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -84,8 +85,9 @@ class Tagger(Head):
 
     @staticmethod
     def labels_of(examples):
+        labels = label_names(examples)
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
-        return label_names(examples)
+        return labels
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):
@@ -144,6 +146,7 @@ class CRFTagger(Tagger):
     """
 
     def __init__(self, encoder, labels, *arguments, scheme=None, name="crf_tagger", **named):
+        labels = as_names(labels, "labels")
         if scheme is not None:
             allowed_transitions(labels, scheme)  # says what is wrong
         super().__init__(encoder, labels, *arguments, name=name, **named)

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.layers.fast import fold
+from keras_plm.sequences import as_names
 
 FAR = -1e30  # as good as impossible, and finite
 # What may stand in a span by scheme: its first of several, those within, its last, one alone.
@@ -204,6 +205,7 @@ def allowed_transitions(labels, scheme):
     scheme = OTHER_NAMES.get(scheme, scheme)
     if scheme not in SCHEMES:
         raise ValueError(f"Known schemes: {', '.join(SCHEMES)}. Received: {scheme!r}")
+    labels = as_names(labels, "labels")
     known = PREFIXES.get(scheme, "BI")
     named = [label.partition("-")[::2] for label in labels]
     for label, (prefix, kind) in zip(labels, named, strict=True):

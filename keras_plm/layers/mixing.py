@@ -5,6 +5,8 @@ import dataclasses
 import keras
 from keras import ops
 
+from keras_plm.sequences import as_names
+
 
 @keras.saving.register_keras_serializable("keras_plm")
 class ScalarMix(keras.layers.Layer):
@@ -173,18 +175,37 @@ class LayerChoice:
     two-block encoder are its two. Word vectors have only layer 0, which is their last.
 
     Attributes:
-        first, last: The first and last layer read.
+        first, last: The first and last layer read, with all layers between them. Or:
+        layers: The layers read, each once, in the order in which they are concatenated.
         combine: `"concat"`, `"mean"`, or `"mix"` for a learned `ScalarMix`.
 
+    Raises:
+        ValueError: If `combine` is unknown, or there is not exactly one of `first` with `last`, and
+            `layers`.
+
+    >>> LayerChoice(layers=(-1, 0)).indices(5)
+    [4, 0]
     >>> LayerChoice(-4, -1).indices(13), LayerChoice(1, -1).indices(5), LayerChoice(0, 0).indices(5)
     ([9, 10, 11, 12], [1, 2, 3, 4], [0])
     """
 
-    first: int
-    last: int
+    first: int | None = None
+    last: int | None = None
     combine: str = "concat"
+    layers: tuple[int, ...] | None = None
 
     def __post_init__(self):
+        range_given = [self.first is not None, self.last is not None]
+        if range_given != [self.layers is None] * 2:
+            raise ValueError(
+                "A choice of layers is a `first` and a `last` one, or a tuple of `layers`. "
+                f"Received: first={self.first}, last={self.last}, layers={self.layers}"
+            )
+        if self.layers is not None:
+            layers = tuple(as_names(self.layers, "layers"))
+            if not layers or not all(isinstance(layer, int) for layer in layers):
+                raise ValueError(f"`layers` must be whole numbers. Received: {self.layers!r}")
+            object.__setattr__(self, "layers", layers)
         if self.combine not in ("concat", "mean", "mix"):
             raise ValueError(
                 f"`combine` must be 'concat', 'mean' or 'mix'. Received: {self.combine!r}"
@@ -196,6 +217,14 @@ class LayerChoice:
         Raises:
             ValueError: If the encoder is too shallow.
         """
+        if self.layers is not None:
+            found = [layer + count * (layer < 0) for layer in self.layers]
+            if min(found) < 0 or max(found) >= count or len(set(found)) < len(found):
+                raise ValueError(
+                    "Each of `layers` must be a layer of the encoder, and each another one. "
+                    f"Received: layers {self.layers} of {count - 1} blocks"
+                )
+            return found
         lowest = min(count - 1, 1)
         first = self.first if self.first >= 0 else max(count + self.first, lowest)
         last = self.last if self.last >= 0 else count + self.last

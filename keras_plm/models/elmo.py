@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
 from keras_plm.layers.embedding import check_counts
+from keras_plm.saving import Saveable
 from keras_plm.tokenizers.characters import PAD, WIDTH
 
 
@@ -33,7 +34,7 @@ ELMO_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class ELMo(keras.Model):
+class ELMo(Saveable, keras.Model):
     """ELMo's bidirectional language model, with the output of every layer.
 
     Words enter as their characters. One stack of LSTMs reads them forwards and another backwards;

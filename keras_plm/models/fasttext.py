@@ -10,6 +10,7 @@ from keras import ops
 from keras_plm.fasttext_files import SubwordVectors
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
+from keras_plm.sequences import as_names
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 from keras_plm.tokenizers.subwords import ranges
 
@@ -108,17 +109,12 @@ class FastText(NeighbourModel):
         counts=None,
         name=None,
     ):
-        if isinstance(vocabulary, str) or len(set(vocabulary)) < len(vocabulary):
-            raise ValueError(
-                "`vocabulary` is a list of different words, as `Words.vocabulary`. "
-                f"Received: {vocabulary!r:.60}"
-            )
+        vocabulary = as_names(vocabulary, "vocabulary")
         if not 1 <= min_n <= max_n:
             raise ValueError(
                 "n-grams have from `min_n` to `max_n` characters, 1 or more. "
                 f"Received: min_n={min_n}, max_n={max_n}"
             )
-        vocabulary = list(vocabulary)
         check_sizes(vocabulary=len(vocabulary), hidden_dim=hidden_dim, row_length=row_length)
         rows, part_counts = ngram_rows_of(vocabulary, min_n, max_n, buckets)
         used, compact = np.unique(rows, return_inverse=True)

@@ -9,6 +9,7 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.saving import Saveable
 
 
 def _size(num_layers, hidden_dim, **others):
@@ -34,7 +35,7 @@ GPT2 = {"pre_norm": True, "max_sequence_length": 1024}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class GPT(keras.Model):
+class GPT(Saveable, keras.Model):
     """A Transformer that reads from left to right, with the output of every layer.
 
     Each position sees itself and what stands before it. Use it under `pretraining.CausalLM` to

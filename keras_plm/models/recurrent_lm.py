@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
+from keras_plm.saving import Saveable
 
 # Base is the paper's, one layer of 2,048 units at GPT's width; mini is as wide as GPT's mini.
 RECURRENT_LM_SIZES = {
@@ -15,7 +16,7 @@ RECURRENT_LM_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class RecurrentLM(keras.Model):
+class RecurrentLM(Saveable, keras.Model):
     """LSTMs that read from left to right, with the output of every layer.
 
     It stands wherever a `GPT` does: under `pretraining.CausalLM`, under a head, in

@@ -10,6 +10,7 @@ from keras_plm.layers import (
     TransformerStack,
 )
 from keras_plm.models.seq2seq import EncoderDecoder
+from keras_plm.saving import Saveable
 
 # Base and big: Vaswani et al. 2017, table 3; the small ones are ours.
 TRANSFORMER_SIZES = {
@@ -71,7 +72,7 @@ def _stack(name, settings, **options):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class TransformerEncoder(keras.Model):
+class TransformerEncoder(Saveable, keras.Model):
     """The Transformer's encoder, with the output of every layer.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.

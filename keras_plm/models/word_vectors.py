@@ -10,6 +10,8 @@ from keras_plm.layers.embedding import rows_of
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
+from keras_plm.saving import Saveable
+from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Words
 from keras_plm.vector_files import read_vectors, write_vectors
 
@@ -127,7 +129,7 @@ class Spelling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class WordVectors(keras.Model):
+class WordVectors(Saveable, keras.Model):
     """One vector per word, whatever stands around it: the encoder that pre-training came after.
 
     An encoder of one layer, under heads, readers and `transfer` as any other, and a table to ask
@@ -177,7 +179,7 @@ class WordVectors(keras.Model):
         dtype=None,
         name=None,
     ):
-        vocabulary = list(vocabulary)
+        vocabulary = as_list(vocabulary, "vocabulary", "words")
         Words(vocabulary)  # says what is wrong with it
         if not 0 <= character_filters < hidden_dim:
             raise ValueError(
@@ -223,7 +225,7 @@ class WordVectors(keras.Model):
             ValueError: If words and vectors do not fit, a word stands twice, or a number is not
                 finite.
         """
-        words, vectors = list(words), np.asarray(vectors, "float32")
+        words, vectors = as_list(words, "words", "words"), np.asarray(vectors, "float32")
         if vectors.ndim != 2 or len(vectors) != len(words):
             raise ValueError(
                 f"Every word needs one vector. Received: {len(words)} words, "
@@ -289,8 +291,7 @@ class WordVectors(keras.Model):
         Raises:
             ValueError: If `words` is one string.
         """
-        if isinstance(words, str):
-            raise ValueError(f"`words` must be a list of words. Received: {words!r:.60}")
+        words = as_list(words, "words", "words")
         names = ("character_filters", "learns", "dropout", "trainable")
         options = {**{name: getattr(self, name) for name in names}, **options}
         options.setdefault("dtype", self.dtype_policy)
@@ -356,7 +357,10 @@ class WordVectors(keras.Model):
         Raises:
             ValueError: If a word has no vector, or none is given.
         """
-        words, unlike = ([w] if isinstance(w, str) else list(w) for w in (words, unlike))
+        words, unlike = (
+            [w] if isinstance(w, str) else as_list(w, name, "words")
+            for name, w in (("words", words), ("unlike", unlike))
+        )
         if not words and not unlike:
             raise ValueError("Neighbours are those of a word or more. Received: none")
         asked = [self.id_of(word) for word in (*words, *unlike)]

@@ -49,6 +49,7 @@ class TextLoss(keras.layers.Layer):
         return keras.KerasTensor((None,), dtype="float32")
 
 
+@keras.saving.register_keras_serializable("keras_plm")
 class WithLanguageModel(FitsBatches, keras.Model):
     """A head and the language model of its encoder, trained together: L3 = L2 + λ L1.
 
@@ -95,6 +96,21 @@ class WithLanguageModel(FitsBatches, keras.Model):
         losses = {"task": loss or self.head.default_loss(), "language_model": GivenLoss()}
         weights = {"task": 1.0, "language_model": self.weight}
         super().compile(optimizer=optimizer, loss=losses, loss_weights=weights, **kwargs)
+
+    def compile_from_config(self, config):
+        config = keras.saving.deserialize_keras_object(config)
+        del config["loss_weights"]  # which `compile` gives
+        self.compile(**{**config, "loss": config["loss"]["task"]})
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_config(self):
+        head = keras.saving.serialize_keras_object(self.head)
+        return {"head": head, "weight": self.weight, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "head": keras.saving.deserialize_keras_object(config["head"])})
 
     def batches(self, source):
         """The head's `Batches` with targets for both, in place."""

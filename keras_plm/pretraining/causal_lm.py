@@ -11,6 +11,7 @@ from keras_plm.batching import Batches
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.softmax import logsumexp_of_products
 from keras_plm.losses import GivenLoss
+from keras_plm.sequences import as_texts
 from keras_plm.streams import check_stream
 from keras_plm.training import FitsBatches, run_on
 
@@ -195,14 +196,15 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
             not as many.
     """
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
-    texts = list(texts)
-    if isinstance(contexts, str) or (contexts is not None and len(contexts) != len(texts)):
+    texts = as_texts(texts)
+    contexts = None if contexts is None else as_texts(contexts, "contexts")
+    if contexts is not None and len(contexts) != len(texts):
         raise ValueError(
             f"Every text stands behind one context. Received: {len(texts)} texts, "
             f"contexts={contexts!r:.60}"
         )
     rows = tokenizer.encode(texts)
-    before = None if contexts is None else tokenizer.encode(list(contexts))
+    before = None if contexts is None else tokenizer.encode(contexts)
     ids = [rows.token_ids[a:][:n] for a, n in zip(rows.starts, rows.lengths, strict=True)]
     firsts = [0] * len(ids)
     if before is not None:

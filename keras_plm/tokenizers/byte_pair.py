@@ -5,6 +5,7 @@ import json
 import keras
 import tokenizers
 
+from keras_plm.sequences import as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,
     SCHEMES,
@@ -121,7 +122,7 @@ class BytePair(SubwordTokenizer):
         if scheme not in SCHEMES:
             raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
         self._scheme = SCHEMES[scheme]
-        vocabulary, special = self._parted(list(vocabulary), special_tokens)
+        vocabulary, special = self._parted(as_list(vocabulary, "vocabulary"), special_tokens)
         ids = numbered(vocabulary, self._scheme.extra, "BytePair")
         merges = [tuple(merge) for merge in merges]
         for i, merge in enumerate(merges):
@@ -172,8 +173,8 @@ class BytePair(SubwordTokenizer):
     def _parted(self, vocabulary, special_tokens):
         """The pieces, and the special tokens behind them."""
         known = list(TASK_TOKENS.values()) if self._scheme.appended else []
-        special = known if special_tokens is None else list(special_tokens)
-        if not set(special) <= set(known) or len(set(special)) < len(special):
+        special = known if special_tokens is None else as_names(special_tokens, "special_tokens")
+        if not set(special) <= set(known):
             raise ValueError(
                 f"`special_tokens` are some of {' '.join(known) or 'none here'}, each once. "
                 f"Received: {special}"
@@ -312,7 +313,7 @@ class BytePair(SubwordTokenizer):
 
     def tokenize(self, text):
         """The pieces of a text, or of a list of words, as strings."""
-        return [self._tokenizer.id_to_token(i) for i in self._encode([text], False)[0].ids]
+        return [self._tokenizer.id_to_token(i) for i in self._encode([as_text(text)], False)[0].ids]
 
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""

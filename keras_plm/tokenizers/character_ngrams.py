@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_plm.sequences import as_list
+
 # FNV-1a, 32 bits: the offset basis and the prime of its authors.
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
 # Words hashed at once: 10 characters and 4 lengths each are some 10 MB.
@@ -111,7 +113,7 @@ def ngram_rows_of(words, min_n=3, max_n=6, buckets=2_000_000):
     ([167652, 420941, 1473420, 1529033, 867498, 1087600], [5, 1])
     """
     _check(min_n, max_n, buckets)
-    words = list(words)
+    words = as_list(words, "words", "words")
     if max(min_n, 1) > max_n:
         return np.zeros(0, "int64"), np.zeros(len(words), "int64")
     blocks = [

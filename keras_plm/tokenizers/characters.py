@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
+from keras_plm.sequences import as_list, as_text
 from keras_plm.tokenizers.subwords import FlatPieces, Row, SubwordTokenizer, naming
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.words import word_tokenizer
@@ -37,6 +38,7 @@ def spell(words, width=WIDTH):
     >>> spell(["th", "café"], width=8).tolist()
     [[259, 117, 105, 260, 261, 261, 261, 261], [259, 100, 98, 103, 196, 170, 260, 261]]
     """
+    words = as_list(words, "words", "words")
     spelled = np.full((len(words), width), PAD, np.int32)
     for row, word in zip(spelled, words, strict=True):
         check_word(word)
@@ -137,7 +139,7 @@ class Characters(SubwordTokenizer):
 
     def tokenize(self, text):
         """The words of a text, or of a list of words."""
-        return self._split([text])[0][0]
+        return self._split([as_text(text)])[0][0]
 
     def detokenize(self, token_ids):
         """Character ids (T, C) as text: words with spaces between, what stands around left out."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
+from keras_plm.sequences import as_list, as_text, as_texts
 from keras_plm.tokenizers.text import open_text
 
 
@@ -113,8 +114,8 @@ class SubwordTokenizer:
 
     def tokenize(self, text):
         """The pieces of a text, or of a list of words, as strings."""
+        text = as_text(text)
         words = not isinstance(text, str)
-        text = list(text) if words else text
         row = self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False)
         return [self._tokenizer.id_to_token(i) for i in row.ids]
 
@@ -177,12 +178,8 @@ class SubwordTokenizer:
             ValueError: If `texts` is one string, `texts` and `pairs` differ in length, or
                 `max_length` leaves no room for text.
         """
-        if isinstance(texts, str) or isinstance(pairs, str):
-            raise ValueError(
-                "`texts` is a list of texts; put a single one in brackets. "
-                f"Received: {texts if isinstance(texts, str) else pairs!r}"
-            )
-        texts = list(texts)
+        texts = as_texts(texts)
+        pairs = None if pairs is None else as_texts(pairs, "pairs")
         if pairs is not None and len(pairs) != len(texts):
             raise ValueError(
                 f"Every text needs one pair. Received: {len(texts)} texts and {len(pairs)} pairs"
@@ -194,7 +191,7 @@ class SubwordTokenizer:
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
         first = self.pieces(texts, return_offsets)
-        second = None if pairs is None else self.pieces(list(pairs), return_offsets)
+        second = None if pairs is None else self.pieces(pairs, return_offsets)
         if max_length is None:
             return self.join(first, second)
         seconds = 0 * first.lengths if second is None else second.lengths
@@ -307,7 +304,8 @@ def encode_parts(
             "Choices stand in the place of second texts: leave pairs out. "
             f"Received: choices, pairs={pairs!r:.60}, both_orders={both_orders}"
         )
-    texts, choices = list(texts), [list(of_text) for of_text in choices]
+    texts, choices = as_texts(texts), as_list(choices, "choices", "lists of choices")
+    choices = [as_texts(of_text, f"choices[{i}]") for i, of_text in enumerate(choices)]
     counts = sorted({len(of_text) for of_text in choices})
     if len(choices) != len(texts) or len(counts) > 1 or counts[:1] in ([], [0]):
         raise ValueError(
@@ -402,7 +400,7 @@ def with_empty_words(row, num_words, unk_id):
 
 def numbered(vocabulary, special_tokens, kind):
     """Piece -> id, after checking the pieces."""
-    vocabulary = list(vocabulary)
+    vocabulary = as_list(vocabulary, "vocabulary", "pieces")
     missing = [token for token in special_tokens if token not in vocabulary]
     if missing:
         raise ValueError(
@@ -539,7 +537,7 @@ def check_added_ids(path, tokens, tokenizer):
 
 
 def paths(files):
-    return [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    return [files] if isinstance(files, (str, os.PathLike)) else as_list(files, "files", "paths")
 
 
 def lines(paths):

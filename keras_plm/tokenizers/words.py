@@ -3,6 +3,7 @@
 import keras
 import tokenizers
 
+from keras_plm.sequences import as_text
 from keras_plm.tokenizers.subwords import (
     Row,
     SubwordTokenizer,
@@ -146,7 +147,7 @@ class Words(SubwordTokenizer):
 
     def tokenize(self, text):
         """The words of a text, or of a list of words, as the model sees them."""
-        return [self._tokenizer.id_to_token(i) for i in self._encode([text], False)[0].ids]
+        return [self._tokenizer.id_to_token(i) for i in self._encode([as_text(text)], False)[0].ids]
 
     def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
         """What `pack` does, before padding, as an `Encoded`.

@@ -6,9 +6,10 @@ import tempfile
 import numpy as np
 
 from keras_plm.features import FeatureStore, choice_name, distinct_choices, fitting, layer_choice
-from keras_plm.task import split_groups
+from keras_plm.sequences import as_names
+from keras_plm.task import as_examples, split_groups
 from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.method import default_metric
+from keras_plm.transfer.method import check_head, default_metric
 
 
 def compare_layers(
@@ -44,11 +45,13 @@ def compare_layers(
     Returns:
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
     """
+    check_head(head)
+    choices = None if choices is None else as_names(choices, "choices")
     if not isinstance(examples, dict):
-        parts = split_groups(examples, (0.7, 0.15, 0.15))
+        parts = split_groups(as_examples(examples), (0.7, 0.15, 0.15))
         examples = dict(zip(("train", "dev", "test"), parts, strict=True))
     method = method or FeatureBased()
-    train, dev, test = (examples[split] for split in ("train", "dev", "test"))
+    train, dev, test = (as_examples(examples[split], split) for split in ("train", "dev", "test"))
     tokenizer = fitting(tokenizer, encoder)
     method.check(head, train, tokenizer, words)
     labels = head.labels_of(train)

@@ -17,10 +17,11 @@ from keras_plm.training import run_on
 from keras_plm.transfer.method import (
     READERS,
     Method,
-    check_examples,
+    check_head,
     check_reader,
     check_reads,
     compile_trained,
+    labelled,
     new_reader,
     scorer,
 )
@@ -176,10 +177,11 @@ class FeatureBased(Method):
                 if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `CRFTagger`,
                 `SpanFinder`; if the reader is none for it, or for such examples.
         """
-        check_examples(train)
+        train, dev, labels = labelled(train, dev, labels)
+        check_head(head)
         tokenizer = fitting(tokenizer, encoder)
         self.check(head, train, tokenizer, words)
-        labels = labels or head.labels_of(train)
+        labels = head.labels_of(train) if labels is None else labels
         pool = self.store_pool(head)
         with tempfile.TemporaryDirectory() as temporary:
             folder = temporary if store is None else store
@@ -255,7 +257,8 @@ class FeatureBased(Method):
             ValueError: As `fit`; and if the stores are not of the same words.
         """
         set_seed(self.seed)
-        labels = labels or head.labels_of(train)
+        train, dev, labels = labelled(train, dev, labels)
+        labels = head.labels_of(train) if labels is None else labels
         choice = layer_choice(self.layers)
         width = stores[0].array.shape[-1]
         check_reads(self.reader, head, train)
@@ -292,12 +295,34 @@ class FeatureBased(Method):
         mixes = readout.mixing_weights()
         return readout, log | ({"mixes": mixes} if mixes else {})
 
-    def predict(self, head, readout, store, labels, words=None, probabilities=False):
-        """Labels of stored examples by a trained readout, without running the encoder."""
-        options = {"training": False, "tokens_per_batch": 8192, **self._asks}
+    def predict(
+        self,
+        head,
+        readout,
+        store,
+        labels,
+        words=None,
+        probabilities=False,
+        batch_size=None,
+        verbose=0,
+    ):
+        """Labels of stored examples by a trained readout, without running the encoder.
+
+        Args:
+            head: The class.
+            readout: What `fit_reader` gave.
+            store: The `FeatureStore` of the examples.
+            labels: The label names.
+            words: The store of word vectors beside it, or `None`.
+            probabilities: If True, give the probability of each label instead.
+            batch_size: Examples that are read together; by default as many as have 8,192 vectors.
+            verbose: As in `keras_plm.training.run_on`.
+        """
+        size = {"tokens_per_batch": 8192} if batch_size is None else {"batch_size": batch_size}
+        options = {"training": False, **size, **self._asks}
         source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
-        for rows, outputs in run_on(readout, source):
+        for rows, outputs in run_on(readout, source, verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
         source, settled = store.windows or _StoredRows(store), getattr(readout, "settled", {})

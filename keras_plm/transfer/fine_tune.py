@@ -23,10 +23,11 @@ from keras_plm.training import lacks_special_tokens
 from keras_plm.transfer.method import (
     READERS,
     Method,
-    check_examples,
+    check_head,
     check_reader,
     check_reads,
     compile_trained,
+    labelled,
     new_reader,
     scorer,
 )
@@ -208,9 +209,12 @@ class FineTune(Method):
             tells the losses, the best epoch and its score, and how many numbers learned.
 
         Raises:
-            ValueError: If there are no examples, or the head, encoder and settings do not go
-                together.
+            TypeError: If examples are texts without labels, or `head` is not a class of head.
+            ValueError: If there are no examples, a text or label is missing, or the head, encoder
+                and settings do not go together.
         """
+        train, dev, labels = labelled(train, dev, labels)
+        check_head(head)
         distribution = distribution or Distribution()
         with distribution.scope():
             return self._fit(
@@ -223,8 +227,7 @@ class FineTune(Method):
         distribution,
     ):  # fmt: skip
         set_seed(self.seed)
-        check_examples(train)
-        labels = labels or head.labels_of(train)
+        labels = head.labels_of(train) if labels is None else labels
         options = {} if self.pool is None else {"pool": self.pool}
         if options and head.per_word:
             raise ValueError(

@@ -9,10 +9,13 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm.data import tag_scheme_of
+from keras_plm.heads.head import Head
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.optimization import AdamW, WarmupLinearDecay, loss_scaled
 from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.readers.reading import check_serves, texts_of
+from keras_plm.sequences import as_names
+from keras_plm.task import as_examples
 
 READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 
@@ -118,9 +121,28 @@ def scorer(head, examples, labels, metric, predict):
     return lambda: metric(truth, predict())
 
 
-def check_examples(train):
-    if not len(train):
+def labelled(train, dev=None, labels=None):
+    """`(train, dev, labels)` as lists, `labels` as given or `None`.
+
+    Raises:
+        TypeError: If examples are texts without labels.
+        ValueError: If there is nothing to train on, a text or a label is missing, or a label name
+            stands twice.
+    """
+    train = as_examples(train, "train")
+    if not train:
         raise ValueError("There must be examples to train on. Received: train=[]")
+    dev = [] if dev is None else as_examples(dev, "dev")
+    return train, dev, None if labels is None else as_names(labels, "labels")
+
+
+def check_head(head):
+    """Raises unless `head` is a class of `keras_plm.heads`."""
+    if not (isinstance(head, type) and issubclass(head, Head)):
+        raise TypeError(
+            "`head` must be a class of `keras_plm.heads`, as `Classifier`, without brackets behind "
+            f"it: fit(encoder, head, tokenizer, train). Received: {head!r:.60}"
+        )
 
 
 def check_reader(reader, units):

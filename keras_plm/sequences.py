@@ -1,0 +1,150 @@
+"""Sequences that users pass: lists, arrays and columns of tables, read once and by position."""
+
+import numpy as np
+
+MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which this library does not import
+
+
+def is_missing(value):
+    """Whether a value stands for no value: `None`, NaN or pandas' `NA`."""
+    if isinstance(value, (float, np.floating)):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in MISSING_TYPES
+
+
+def plain(value):
+    """A Python scalar of a NumPy scalar or an array without axes; other values as they are."""
+    if isinstance(value, np.generic) or (hasattr(value, "item") and np.ndim(value) == 0):
+        return value.item()
+    return value
+
+
+def as_list(values, name, of="values"):
+    """The items of a sequence as a list of Python values, in their order.
+
+    A column of a table is read by position, whatever its index.
+
+    Args:
+        values: A list, tuple, array, tensor, generator, or a column of pandas, polars, pyarrow or
+            `datasets`.
+        name: Name of the argument, for errors.
+        of: What the items are, for errors.
+
+    Raises:
+        ValueError: If it is a single string, has no order, or is a table of several columns.
+
+    >>> as_list(np.array([True, False]), "labels")
+    [True, False]
+    """
+    found = values
+    for convert in ("tolist", "to_pylist"):  # of arrays and columns
+        if hasattr(found, convert):
+            found = getattr(found, convert)()
+    single = isinstance(found, (str, bytes, dict, set, frozenset))
+    single = single or not (hasattr(found, "__iter__") or hasattr(found, "__getitem__"))
+    if single or hasattr(values, "columns"):
+        raise ValueError(
+            f"Give a list of {of} as `{name}`, or one column of a table; put a single one in "
+            f"brackets. Received: {name}={values!r:.60} of type {type(values).__name__}"
+        )
+    return [item if type(item) is str else plain(item) for item in found]
+
+
+def as_names(values, name):
+    """A list of different names, as labels or columns.
+
+    Raises:
+        ValueError: As `as_list`; and if a name stands twice or is missing.
+
+    >>> as_names(("b", "a"), "labels")
+    ['b', 'a']
+    """
+    names, seen = as_list(values, name, "names"), set()
+    for i, item in enumerate(names):
+        if is_missing(item):
+            raise ValueError(f"Every name in `{name}` must be there. Received: {item!r} at {i}")
+        if item in seen:
+            raise ValueError(
+                f"Every name in `{name}` must stand once. "
+                f"Received: {item!r} twice in {str(names):.200}"
+            )
+        seen.add(item)
+    return names
+
+
+def as_text(value, place="", words=True):
+    """A string or a list of words, as the user passed it in any sequence.
+
+    Args:
+        value: The text.
+        place: Where it stands, for errors, as `"row 3 of `texts`"`.
+        words: Whether it may be a list of words.
+
+    Raises:
+        ValueError: If it is missing or something else.
+    """
+    if isinstance(value, str):
+        return str(value)
+    where = f" in {place}" if place else ""
+    if words and not isinstance(value, (bytes, dict, set)) and hasattr(value, "__iter__"):
+        found = as_list(value, place or "text", "words")
+        for i, word in enumerate(found):
+            if not isinstance(word, str):
+                raise ValueError(
+                    "A word is a string, and a text is a string or a list of words. "
+                    f"Received: {word!r:.60} of {type(word).__name__} as word {i}{where}"
+                )
+        return found
+    rule = "A text is a string or a list of words" if words else "A text is a string"
+    if is_missing(value):
+        rule += ": leave rows without a text out"
+    raise ValueError(f"{rule}. Received: {value!r:.60} of {type(value).__name__}{where}")
+
+
+def as_texts(values, name="texts", words=True):
+    """A list of texts; an item with a `text` of its own, as an `Example`, stays as it is.
+
+    Raises:
+        ValueError: As `as_list`; and if a text is missing or no text, with the number of its row.
+
+    >>> as_texts(np.array(["a b", "c"]))
+    ['a b', 'c']
+    """
+    rows = as_list(values, name, "texts")
+    for i, row in enumerate(rows):
+        if type(row) is not str:
+            place = f"row {i} of `{name}`"
+            if hasattr(row, "text") and not hasattr(row, "__iter__"):
+                where = getattr(row, "where", "")
+                as_text(row.text, f"{place} ({where})" if where else place, words)
+            else:
+                rows[i] = as_text(row, place, words)
+    return rows
+
+
+def as_rows(values, name):
+    """N rows of numbers as an array, or as a list of N arrays of unequal lengths.
+
+    Raises:
+        ValueError: As `as_list`; and if a number is missing, with its row.
+    """
+    if hasattr(values, "to_numpy") and not hasattr(values, "columns"):
+        values = values.to_numpy()
+    if hasattr(values, "detach"):  # torch's tensors, also those of a GPU
+        values = values.detach().cpu()
+    if isinstance(values, (list, tuple)):
+        rows = list(values)  # whose types say how targets are computed
+    else:
+        rows = np.asarray(values) if hasattr(values, "__array__") else as_list(values, name, "rows")
+    if isinstance(rows, np.ndarray) and rows.ndim and rows.dtype != object:
+        missing = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(len(rows), bool)
+        missing = missing.any(axis=tuple(range(1, missing.ndim)))
+    else:
+        rows = list(rows)
+        missing = np.array([is_missing(row) for row in rows], bool)
+    if missing.any():
+        raise ValueError(
+            f"Every row of `{name}` needs its numbers. "
+            f"Received: NaN or nothing in row {int(missing.argmax())}"
+        )
+    return rows
