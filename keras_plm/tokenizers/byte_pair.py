@@ -156,7 +156,7 @@ class BytePair(SubwordTokenizer):
         named = {"end_id": end_token, "newline_id": NEWLINE, **self._scheme.special}
         if pad_token is not None:
             named["pad_id"] = pad_token
-            numbered(ids, [pad_token], "BytePair")
+            numbered(list(ids), [pad_token], "BytePair")
         left_out = set(TASK_TOKENS.values()) - {*special, pad_token}
         for name, token in named.items():
             if token in self._vocabulary and token not in left_out:
