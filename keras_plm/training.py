@@ -78,6 +78,11 @@ class FitsBatches:
                 if source.distribution is None and self.train_function is None:
                     # Else TensorFlow traces the first step twice, for variables that it makes.
                     self._symbolic_build(data_batch=source[0])
+        if isinstance(kwargs.get("validation_data"), Batches):
+            # Keras makes its iterator of them itself, before it calls `evaluate`.
+            held_out = kwargs["validation_data"]
+            check_batches(self, held_out)
+            kwargs["validation_data"] = held_out.for_evaluation()
         try:
             with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.
@@ -124,15 +129,18 @@ class FitsBatches:
             return super().get_metrics_result()
 
     def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
         check_batches(self, x)
-        source = x
+        source = x = x.for_evaluation() if isinstance(x, Batches) else x
         if hasattr(x, "distribution") and keras.backend.backend() == "tensorflow":
             x = x.tf_dataset() if x.distribution is not None else x
         with self._distributed(source, training=False):
             return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`; raises for `Batches` in another order than their rows."""
         check_batches(self, x)
+        x = x.for_evaluation() if isinstance(x, Batches) else x
         return super().predict(x, *args, **kwargs)
 
 
@@ -208,7 +216,7 @@ def class_weights(class_weight, labels=None):
 
 
 def run_on(model, batches):
-    """Runs a model on every batch, in its own shape.
+    """Runs a model on every batch, in its own shape; batches of training as those of evaluation.
 
     `model.predict` cannot: it joins the outputs of batches of unequal lengths.
 
@@ -216,6 +224,7 @@ def run_on(model, batches):
         `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
         arrays in the model's output structure.
     """
+    batches = batches.for_evaluation()
     for i in range(len(batches)):
         rows = batches.rows(i)
         outputs = model.predict_on_batch(batches[i][0])
