@@ -43,6 +43,28 @@ def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     return found if longest is None else sorted({min(length, longest) for length in found})
 
 
+def few_lengths(longest):
+    """The lengths 16, 32, 48, 64, 96, 128, 192, ... up to the first that holds `longest`.
+
+    They do not depend on the texts, so that JAX compiles few programs over all calls.
+
+    >>> few_lengths(100)
+    [16, 32, 48, 64, 96, 128]
+    """
+    lengths = [16]
+    while lengths[-1] < longest:
+        last = lengths[-1]
+        lengths.append(last + 16 if last < 64 else last * 3 // 2 if last % 3 else last * 4 // 3)
+    return lengths
+
+
+def _in_steps(lengths):
+    """Lengths rounded up to multiples of 8, and above 128 to steps of 12.5 %."""
+    octaves = np.ceil(np.log2(np.maximum(lengths, 128))).astype(int)  # (128, 256] is the eighth
+    steps = np.maximum(2**octaves // 16, 8)
+    return -(-np.asarray(lengths) // steps) * steps
+
+
 class Batches(keras.utils.PyDataset):
     """Rows of unequal lengths in batches of a few static shapes.
 
@@ -70,7 +92,9 @@ class Batches(keras.utils.PyDataset):
         shuffle: If False, rows keep their order in training, too: for states that are carried.
         batch_size: Rows per batch. Or:
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
-        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
+        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`; by default
+            4. Unless `training`, these are then chosen in steps of at most 12.5 %, and the last
+            batch, often the only one, has one of the `few_lengths`.
         longest: No chosen length is larger: what the model reads.
         vocabulary_size: How many token ids rows may hold; models of keras_plm that know fewer
             refuse these batches.
@@ -105,7 +129,7 @@ class Batches(keras.utils.PyDataset):
         shuffle=True,
         batch_size=None,
         tokens_per_batch=None,
-        buckets=4,
+        buckets=None,
         longest=None,
         vocabulary_size=None,
         fill_last=True,
@@ -146,11 +170,19 @@ class Batches(keras.utils.PyDataset):
         first = self._lengths(0)
         if not len(first):
             raise ValueError("There is nothing to batch. Received: no rows")
-        if isinstance(buckets, int):
-            buckets = bucket_lengths(first, buckets, longest=longest)
-            if callable(lengths) and longest is not None:
-                buckets[-1] = longest  # rows of a later epoch may be longer than those of the first
-        self.buckets = sorted(buckets)
+        if buckets is None and not training:
+            full = bucket_lengths(_in_steps(first), 4, longest=longest)
+            last = few_lengths(np.max(first))
+            last = last if longest is None else sorted({min(n, longest) for n in last})
+        else:
+            full = buckets
+            if buckets is None or isinstance(buckets, int):
+                full = bucket_lengths(first, 4 if buckets is None else buckets, longest=longest)
+                if callable(lengths) and longest is not None:
+                    full[-1] = longest  # rows of a later epoch may be longer
+            last = full = sorted(full)
+        self._full, self._last = full, last  # lengths of whole batches, and of the last
+        self.buckets = sorted({*full, last[-1]})
         for length in self.buckets:
             if self.rows_per_batch(length) % shard[1]:
                 raise ValueError(
@@ -267,9 +299,9 @@ class Batches(keras.utils.PyDataset):
             order = rng.permutation(len(lengths))
         else:
             order = np.argsort(lengths, kind="stable")
-        bucket = np.searchsorted(self.buckets, lengths[order])
+        bucket = np.searchsorted(self._full, lengths[order])
         plan, left = [], np.zeros(0, dtype=np.int64)
-        for i, length in enumerate(self.buckets):
+        for i, length in enumerate(self._full):
             rows = np.concatenate([left, order[bucket == i]])
             size = self.rows_per_batch(length)
             full = len(rows) // size * size
@@ -277,7 +309,10 @@ class Batches(keras.utils.PyDataset):
             left = rows[full:]
         if len(left):
             # The shortest bucket that holds what is left over, no longer one than needed.
-            length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
+            longest = lengths[left].max()
+            length = self._last[np.searchsorted(self._last, longest)]
+            if len(left) > self.rows_per_batch(length):
+                length = self._full[np.searchsorted(self._full, longest)]
             size = self.rows_per_batch(length)
             if not self.fill_last:  # a text alone is not 500 rows of padding
                 count = self.shard[1]

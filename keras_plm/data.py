@@ -7,7 +7,7 @@ import json
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, few_lengths
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
@@ -89,6 +89,7 @@ def batches(
             spelled,
             text_places,
         )
+        source.few_shapes = not training
     made = Batches(
         source.lengths,
         source.collate,
@@ -158,7 +159,10 @@ class PackedExamples:
         words: (rows,) number of words of each row; `None` unless asked for or given.
         words_of_texts: (rows, 2) those of the first and of the second text.
         cut: Tokens that were cut away for `max_length`.
+        few_shapes: Whether the positions of two texts are padded to one of the `few_lengths`.
     """
+
+    few_shapes = False
 
     def __init__(
         self,
@@ -326,7 +330,8 @@ class PackedExamples:
             if self._spellings is not None:
                 x["spellings"] = stack_padded([self._spellings[s] for s in slices], room)
             if self._places is not None:
-                x.update(self._places.arrays(rows, length))
+                sizes = few_lengths(length) if self.few_shapes else None
+                x.update(self._places.arrays(rows, length, sizes))
         if self.targets is None:
             return x, None, None
         if not self.tags:
