@@ -252,6 +252,10 @@ class Batches(keras.utils.PyDataset):
             return self
         return self._changed(training=False, step=0, class_weight=None, _begun=False)
 
+    def collated_by(self, collate):
+        """Batches of the same rows, whose arrays another `collate` makes."""
+        return self._changed(collate=collate)
+
     def _changed(self, **attributes):
         """A copy with other attributes, which makes its own plans and scales."""
         made = copy.copy(self)
