@@ -88,7 +88,7 @@ def crf_losses(tags, scores):
     Returns:
         (B, T) float32.
     """
-    tags = ops.cast(tags, "int32")
+    tags, scores = ops.cast(tags, "int32"), ops.cast(scores, "float32")
     count = scores.shape[-1]
     before = ops.pad(tags[:, :-1], [[0, 0], [1, 0]])  # the first step's rows are the same
     flat = ops.reshape(scores, (*ops.shape(scores)[:2], count * count))
