@@ -385,7 +385,9 @@ class Batches(keras.utils.PyDataset):
         if y is not None:
             weights = keras.tree.map_structure(lambda leaf: leaf.astype("float32"), weights)
             if self.class_weight is not None:
-                weights = weights * self.class_weight[y]
+                of_classes = weights_of(self.class_weight, y)
+                more = np.ndim(of_classes) - np.ndim(weights)
+                weights = np.reshape(weights, (*np.shape(weights), *[1] * more)) * of_classes
         batch = (x,) if y is None else (x, y, weights)
         return keras.tree.map_structure(lambda leaf: self._own(leaf, part), batch)
 
@@ -474,6 +476,21 @@ class Batches(keras.utils.PyDataset):
         if self._begun and self.training:
             self.step += len(self)
         self._begun = False
+
+
+def weights_of(class_weight, y):
+    """The weight of each class id in `y`, of an array over ids; 1 of ids behind it.
+
+    Raises:
+        ValueError: If `y` is no array of class ids.
+    """
+    if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
+        raise ValueError(
+            "Weights of classes need targets that are class ids, one array of integers. "
+            f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
+        )
+    known = (y >= 0) & (y < len(class_weight))
+    return np.where(known, class_weight[np.where(known, y, 0)], 1.0).astype("float32")
 
 
 def _method_that_reads():

@@ -60,7 +60,7 @@ def batches(
             windows and lose nothing. At most the encoder's `max_sequence_length`.
         training: If True, shuffle.
         batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
-        class_weight: Weight of each class in the loss, by name or id.
+        class_weight: Weight of each class in the loss of training, by name or id.
         **options: Other arguments of `Batches`; by default `fill_last` is False where there are
             no labels.
 
@@ -102,6 +102,11 @@ def batches(
     )
     made.source = source
     if class_weight is not None:
+        if scores or not training:
+            raise ValueError(
+                "`class_weight` is for training on classes: leave it out. "
+                f"Received: class_weight={class_weight}, training={training}, scores={scores}"
+            )
         made.class_weight = class_weights(class_weight, labels)
     return made
 

@@ -119,7 +119,7 @@ class TestTheAuxiliaryObjective:
         source = head.batches(texts(5), batch_size=4)
         before = source[0]
         twice = [model.batches(source) for _ in range(2)]
-        for (x, y, weights), wanted in zip(source, head.batches(texts(5), batch_size=4),
+        for (_, y, weights), wanted in zip(source, head.batches(texts(5), batch_size=4),
                                            strict=True):  # fmt: skip
             assert_close(y, wanted[1])
             assert_close(weights, wanted[2])
