@@ -448,6 +448,14 @@ def test_losses_and_metrics_agree_under_float64(float64):
         assert float(metric.result()) == pytest.approx(wanted, rel=1e-6)
 
 
+def test_a_crf_reads_masks_under_float64(float64):
+    from keras_plm.layers import CRF
+
+    mask = np.array([[True, True, False]])
+    scores = CRF()(np.zeros((1, 3, 2)), padding_mask=mask)
+    assert tuple(scores.shape) == (1, 3, 2, 2) and np.isfinite(to_numpy(scores)).all()
+
+
 @pytest.mark.parametrize("name", ["scalars", "log_temperature", "transitions", "scale", "norm/w"])
 def test_what_is_added_or_scales_does_not_decay(name):
     optimizer = AdamW(0.02, weight_decay=0.1, global_clipnorm=None)

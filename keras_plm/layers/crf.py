@@ -55,7 +55,7 @@ class CRF(keras.layers.Layer):
 
     def call(self, inputs, padding_mask=None):
         scores = ops.cast(inputs, "float32")
-        steps = ops.arange(ops.shape(scores)[1])
+        steps = ops.arange(ops.shape(scores)[1], dtype="int32")
         first = ops.cast(steps == 0, "float32")[:, None]  # (T, 1)
         between = (1 - first)[..., None] * ops.convert_to_tensor(self.transitions)  # (T, K, K)
         if self.boundary:
