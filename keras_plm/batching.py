@@ -1,7 +1,7 @@
 """Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
 
 import copy
-import itertools
+import sys
 
 import keras
 import numpy as np
@@ -43,6 +43,28 @@ def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     return found if longest is None else sorted({min(length, longest) for length in found})
 
 
+def few_lengths(longest):
+    """The lengths 16, 32, 48, 64, 96, 128, 192, ... up to the first that holds `longest`.
+
+    They do not depend on the texts, so that JAX compiles few programs over all calls.
+
+    >>> few_lengths(100)
+    [16, 32, 48, 64, 96, 128]
+    """
+    lengths = [16]
+    while lengths[-1] < longest:
+        last = lengths[-1]
+        lengths.append(last + 16 if last < 64 else last * 3 // 2 if last % 3 else last * 4 // 3)
+    return lengths
+
+
+def _in_steps(lengths):
+    """Lengths rounded up to multiples of 8, and above 128 to steps of 12.5 %."""
+    octaves = np.ceil(np.log2(np.maximum(lengths, 128))).astype(int)  # (128, 256] is the eighth
+    steps = np.maximum(2**octaves // 16, 8)
+    return -(-np.asarray(lengths) // steps) * steps
+
+
 class Batches(keras.utils.PyDataset):
     """Rows of unequal lengths in batches of a few static shapes.
 
@@ -50,9 +72,12 @@ class Batches(keras.utils.PyDataset):
     and what is left over moves up to the next longer bucket, so that only one batch of an epoch
     is padded with rows of weight 0. In training, weights average 1 over every batch, so that
     the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
-    `evaluate` the mean over all real rows or words; weighted metrics are exact too where a row has
-    one label, or all rows one length. `scale_weights=False` leaves weights as they are, but 0 where
-    a batch is filled up: for losses that are sums.
+    `evaluate`, and weighted means as accuracy, those over all real rows or words.
+    `scale_weights=False` leaves weights as they are, but 0 where a batch is filled up: for losses
+    that are sums.
+
+    Models of keras_plm evaluate batches of training as those of `training=False`; a plain Keras
+    model raises for them.
 
     Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
     epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
@@ -67,7 +92,9 @@ class Batches(keras.utils.PyDataset):
         shuffle: If False, rows keep their order in training, too: for states that are carried.
         batch_size: Rows per batch. Or:
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
-        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`.
+        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`; by default
+            4. Unless `training`, these are then chosen in steps of at most 12.5 %, and the last
+            batch, often the only one, has one of the `few_lengths`.
         longest: No chosen length is larger: what the model reads.
         vocabulary_size: How many token ids rows may hold; models of keras_plm that know fewer
             refuse these batches.
@@ -102,7 +129,7 @@ class Batches(keras.utils.PyDataset):
         shuffle=True,
         batch_size=None,
         tokens_per_batch=None,
-        buckets=4,
+        buckets=None,
         longest=None,
         vocabulary_size=None,
         fill_last=True,
@@ -134,20 +161,28 @@ class Batches(keras.utils.PyDataset):
         self.scale_weights = scale_weights
         self.seed = seed
         self.shard = shard
-        self.distribution, self.multiple, self.parts = None, 1, 1
+        self.distribution, self.parts = None, 1
         self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
-        self._plans, self._scales = {}, None
+        self._plans, self._factors = {}, None
 
         first = self._lengths(0)
         if not len(first):
             raise ValueError("There is nothing to batch. Received: no rows")
-        if isinstance(buckets, int):
-            buckets = bucket_lengths(first, buckets, longest=longest)
-            if callable(lengths) and longest is not None:
-                buckets[-1] = longest  # rows of a later epoch may be longer than those of the first
-        self.buckets = sorted(buckets)
+        if buckets is None and not training:
+            full = bucket_lengths(_in_steps(first), 4, longest=longest)
+            last = few_lengths(np.max(first))
+            last = last if longest is None else sorted({min(n, longest) for n in last})
+        else:
+            full = buckets
+            if buckets is None or isinstance(buckets, int):
+                full = bucket_lengths(first, 4 if buckets is None else buckets, longest=longest)
+                if callable(lengths) and longest is not None:
+                    full[-1] = longest  # rows of a later epoch may be longer
+            last = full = sorted(full)
+        self._full, self._last = full, last  # lengths of whole batches, and of the last
+        self.buckets = sorted({*full, last[-1]})
         for length in self.buckets:
             if self.rows_per_batch(length) % shard[1]:
                 raise ValueError(
@@ -182,10 +217,7 @@ class Batches(keras.utils.PyDataset):
                 f"`distribute(devices=1)`. Received: {count} devices"
             )
         self._check_even(self.parts * count, f"{count} devices")
-        part = copy.copy(self)
-        part.distribution, part.multiple = distribution, self.parts * count
-        part.shard = distribution.part
-        return part
+        return self._changed(distribution=distribution, shard=distribution.part)
 
     def accumulated(self, count):
         """These batches in parts, for an optimizer that accumulates as many gradients.
@@ -209,10 +241,32 @@ class Batches(keras.utils.PyDataset):
                 "The gradient that is accumulated is a mean over the parts, and the loss of these "
                 f"batches is a sum: choose smaller batches. Received: count={count}"
             )
-        part = copy.copy(self)
-        part.parts, part.multiple = count, self.multiple * count
-        part.step = self.step * count
-        return part
+        return self._changed(parts=count, step=self.step * count)
+
+    def for_evaluation(self):
+        """These rows as `training=False` reads them: each once, in one order, from the first.
+
+        Weights of classes, which are of training, are left out.
+        """
+        if not self.training and self.class_weight is None:
+            return self
+        return self._changed(training=False, step=0, class_weight=None, _begun=False)
+
+    def collated_by(self, collate):
+        """Batches of the same rows, whose arrays another `collate` makes."""
+        return self._changed(collate=collate)
+
+    def _changed(self, **attributes):
+        """A copy with other attributes, which makes its own plans and scales."""
+        made = copy.copy(self)
+        vars(made).update(attributes, _plans={}, _factors=None)
+        return made
+
+    @property
+    def multiple(self):
+        """Batches are filled up to a multiple of this: of all parts and devices."""
+        devices = self.shard[1] if self.distribution is None else self.distribution.num_replicas
+        return self.parts * devices
 
     def _check_even(self, count, said):
         """Raises if rows of weight 0 would change a loss that is a sum."""
@@ -249,9 +303,9 @@ class Batches(keras.utils.PyDataset):
             order = rng.permutation(len(lengths))
         else:
             order = np.argsort(lengths, kind="stable")
-        bucket = np.searchsorted(self.buckets, lengths[order])
+        bucket = np.searchsorted(self._full, lengths[order])
         plan, left = [], np.zeros(0, dtype=np.int64)
-        for i, length in enumerate(self.buckets):
+        for i, length in enumerate(self._full):
             rows = np.concatenate([left, order[bucket == i]])
             size = self.rows_per_batch(length)
             full = len(rows) // size * size
@@ -259,7 +313,10 @@ class Batches(keras.utils.PyDataset):
             left = rows[full:]
         if len(left):
             # The shortest bucket that holds what is left over, no longer one than needed.
-            length = self.buckets[np.searchsorted(self.buckets, lengths[left].max())]
+            longest = lengths[left].max()
+            length = self._last[np.searchsorted(self._last, longest)]
+            if len(left) > self.rows_per_batch(length):
+                length = self._full[np.searchsorted(self._full, longest)]
             size = self.rows_per_batch(length)
             if not self.fill_last:  # a text alone is not 500 rows of padding
                 count = self.shard[1]
@@ -315,16 +372,22 @@ class Batches(keras.utils.PyDataset):
     def _finish(self, part, x, y, weights):
         """A part of a batch as Keras takes it: weights scaled, this shard's rows."""
         if y is not None and self.scale_weights:
-            scales = itertools.repeat(None) if self.training else self._evaluation_scales()
-            leaves = [
-                leaf * (leaf.size / max(leaf.sum(), 1e-9) if scale is None else scale(leaf))
-                for leaf, scale in zip(keras.tree.flatten(weights), scales, strict=False)
-            ]
+            leaves = keras.tree.flatten(weights)
+            if self.training:
+                leaves = [leaf * (leaf.size / max(leaf.sum(), 1e-9)) for leaf in leaves]
+            else:
+                # Keras averages over all positions of a batch, then over batches by their rows.
+                leaves = [
+                    leaf * (factor * leaf.size / len(leaf))
+                    for leaf, factor in zip(leaves, self._evaluation_factors(), strict=True)
+                ]
             weights = keras.tree.pack_sequence_as(weights, leaves)
         if y is not None:
             weights = keras.tree.map_structure(lambda leaf: leaf.astype("float32"), weights)
             if self.class_weight is not None:
-                weights = weights * self.class_weight[y]
+                of_classes = weights_of(self.class_weight, y)
+                more = np.ndim(of_classes) - np.ndim(weights)
+                weights = np.reshape(weights, (*np.shape(weights), *[1] * more)) * of_classes
         batch = (x,) if y is None else (x, y, weights)
         return keras.tree.map_structure(lambda leaf: self._own(leaf, part), batch)
 
@@ -354,22 +417,16 @@ class Batches(keras.utils.PyDataset):
         )
         return x, y, weights
 
-    def _evaluation_scales(self):
-        """For each array of weights, what makes Keras' mean over batches the mean over weights.
-
-        Keras averages over the elements of a batch, then over batches by their rows.
-        """
-        if self._scales is None:
+    def _evaluation_factors(self):
+        """For each array of weights, all rows over the sum of all weights."""
+        if self._factors is None:
             rows, sums = 0, 0.0
             for number, (_, of_batch) in enumerate(self.plan(0)):
                 rows += len(of_batch) + -len(of_batch) % self.multiple
                 leaves = keras.tree.flatten(self._collate(0, number)[2])
                 sums = sums + np.array([leaf.sum() for leaf in leaves])
-            factors = rows / np.maximum(sums, 1e-9)
-            self._scales = [
-                lambda leaf, factor=factor: factor * leaf.size / len(leaf) for factor in factors
-            ]
-        return self._scales
+            self._factors = rows / np.maximum(sums, 1e-9)
+        return self._factors
 
     def tf_dataset(self):
         """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
@@ -398,9 +455,53 @@ class Batches(keras.utils.PyDataset):
 
     def on_epoch_begin(self):
         self._begun = True
+        method = _method_that_reads()
+        if method == "evaluate" and (self.training or self.class_weight is not None):
+            raise ValueError(
+                "`evaluate` and validation need weights that are not scaled for training: make "
+                "these batches with `training=False` and without weights of classes. "
+                "Received: batches of training"
+            )
+        if method == "predict":
+            rows = np.concatenate([self.rows(i) for i in range(len(self))])
+            if not np.array_equal(rows, np.arange(len(rows))):
+                raise ValueError(
+                    "`predict` gives outputs in the order of batches, and these are shuffled, "
+                    "sorted by length or filled up: give arrays, or read rows with "
+                    "`keras_plm.training.run_on`. Received: Batches in another order than the rows"
+                )
 
     def on_epoch_end(self):
         # Keras also ends an epoch that it never began, before the first.
         if self._begun and self.training:
             self.step += len(self)
         self._begun = False
+
+
+def weights_of(class_weight, y):
+    """The weight of each class id in `y`, of an array over ids; 1 of ids behind it.
+
+    Raises:
+        ValueError: If `y` is no array of class ids.
+    """
+    if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
+        raise ValueError(
+            "Weights of classes need targets that are class ids, one array of integers. "
+            f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
+        )
+    known = (y >= 0) & (y < len(class_weight))
+    return np.where(known, class_weight[np.where(known, y, 0)], 1.0).astype("float32")
+
+
+def _method_that_reads():
+    """`"fit"`, `"evaluate"` or `"predict"`: the method of Keras that begins an epoch; or `None`.
+
+    Keras does not say, and a plain Keras model has no other place to find out.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
+        if name in ("fit", "evaluate", "predict") and module.split(".")[0] == "keras":
+            return name
+        frame = frame.f_back
+    return None

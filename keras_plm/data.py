@@ -7,7 +7,7 @@ import json
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, few_lengths
 from keras_plm.metrics import tag_scheme
 from keras_plm.sequences import as_names, as_rows, as_texts
 from keras_plm.task import as_examples, check_labelled
@@ -64,7 +64,7 @@ def batches(
         training: If True, shuffle. If False, a label that is not among `labels` has the id -1, by
             which the metrics of heads count it as an error.
         batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
-        class_weight: Weight of each class in the loss, by name or id.
+        class_weight: Weight of each class in the loss of training, by name or id.
         **options: Other arguments of `Batches`; by default `fill_last` is False where there are
             no labels.
 
@@ -95,6 +95,7 @@ def batches(
             text_places,
             training,
         )
+        source.few_shapes = not training
     made = Batches(
         source.lengths,
         source.collate,
@@ -107,6 +108,11 @@ def batches(
     )
     made.source = source
     if class_weight is not None:
+        if scores or not training:
+            raise ValueError(
+                "`class_weight` is for training on classes: leave it out. "
+                f"Received: class_weight={class_weight}, training={training}, scores={scores}"
+            )
         made.class_weight = class_weights(class_weight, labels)
     return made
 
@@ -166,7 +172,10 @@ class PackedExamples:
         words: (rows,) number of words of each row; `None` unless asked for or given.
         words_of_texts: (rows, 2) those of the first and of the second text.
         cut: Tokens that were cut away for `max_length`.
+        few_shapes: Whether the positions of two texts are padded to one of the `few_lengths`.
     """
+
+    few_shapes = False
 
     def __init__(
         self,
@@ -334,7 +343,8 @@ class PackedExamples:
             if self._spellings is not None:
                 x["spellings"] = stack_padded([self._spellings[s] for s in slices], room)
             if self._places is not None:
-                x.update(self._places.arrays(rows, length))
+                sizes = few_lengths(length) if self.few_shapes else None
+                x.update(self._places.arrays(rows, length, sizes))
         if self.targets is None:
             return x, None, None
         if not self.tags:

@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, few_lengths
 from keras_plm.data import (
     PackedExamples,
     Unlabelled,
@@ -464,7 +465,8 @@ class FeatureStore:
                 found = [spellings[self.starts[row] : ends[row]] for row in rows]
                 x["spellings"] = stack_padded(found, length)
             if text_places:
-                x.update(self.places.arrays(rows, length))
+                sizes = None if training else few_lengths(length)
+                x.update(self.places.arrays(rows, length, sizes))
             if self.windows is not None:
                 x["answer_mask"] = self.windows.answer_mask(rows, length)
             if targets is None:
@@ -477,18 +479,31 @@ class FeatureStore:
             y = stack_padded([targets[row] for row in rows], length)
             return x, y, real.astype("float32")
 
-        if self.counts.min() == self.counts.max():
+        alike = self.counts.min() == self.counts.max()
+        if alike and (training or self.counts.max() <= 2):  # pooled: a vector of each text
             options = {"buckets": [int(self.counts.max())], **options}
         options = {"fill_last": targets is not None, **options}
         return Batches(self.counts, collate, training=training, **options)
 
 
+_EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> the model of all its layers
+
+
 def _every_layer(encoder):
-    """A model that gives all layers as one tensor (B, T, L + 1, D)."""
+    """A model that gives all layers as one tensor (B, T, L + 1, D), one for each encoder.
+
+    What JAX compiled of it serves the next texts too.
+    """
+    model = _EVERY_LAYER.get(encoder)
+    if model is None and hasattr(encoder, "word_cache"):
+        model = encoder.word_cache()
+    elif model is None:
+        stacked = keras.ops.stack(encoder.output["layers"], axis=2)
+        model = keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
     if hasattr(encoder, "word_cache"):
-        return encoder.word_cache()
-    stacked = keras.ops.stack(encoder.output["layers"], axis=2)
-    return keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
+        model.clear()  # the weights may be others now
+    _EVERY_LAYER[encoder] = model
+    return model
 
 
 def _pool(vectors, pool):

@@ -73,7 +73,7 @@ class LogisticLoss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, **kwargs)
 
     def call(self, y_true, y_pred):
-        y_pred = ops.cast(y_pred, "float32")
+        y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
         losses = ops.abs(y_true) * ops.softplus(ops.where(y_true > 0, -y_pred, y_pred))
         return ops.sum(losses, axis=-1)
 

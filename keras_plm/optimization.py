@@ -222,6 +222,14 @@ class _ByWholeSteps:
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
 
+    def _clip_gradients(self, gradients):
+        kinds = [keras.backend.standardize_dtype(gradient.dtype) for gradient in gradients]
+        if len(set(kinds)) == 1:
+            return super()._clip_gradients(gradients)
+        # As of a float32 output layer over an encoder of float64: one norm of both.
+        clipped = super()._clip_gradients([ops.cast(gradient, "float64") for gradient in gradients])
+        return [ops.cast(gradient, kind) for gradient, kind in zip(clipped, kinds, strict=True)]
+
     def _get_current_learning_rate(self):
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
@@ -238,12 +246,21 @@ class _ByWholeSteps:
                 average.assign(ops.where(last, ops.convert_to_tensor(average), value))
 
 
+# Weights that do not decay, by their paths: biases, norms, and what scales or is added to scores.
+NOT_DECAYED = re.compile(
+    r"bias|beta|gamma|norm[^/]*/[^/]*$"
+    r"|(^|/|_)(scale|scalars|temperature|starts|ends|transitions)$"
+)
+
+
 @keras.saving.register_keras_serializable("keras_plm")
 class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT was trained: without bias correction.
 
-    The first steps are therefore larger than Adam's, which the warm-up is there to tame. Biases
-    and layer norms do not decay. On torch all weights are updated by one fused kernel.
+    The first steps are therefore larger than Adam's, which the warm-up is there to tame. Only
+    weights that multiply an input decay, as kernels and embeddings: not biases, the weights of
+    norms, scalars as those of `ScalarMix`, and the transitions of a `CRF`, which are added to
+    scores as biases are; see `NOT_DECAYED`. On torch all weights are updated by one fused kernel.
 
     Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py;
     decoupled decay: Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2.
@@ -300,7 +317,6 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         self.bias_correction = bias_correction
         self.groups = {path: tuple(group) for path, group in (groups or {}).items()}
         self._gradient_scale = None
-        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
 
     def build(self, variables):
         if self.built:
@@ -312,6 +328,8 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
                     "Each path of `groups` must be that of one weight that learns. "
                     f"Received: {path!r}, which {paths.count(path)} have"
                 )
+        self._decays = [NOT_DECAYED.search(path or v.name) is None
+                        for path, v in zip(paths, variables, strict=True)]  # fmt: skip
         groups = [self.groups.get(path, (1.0, 0)) for path in paths]
         self._factors = [float(factor) for factor, _ in groups]
         self._begins = [int(start) for _, start in groups]
@@ -352,6 +370,11 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
             decay = ops.where(self.iterations >= begin, self.weight_decay, 0.0)
             ratio = ratio + ops.cast(decay, dtype) * variable
         self.assign_sub(variable, learning_rate * ratio)
+
+    def _use_weight_decay(self, variable):
+        # By number: TensorFlow's own variables have no path.
+        decays = self._decays[self._get_variable_index(variable)]
+        return decays and super()._use_weight_decay(variable)
 
     # On torch Keras makes a dozen passes over the weights; torch's fused kernel makes one.
 

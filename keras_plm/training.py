@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, weights_of
 from keras_plm.distribution.one_device import Distribution
 from keras_plm.saving import Saveable
 
@@ -72,14 +72,31 @@ class FitsBatches(Saveable):
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
             before = source.class_weight
             if class_weight is not None:
-                weights = class_weights(class_weight, getattr(self, "labels", None))
-                source.class_weight, options["class_weight"] = weights, None
-            if keras.backend.backend() == "tensorflow":
-                x = source.tf_dataset()
-                if source.distribution is None and self.train_function is None:
-                    # Else TensorFlow traces the first step twice, for variables that it makes.
-                    self._symbolic_build(data_batch=source[0])
+                weights, options["class_weight"] = self._class_weights(class_weight), None
+        elif class_weight is not None:
+            y = args[0] if args else kwargs.get("y")
+            options |= self._weighted(y, class_weight, kwargs.pop("sample_weight", None))
+            if options.get("sample_weight") is not None and kwargs.get("validation_split"):
+                raise ValueError(
+                    "Weights of classes for tags are for training only: give `validation_data` in "
+                    "place of a split. "
+                    f"Received: validation_split={kwargs['validation_split']}"
+                )
+        if isinstance(kwargs.get("validation_data"), Batches):
+            # Keras makes its iterator of them itself, before it calls `evaluate`.
+            held_out = kwargs["validation_data"]
+            check_batches(self, held_out)
+            kwargs["validation_data"] = held_out.for_evaluation()
         try:
+            if isinstance(source, Batches):
+                source.class_weight = before if class_weight is None else weights
+                if keras.backend.backend() == "tensorflow":
+                    x = source.tf_dataset()
+                    if source.distribution is None and self.train_function is None:
+                        # Else TensorFlow traces the first step twice, for variables that it makes.
+                        self._symbolic_build(data_batch=source[0])
+                if kwargs.get("validation_data") is source:
+                    kwargs["validation_data"] = source.for_evaluation()
             with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
@@ -87,6 +104,41 @@ class FitsBatches(Saveable):
         finally:
             if isinstance(source, Batches):
                 source.class_weight = before
+
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
+        """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
+        options = {"sample_weight": sample_weight, "class_weight": None}
+        if class_weight is not None:
+            options |= self._weighted(y, class_weight, sample_weight)
+        return super().train_on_batch(x, y, **options, **kwargs)
+
+    takes_class_weight = True  # whether targets are classes, one of each output
+
+    def _class_weights(self, class_weight):
+        """An array over the ids of this model's classes; raises if it has none."""
+        if not self.takes_class_weight:
+            raise ValueError(
+                "`class_weight` is for models whose targets are classes. "
+                f"Received: class_weight={class_weight} for a {type(self).__name__}"
+            )
+        return class_weights(class_weight, getattr(self, "labels", None))
+
+    def _weighted(self, y, class_weight, sample_weight=None):
+        """Options of Keras that weigh classes of arrays `y`, or of a data set if that is `None`."""
+        array = self._class_weights(class_weight)
+        per_word = getattr(self, "per_word", False)
+        if per_word and y is None:
+            raise ValueError(
+                "`class_weight` of tags is for arrays and `Batches`: make these of the examples. "
+                "Received: another data set"
+            )
+        if not per_word and sample_weight is None:
+            return {"class_weight": dict(enumerate(array.tolist()))}
+        weights = weights_of(array, keras.ops.convert_to_numpy(y))
+        if sample_weight is not None:
+            given = keras.ops.convert_to_numpy(sample_weight)
+            weights = weights * given.reshape(*given.shape, *[1] * (weights.ndim - given.ndim))
+        return {"class_weight": None, "sample_weight": weights}
 
     def _distributed(self, source, training):
         """What the distribution of batches does around the work on them."""
@@ -125,15 +177,18 @@ class FitsBatches(Saveable):
             return super().get_metrics_result()
 
     def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
         check_batches(self, x)
-        source = x
+        source = x = x.for_evaluation() if isinstance(x, Batches) else x
         if hasattr(x, "distribution") and keras.backend.backend() == "tensorflow":
             x = x.tf_dataset() if x.distribution is not None else x
         with self._distributed(source, training=False):
             return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`; raises for `Batches` in another order than their rows."""
         check_batches(self, x)
+        x = x.for_evaluation() if isinstance(x, Batches) else x
         return super().predict(x, *args, **kwargs)
 
 
@@ -191,17 +246,32 @@ def lacks_special_tokens(model, tokenizer):
 
 
 def class_weights(class_weight, labels=None):
-    """A `class_weight` dict, by name or id, as an array over class ids."""
-    names = {name: i for i, name in enumerate(() if labels is None else labels)}
-    known = set(names) | set(range(len(names)))
-    ids = {names.get(key, key): float(weight) for key, weight in class_weight.items()}
-    wrong = [key for key in class_weight if names and key not in known]
-    wrong += [key for key, i in zip(class_weight, ids, strict=True) if not isinstance(i, int)]
-    if wrong:
+    """A `class_weight` dict, by name or id, as an array over class ids.
+
+    Raises:
+        ValueError: If a name or id is unknown, a class is named twice, or a weight is negative or
+            not finite.
+    """
+    if not isinstance(class_weight, dict):
         raise ValueError(
-            f"`class_weight` names classes by name or id. Received: {wrong[0]!r}, "
-            f"with labels {list(names)}"
+            f"`class_weight` is a dict of classes and weights. Received: {class_weight!r:.60}"
         )
+    names = {name: i for i, name in enumerate(() if labels is None else labels)}
+    ids = {}
+    for key, weight in class_weight.items():
+        i = names.get(key, key)
+        known = isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0
+        if not known or (names and i >= len(names)) or i in ids:
+            raise ValueError(
+                "`class_weight` names classes by name or id, each once. "
+                f"Received: {key!r}, with labels {list(names)}"
+            )
+        if not 0 <= weight < np.inf:
+            raise ValueError(
+                "A class weight must be 0 or more, and finite. "
+                f"Received: class_weight={{{key!r}: {weight}}}"
+            )
+        ids[int(i)] = float(weight)
     array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
     for i, weight in ids.items():
         array[i] = weight
@@ -209,7 +279,7 @@ def class_weights(class_weight, labels=None):
 
 
 def run_on(model, batches, verbose=0):
-    """Runs a model on every batch, in its own shape.
+    """Runs a model on every batch, in its own shape; batches of training as those of evaluation.
 
     `model.predict` cannot: it joins the outputs of batches of unequal lengths.
 
@@ -222,6 +292,7 @@ def run_on(model, batches, verbose=0):
         `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
         arrays in the model's output structure.
     """
+    batches = batches.for_evaluation()
     bar = keras.utils.Progbar(len(batches), verbose=verbose) if verbose else None
     for i in range(len(batches)):
         rows = batches.rows(i)

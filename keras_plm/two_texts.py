@@ -24,13 +24,20 @@ class TextPlaces:
     def __init__(self, lengths, begins, counts, last=None):
         self.lengths, self.begins, self.counts, self.last = lengths, begins, counts, last
 
-    def arrays(self, rows, length):
-        """`PLACES` of some rows at a padded length, -1 at padding."""
+    def arrays(self, rows, length, sizes=None):
+        """`PLACES` of some rows at a padded length, -1 at padding.
+
+        Args:
+            sizes: Ascending numbers of positions that a text may be padded to; by default all
+                multiples of 8.
+        """
         made, held = {}, self.lengths <= length
         for text, name in enumerate(PLACES):
             more = int(text == 1 and self.last is not None)
             longest = int(self.counts[held, text].max(initial=1)) + more
-            steps = np.arange(min(-(-longest // MULTIPLE) * MULTIPLE, length))
+            padded = -(-longest // MULTIPLE) * MULTIPLE
+            padded = next((n for n in sizes or () if n >= longest), padded)
+            steps = np.arange(min(padded, length))
             counts = self.counts[rows, text][:, None]
             places = np.where(steps < counts, self.begins[rows, text][:, None] + steps, -1)
             if more:

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, few_lengths
 from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.two_texts import TextPlaces
@@ -171,7 +171,7 @@ class Windows:
         inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
         return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
 
-    def collate(self, rows, length, rng, epoch, text_places=False):
+    def collate(self, rows, length, rng, epoch, text_places=False, few_shapes=False):
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
         join, arrays = self.tokenizer.join, self.tokenizer.arrays
@@ -184,7 +184,7 @@ class Windows:
         else:
             x = arrays(join(asked, read), length=length)
         if text_places:
-            x.update(self.places.arrays(rows, length))
+            x.update(self.places.arrays(rows, length, few_lengths(length) if few_shapes else None))
         x["answer_mask"] = self.answer_mask(rows, length)
         if self.targets is None:
             return x, None, None
@@ -240,7 +240,7 @@ class Windows:
             batch_size = 32
         made = Batches(
             self.lengths,
-            functools.partial(self.collate, text_places=text_places),
+            functools.partial(self.collate, text_places=text_places, few_shapes=not training),
             training=training,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,

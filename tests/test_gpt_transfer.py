@@ -114,6 +114,21 @@ class TestTheAuxiliaryObjective:
             means.append(-np.mean([logs[t, token] for t, token in enumerate(ids[0, 1:])]))
         assert_close(found, [np.mean(means)], atol=1e-4)
 
+    def test_the_batches_of_the_head_stay_as_they_are(self):
+        head, model = self.both()
+        source = head.batches(texts(5), batch_size=4)
+        before = source[0]
+        twice = [model.batches(source) for _ in range(2)]
+        for (_, y, weights), wanted in zip(source, head.batches(texts(5), batch_size=4),
+                                           strict=True):  # fmt: skip
+            assert_close(y, wanted[1])
+            assert_close(weights, wanted[2])
+        for made in twice:
+            _, y, weights = made[0]
+            assert set(y) == set(weights) == {"task", "language_model"}
+            assert_close(y["task"], before[1])
+            assert_close(weights["task"], before[2])
+
     def test_a_filled_up_batch_counts_real_rows(self):
         head, model = self.both()
         model.compile("sgd")

@@ -11,6 +11,7 @@ from keras_plm.optimization import (
     AdamW,
     InverseSquareRoot,
     SlantedTriangular,
+    WarmupCosineDecay,
     WarmupLinearDecay,
     layer_groups,
 )
@@ -428,3 +429,132 @@ def test_bad_groups_are_explained():
         AdamW(groups={"a": (1.0, -1)})
     with pytest.raises(ValueError, match="one weight that learns. Received: 'c', which 0 have"):
         three({"c": (0.5, 0)}, 1)
+
+
+@pytest.fixture
+def float64():
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx(before)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: AdamW(WarmupLinearDecay(1e-2, 10, 2)),
+    lambda: AdamW(InverseSquareRoot(16, 4), bias_correction=True, global_clipnorm=None),
+    lambda: AdaGrad(SlantedTriangular(1e-2, 10), global_clipnorm=0.1),
+    lambda: AdamW(WarmupCosineDecay(1e-2, 10, 2), gradient_accumulation_steps=2, use_ema=True),
+], ids=["linear", "square root", "triangular", "cosine"])  # fmt: skip
+def test_weights_of_two_types_learn_under_float64(float64, make):
+    """A head's output layer is float32 over an encoder of float64; all have one norm."""
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(4)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(hidden))
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    model.compile(make(), "mse")
+    before = [to_numpy(w).copy() for w in model.trainable_weights]
+    model.fit(x, x.sum(axis=1), batch_size=4, epochs=2, verbose=0)
+    for old, new in zip(before, model.trainable_weights, strict=True):
+        assert np.isfinite(to_numpy(new)).all() and (to_numpy(new) != old).any()
+
+
+def test_losses_and_metrics_agree_under_float64(float64):
+    from keras_plm.layers import CRFLoss
+    from keras_plm.losses import GivenLoss, LogisticLoss, MeanLoss, TokenCrossEntropy
+    from keras_plm.metrics import SpanF1
+    from keras_plm.models.glove import HalfSquaredError
+    from keras_plm.pretraining.bilm import Perplexity, SumOverTime
+    from keras_plm.pretraining.causal_lm import TokenPerplexity
+
+    logistic = 2 * np.log1p(np.exp(0.2)) + np.log1p(np.exp(-0.3))  # by hand
+    for loss, y_true, y_pred, wanted in [
+        (TokenCrossEntropy(), np.array([[1]]), np.log([[[1.0, 3.0]]]), -np.log(0.75)),
+        (LogisticLoss(), np.array([[1.0, -2.0]]), np.array([[0.3, 0.2]]), logistic),
+        (GivenLoss(), np.zeros(2), np.array([1.0, 2.0]), 1.5),
+        (CRFLoss(), np.array([[1]]), np.log([[[[1.0, 3.0], [1.0, 3.0]]]]), -np.log(0.75)),
+        (SumOverTime(), np.zeros((1, 2, 3)), np.ones((1, 2, 3)), 3.0),
+        (HalfSquaredError(), np.array([1.0]), np.array([3.0]), 2.0),
+    ]:
+        assert float(loss(y_true, y_pred)) == pytest.approx(wanted, rel=1e-6)
+    ones = np.ones((1, 2, 3))
+    for metric, given, wanted in [
+        (Perplexity(0), (None, ones, np.ones(1)), np.e),
+        (TokenPerplexity(), (None, ones[0], ones[0]), np.e),
+        (MeanLoss(LogisticLoss()), (ones[0], 0 * ones[0]), 3 * np.log(2)),
+        (SpanF1(["O", "B-A"]), (np.array([[1, 0]]), np.eye(2)[None, ::-1], np.ones((1, 2))), 1.0),
+    ]:
+        metric.update_state(*given)
+        assert float(metric.result()) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_crf_reads_masks_under_float64(float64):
+    from keras_plm.layers import CRF
+
+    mask = np.array([[True, True, False]])
+    scores = CRF()(np.zeros((1, 3, 2)), padding_mask=mask)
+    assert tuple(scores.shape) == (1, 3, 2, 2) and np.isfinite(to_numpy(scores)).all()
+
+
+@pytest.mark.parametrize("name", ["scalars", "log_temperature", "transitions", "scale", "norm/w"])
+def test_what_is_added_or_scales_does_not_decay(name):
+    optimizer = AdamW(0.02, weight_decay=0.1, global_clipnorm=None)
+    variable = keras.Variable(START.astype("float32"), name=name.split("/")[-1])
+    if "/" in name:
+        variable._path = name
+    optimizer.build([variable])
+    for _ in range(5):
+        gradient = 2 / 3 * (to_numpy(variable) - TARGET)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient.astype("float32"))], [variable])
+    assert_close(variable, by_formula(5, 0.02, 0.0, None, False))
+
+
+@pytest.mark.plumbing
+def test_which_weights_of_the_models_decay():
+    """BERT's rule, without biases and norms; and without what is a bias or a scale in others."""
+    from keras_plm.heads import CRFTagger, Tagger
+    from keras_plm.layers import LayerChoice
+    from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer
+    from keras_plm.pretraining import BiLM, CausalLM, MaskedLM
+    from keras_plm.readers import BiLSTM
+    from keras_plm.readouts import Placement
+
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    elmo = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    mix = {"layers": LayerChoice(0, -1, "mix"), "reader": BiLSTM(4)}
+    models = [
+        MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)), BiLM(elmo, 20, samples=5, rows=2),
+        NNLM(7), Transformer(9, 1, 2, 8),
+        *(Seq2Seq(9, 4, 6, attention=name) for name in (None, "dot", "cosine", "additive")),
+        CRFTagger(BERT(13, **size), ["a", "b"], **mix),
+        Tagger(BERT(13, **size), ["a", "b"], reader=BiLSTM(4),
+               placement=Placement(character_filters=4)),
+    ]  # fmt: skip
+    found = {True: set(), False: set()}
+    for model in models:
+        optimizer = AdamW()
+        optimizer.build(model.trainable_variables)
+        for variable in model.trainable_variables:
+            found[optimizer._use_weight_decay(variable)].add(variable.name)
+    kernels = ["kernel", "recurrent_kernel", "gates_kernel", "candidate_kernel", "score_kernel"]
+    spelling = ["width_1_kernel", "width_2_kernel", "width_3_kernel"]
+    assert found[True] == {*kernels, *spelling, "embeddings", "projection"}
+    scales = {"gamma", "scalars", "log_temperature"}
+    scores = {"bias", "beta", "width_1_bias", "width_2_bias", "width_3_bias"}
+    assert found[False] == scales | scores | {"transitions", "starts", "ends"}
+
+
+@pytest.mark.plumbing
+def test_an_optimizer_sums_over_the_devices_once(monkeypatch):
+    from keras_plm.distribution.on_torch import OnTorch
+
+    def made():
+        distribution = OnTorch.__new__(OnTorch)
+        distribution.num_replicas = 2
+        return distribution
+
+    one, other = made(), made()
+    optimizer = one.optimizer(AdamW(1e-3))
+    kind = type(optimizer)
+    assert one.optimizer(optimizer) is optimizer and type(optimizer) is kind
+    with pytest.raises(ValueError, match="devices of one distribution"):
+        other.optimizer(optimizer)

@@ -67,6 +67,43 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
         batches().accumulated(0)
 
 
+@pytest.mark.plumbing
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("read_before", [True, False])
+@pytest.mark.parametrize("order", ["shard first", "accumulate first"])
+def test_weights_average_1_whatever_was_parted_before_and_after(order, read_before, training):
+    """11 rows in 3 batches of 4: in 2 parts over 6 devices, each batch is filled up to 12 rows."""
+    whole = batches(training=training)
+    steps = [lambda b, i: b.sharded(Parted(i)), lambda b, i: b.accumulated(2)]
+    found = []
+    for process in range(2):
+        made = whole
+        for step in steps if order == "shard first" else steps[::-1]:
+            if read_before:  # scales and plans are known then
+                made[0], made[len(made) - 1]
+            made = step(made, process)
+        found.append([made[i] for i in range(len(made))])
+    assert [len(part) for part in found] == [6, 6]
+    for number in range(3):
+        of_batch = [part[2 * number + k] for part in found for k in range(2)]
+        rows, weights = (np.concatenate([b[i] for b in of_batch]) for i in (1, 2))
+        real = weights > 0
+        assert len(rows) == 12 and real.sum() in (3, 4)
+        wanted = 12 / real.sum() if training else 36 / 11
+        np.testing.assert_allclose(weights[real], wanted, rtol=1e-6)
+        np.testing.assert_allclose(weights.sum(), 12 if training else real.sum() * 36 / 11)
+
+
+@pytest.mark.plumbing
+def test_a_shard_is_parted_further():
+    """What `shard` parts may be accumulated too: 6 rows in 2 parts of 2 processes are 8."""
+    parts = [batches(batch_size=6, shard=(i, 2)).accumulated(2) for i in range(2)]
+    of_batch = [part[k] for part in parts for k in range(2)]
+    weights = np.concatenate([b[2] for b in of_batch])
+    assert len(weights) == 8 and (weights > 0).sum() == 6
+    np.testing.assert_allclose(weights[weights > 0], 8 / 6, rtol=1e-6)
+
+
 def test_sums_are_not_filled_up():
     with pytest.raises(ValueError, match="is a sum: choose smaller batches"):
         batches(scale_weights=False).accumulated(2)

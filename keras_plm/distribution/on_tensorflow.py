@@ -7,7 +7,7 @@ import warnings
 import keras
 
 from keras_plm.distribution.one_device import Distribution, too_few
-from keras_plm.distribution.whole_batch import check_optimizer, inner, reducing
+from keras_plm.distribution.whole_batch import check_optimizer, inner, is_of, reducing
 
 
 class OnTensorFlow(Distribution):
@@ -41,7 +41,7 @@ class OnTensorFlow(Distribution):
     def optimizer(self, optimizer):
         import tensorflow as tf
 
-        if self.num_replicas == 1:
+        if self.num_replicas == 1 or is_of(optimizer, self):
             return optimizer
         if optimizer.gradient_accumulation_steps or optimizer.use_ema:
             raise ValueError(

@@ -16,6 +16,7 @@ from keras_plm.distribution.one_device import (
 from keras_plm.distribution.whole_batch import (
     check_optimizer,
     inner,
+    is_of,
     reducing,
     under_its_name,
 )
@@ -46,7 +47,7 @@ class OnTorch(Distribution):
             torch.cuda.set_device(local)
 
     def optimizer(self, optimizer):
-        if self.num_replicas == 1:
+        if self.num_replicas == 1 or is_of(optimizer, self):
             return optimizer
         made = reducing(optimizer, self._mean)
         inner(made).distribution = self

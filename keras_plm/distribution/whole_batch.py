@@ -34,6 +34,17 @@ def inner(optimizer):
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def is_of(optimizer, distribution):
+    """Whether an optimizer steps by the whole batch already; raises if by another distribution."""
+    known = getattr(inner(optimizer), "distribution", distribution)
+    if known is not distribution:
+        raise ValueError(
+            "An optimizer sums gradients over the devices of one distribution: make a new one. "
+            f"Received: {type(optimizer).__name__} of another distribution"
+        )
+    return hasattr(inner(optimizer), "distribution")
+
+
 def check_optimizer(distribution, model):
     """Raises unless a model was compiled with an optimizer of this distribution."""
     if getattr(inner(model.optimizer), "distribution", None) is not distribution:

@@ -33,6 +33,7 @@ class Regressor(Classifier):
     """
 
     scores = True
+    takes_class_weight = False
 
     def __init__(self, encoder, labels, tokenizer=None, name="regressor", **others):
         super().__init__(encoder, labels, tokenizer, name=name, **others)

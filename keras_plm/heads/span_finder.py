@@ -80,6 +80,7 @@ class SpanFinder(Head):
     kind = "answers"
     per_word = True
     per_token = True
+    takes_class_weight = False
 
     def __init__(
         self,

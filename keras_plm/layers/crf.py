@@ -57,7 +57,7 @@ class CRF(keras.layers.Layer):
 
     def call(self, inputs, padding_mask=None):
         scores = ops.cast(inputs, "float32")
-        steps = ops.arange(ops.shape(scores)[1])
+        steps = ops.arange(ops.shape(scores)[1], dtype="int32")
         first = ops.cast(steps == 0, "float32")[:, None]  # (T, 1)
         between = (1 - first)[..., None] * ops.convert_to_tensor(self.transitions)  # (T, K, K)
         if self.boundary:
@@ -90,7 +90,7 @@ def crf_losses(tags, scores):
     Returns:
         (B, T) float32.
     """
-    tags = ops.cast(tags, "int32")
+    tags, scores = ops.cast(tags, "int32"), ops.cast(scores, "float32")
     count = scores.shape[-1]
     before = ops.pad(tags[:, :-1], [[0, 0], [1, 0]])  # the first step's rows are the same
     flat = ops.reshape(scores, (*ops.shape(scores)[:2], count * count))

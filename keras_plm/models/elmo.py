@@ -213,10 +213,15 @@ class WordCache:
         layers = read_both_ways(vectors, mask, encoder.forward_lm, encoder.backward_lm)
         stacked = ops.cast(ops.stack(layers, axis=2), "float32")
         self._read = keras.Model([vectors, mask], stacked)
-        self._rows, self._vectors = {}, np.zeros((0, encoder.projection_dim), "float32")
+        self._width = encoder.projection_dim
+        self.clear()
 
     def __len__(self):
         return len(self._rows)
+
+    def clear(self):
+        """Forgets all words, for other weights of the encoder."""
+        self._rows, self._vectors = {}, np.zeros((0, self._width), "float32")
 
     def predict_on_batch(self, inputs):
         """All layers of a batch of the encoder's inputs: (B, T, L + 1, D) float32, an array."""

@@ -113,7 +113,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
         return cls(**{**config, "head": keras.saving.deserialize_keras_object(config["head"])})
 
     def batches(self, source):
-        """The head's `Batches` with targets for both, in place."""
+        """Batches of the head's rows, with targets for both; the head's stay as they are."""
         collate = source.collate
 
         def both(rows, length, rng, epoch):
@@ -123,5 +123,4 @@ class WithLanguageModel(FitsBatches, keras.Model):
             y = {"task": y, "language_model": np.zeros(len(rows), "float32")}
             return x, y, {"task": weights, "language_model": ones}
 
-        source.collate = both
-        return source
+        return source.collated_by(both)

@@ -151,6 +151,8 @@ class BiLM(FitsBatches, keras.Model):
         ValueError: If the encoder is no ELMo, or there are not fewer samples than words.
     """
 
+    takes_class_weight = False
+
     def __init__(self, encoder, vocabulary_size, samples=8192, rows=128, name=None):
         if not hasattr(encoder, "forward_lm") or getattr(encoder, "carried_rows", 0):
             raise ValueError(
