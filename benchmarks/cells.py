@@ -9,7 +9,6 @@ import dataclasses
 import errno
 import functools
 import time
-import traceback
 import typing
 from pathlib import Path
 
@@ -84,7 +83,7 @@ class Place:
 
     def failure(self, cell, seed):
         """The file that tells why a cell could not be done."""
-        return self.path(cell, seed).with_suffix(".failed")
+        return records.failure_of(self.path(cell, seed))
 
     def lock(self, name):
         """A lock, which raises `Timeout` if another process has it."""
@@ -167,17 +166,8 @@ class Worker:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            record = {
-                "task": cell.task,
-                "encoder": cell.encoder_name,
-                "run": cell.run.name,
-                "fields": cell.run.config,
-                "seed": seed,
-                "error": f"{type(error).__name__}: {error}",
-                "traceback": traceback.format_exc(),
-                **records.environment(),
-            }
-            records.write_json(self.place.failure(cell, seed), record)
+            path = self.place.path(cell, seed)
+            records.write_failure(path, cell.task, cell.encoder_name, cell.run, seed, error)
             self.progress(f"{cell.title(seed)}: failed: {error}")
             return error
         return None

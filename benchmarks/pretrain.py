@@ -21,6 +21,7 @@ from keras_plm.distribution import Distribution, begun_processes, distribute
 from keras_plm.resume import TrainingState, anywhere, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
+from keras_plm.training import check_loss
 
 # What suits a mini encoder on some ten million words; else, or for others, name it.
 DEFAULTS = {
@@ -224,6 +225,7 @@ def pretrain(
     Raises:
         ValueError: If `out` holds another run or an encoder, a file is missing or empty, or the
             devices cannot be had.
+        FloatingPointError: If the loss or the weights are not finite. The last saved state stays.
     """
     distribution = _distribution(settings, devices)
     chief = distribution.is_chief
@@ -353,6 +355,7 @@ def _known(path, distribution):
 
 def _evaluate(objective, held_out):
     losses = objective.model.evaluate(held_out, verbose=0, return_dict=True)
+    check_loss(objective.model, losses, "on the held-out text")
     losses = {name: float(value) for name, value in losses.items()}
     return losses | objective.about_held_out(losses)
 
@@ -464,6 +467,7 @@ class Meter(keras.callbacks.Callback):
                 ),
                 **{k: round(float(v), 4) for k, v in (logs or {}).items()},
             }
+            check_loss(self.model, logs, f"since step {self._last}")
             if self.chief:
                 self.write(entry)
                 if self.progress is not None:

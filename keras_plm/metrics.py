@@ -66,7 +66,7 @@ def pearson_correlation(y_true, y_pred):
     """
     from scipy.stats import pearsonr
 
-    _check_lengths(y_true, y_pred)
+    _check_numbers(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
@@ -78,7 +78,7 @@ def spearman_correlation(y_true, y_pred):
     """
     from scipy.stats import spearmanr
 
-    _check_lengths(y_true, y_pred)
+    _check_numbers(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
 
@@ -353,6 +353,18 @@ def _sacrebleu():
 def _constant(*numbers):
     """Whether one of the lists has no two different numbers: SciPy's correlation is then NaN."""
     return any(np.ptp(np.asarray(x, "float64")) == 0 for x in numbers)
+
+
+def _check_numbers(y_true, y_pred):
+    """Raises unless these are equally many finite numbers: NaN would be a correlation of NaN."""
+    _check_lengths(y_true, y_pred)
+    for name, values in (("y_true", y_true), ("y_pred", y_pred)):
+        finite = np.isfinite(np.asarray(values, "float64"))
+        if not finite.all():
+            i = int(np.argmin(finite))
+            raise ValueError(
+                f"Correlated numbers must be finite. Received: {name}[{i}]={values[i]}"
+            )
 
 
 def _check_lengths(y_true, y_pred):

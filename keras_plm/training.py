@@ -1,6 +1,7 @@
 """Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
 
 import contextlib
+import math
 import warnings
 
 import keras
@@ -44,8 +45,61 @@ class StepCounter(keras.callbacks.Callback):
         self.batches.step = self.steps - self.before
 
 
+class FiniteLoss(keras.callbacks.Callback):
+    """Ends training with an error after an epoch whose loss is not finite.
+
+    It reads the mean that `fit` reports after each epoch, so that no step waits for the device.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        check_loss(self.model, logs, f"in epoch {epoch + 1}")
+
+
+def check_loss(model, logs, when):
+    """Raises if the loss that `fit` or `evaluate` reports is not finite.
+
+    Args:
+        model: The compiled model.
+        logs: What Keras reports: a dict, or `None`.
+        when: Words for the error: in which epoch, say.
+
+    Raises:
+        FloatingPointError: With the step and the learning rate.
+    """
+    loss = (logs or {}).get("loss")
+    if loss is None or math.isfinite(loss := float(loss)):
+        return
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, dict):  # a schedule
+        rate = rate["config"].get("peak", float(optimizer.learning_rate))
+    raise FloatingPointError(
+        "Training diverged, for its loss must be finite: choose a lower learning rate, clip the "
+        "gradients, or train in float32 instead of float16. "
+        f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
+        f"learning_rate={float(rate):g}"
+    )
+
+
+def check_outputs(outputs):
+    """Raises if an array that a model gave is not finite.
+
+    Raises:
+        FloatingPointError: With the first such number.
+    """
+    outputs = np.asarray(outputs)
+    if not (finite := np.isfinite(outputs)).all():
+        raise FloatingPointError(
+            "A model's outputs must be finite. Its weights are not where training diverged: train "
+            "again with a lower learning rate; and float16 is too narrow for some models. "
+            f"Received: {outputs[~finite].ravel()[0]} among the outputs"
+        )
+
+
 class FitsBatches:
     """Lets a Keras model's `fit` take `Batches` as they are.
+
+    A loss that is not finite ends it with an error, see `FiniteLoss`.
 
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
     worked into the weights. A reloaded model is compiled as it was, its own defaults too.
@@ -57,6 +111,8 @@ class FitsBatches:
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        # First, for those given may score the model or save it.
+        callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
         options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
         source, before = x, None
         if isinstance(source, Batches):
@@ -68,7 +124,7 @@ class FitsBatches:
                 )
             check_batches(self, source)
             _check_accumulation(self, source)
-            options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
             before = source.class_weight
             if class_weight is not None:
                 weights = class_weights(class_weight, getattr(self, "labels", None))
@@ -215,10 +271,15 @@ def run_on(model, batches):
     Yields:
         `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
         arrays in the model's output structure.
+
+    Raises:
+        FloatingPointError: If an output is not finite.
     """
     for i in range(len(batches)):
         rows = batches.rows(i)
         outputs = model.predict_on_batch(batches[i][0])
         # By number, for TensorFlow's devices each give all rows, one behind the other.
         (real,) = np.nonzero(rows >= 0)
-        yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        outputs = keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        keras.tree.map_structure(check_outputs, outputs)
+        yield rows[real], outputs

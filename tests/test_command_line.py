@@ -163,3 +163,25 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["layers", "--task", "sst5"])
     assert stop.value.code == 2
+
+
+@pytest.mark.plumbing
+def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
+    import benchmarks.__main__ as cli
+    import glue_tasks.__main__ as glue
+
+    report = ["report", "--results", str(tmp_path)]
+    for flags in (["--debug", *report], [*report, "--debug"]):
+        assert main(flags) == 2
+        error = capsys.readouterr().err
+        assert "Traceback" in error and "error: No result file below" in error
+    assert main(report) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr(cli, "run_demo", lambda flags: {}["wrong"])
+    monkeypatch.setattr(glue, "run_show", lambda flags: {}["wrong"])
+    for command in (lambda *more: main(["demo", *more]), lambda *more: glue.main([*more])):
+        assert command() == 2
+        error = capsys.readouterr().err
+        assert error == "error: KeyError: 'wrong' (--debug shows the traceback)\n"
+        assert command("--debug") == 2
+        assert "Traceback" in capsys.readouterr().err

@@ -43,6 +43,9 @@ def compare_layers(
 
     Returns:
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
+
+    Raises:
+        FloatingPointError: If training diverges, with the choice and the seed.
     """
     if not isinstance(examples, dict):
         parts = split_groups(examples, (0.7, 0.15, 0.15))
@@ -70,10 +73,15 @@ def compare_layers(
             scores = []
             for seed in range(seeds):
                 reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
-                readout, _ = reader.fit_reader(
-                    head, stores, train, dev, labels, metric, words=beside
-                )
-                predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                try:
+                    readout, _ = reader.fit_reader(
+                        head, stores, train, dev, labels, metric, words=beside
+                    )
+                    predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                except FloatingPointError as error:
+                    raise FloatingPointError(
+                        f"layers={choice_name(name)}, seed={seed}: {error}"
+                    ) from error
                 scores.append(metric(truth, predicted))
             row = {
                 "layers": choice_name(name),

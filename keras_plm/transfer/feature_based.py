@@ -175,6 +175,7 @@ class FeatureBased(Method):
             ValueError: If there is no reader for `words`, or placement "output" has no `words`;
                 if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `CRFTagger`,
                 `SpanFinder`; if the reader is none for it, or for such examples.
+            FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         check_examples(train)
         tokenizer = fitting(tokenizer, encoder)

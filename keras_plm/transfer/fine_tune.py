@@ -209,6 +209,7 @@ class FineTune(Method):
         Raises:
             ValueError: If there are no examples, or the head, encoder and settings do not go
                 together.
+            FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         distribution = distribution or Distribution()
         with distribution.scope():
