@@ -19,6 +19,7 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_examples, write_json
 from benchmarks.resampling import summands
+from benchmarks.run import file_name
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint
@@ -106,7 +107,7 @@ class Bench:
 
     def path(self, run, seed):
         """The result file of a run."""
-        return Path(self.results) / self.task.name / f"{self.name}.{run.name}.seed{seed}.json"
+        return Path(self.results) / self.task.name / file_name(self.name, run.name, seed)
 
     def key(self, run, seed):
         """A hash of configuration, data and encoder weights."""

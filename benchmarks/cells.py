@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks import records
 from benchmarks.bench import Bench
-from benchmarks.run import Run
+from benchmarks.run import Run, file_name
 from benchmarks.tasks import TASKS
 
 LOCKS = ".locks"  # a folder among the results
@@ -78,7 +78,7 @@ class Place:
 
     def path(self, cell, seed):
         """The result file, as `Bench.path` has it."""
-        name = f"{cell.encoder_name}.{cell.run.name}.seed{seed}.json"
+        name = file_name(cell.encoder_name, cell.run.name, seed)
         return Path(self.results) / cell.task / name
 
     def failure(self, cell, seed):
