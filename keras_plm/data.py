@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -157,7 +158,7 @@ class PackedExamples:
         examples_of: (rows,) the example each row came from.
         words: (rows,) number of words of each row; `None` unless asked for or given.
         words_of_texts: (rows, 2) those of the first and of the second text.
-        cut: Tokens that were cut away for `max_length`.
+        cut: Tokens that were cut away for `max_length`, of which a warning tells.
     """
 
     def __init__(
@@ -219,7 +220,11 @@ class PackedExamples:
             )
         self.encoded = self.parts[0]
         self.lengths = np.max([part.lengths for part in self.parts], axis=0)
-        self.cut = sum(int(part.cut.sum()) for part in self.parts)
+        cut = np.sum([part.cut for part in self.parts], axis=0)  # of each row
+        self.cut = int(cut.sum())
+        if self.cut:
+            rows = np.unique(self.examples_of[cut > 0])
+            warn_of_cuts("texts", examples, rows, self.cut, max_length)
         self.words = None
         self._texts, self._pairs = texts, pairs
         if words:
@@ -338,6 +343,24 @@ class PackedExamples:
     def word_positions(self, row):
         """Where each word of a row begins, in its text where two are packed apart."""
         return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
+
+
+def warn_of_cuts(what, examples, rows, tokens, max_length):
+    """Warns that texts were too long.
+
+    Args:
+        what: Which of the examples' texts.
+        examples: All examples.
+        rows: The numbers of those that were cut.
+        tokens: How many tokens were cut.
+        max_length: Of a row.
+    """
+    first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
+    warnings.warn(
+        f"Rows have at most max_length={max_length} tokens: the {what} of {len(rows):,} of "
+        f"{len(examples):,} examples were cut, by {tokens:,} tokens in all. The first is {first}",
+        stacklevel=2,
+    )
 
 
 def _all_or_none(examples, name, called):

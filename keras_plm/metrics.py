@@ -89,8 +89,12 @@ def word_accuracy(y_true, y_pred):
     0.75
     """
     _check_lengths(y_true, y_pred)
-    for true, pred in zip(y_true, y_pred, strict=True):
-        _check_lengths(true, pred)
+    for i, (true, pred) in enumerate(zip(y_true, y_pred, strict=True)):
+        if len(true) != len(pred):
+            raise ValueError(
+                "Every word needs one true and one predicted tag. "
+                f"Received: {len(true)} and {len(pred)} tags in sentence {i}"
+            )
     return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))
 
 
