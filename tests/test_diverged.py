@@ -10,13 +10,16 @@ from benchmarks.__main__ import main
 from benchmarks.bench import best_trial
 from benchmarks.records import read_result
 from keras_plm import metrics
+from keras_plm.decoding import beam_search, generate, greedy, sample
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.nnlm import NNLM
 from keras_plm.resume import TrainingState
 from keras_plm.transfer import FeatureBased, FineTune, KeepBest, compare_layers
 from tests.small_runs import common, result_files
+from tests.test_gpt_transfer import gpt
 from tests.test_heads import TOKENIZER, encoder, sentences, texts
 from tests.test_resume import start, stream  # noqa: F401, a fixture
+from tests.test_windows import PAIRS
 
 RATE = 1e30  # one step makes weights whose squares are infinite
 DIVERGED = r"Training diverged, .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
@@ -49,6 +52,14 @@ def test_weights_that_are_not_finite_predict_nothing():
     for probabilities in (False, True):
         with pytest.raises(FloatingPointError, match="outputs must be finite.* Received: nan"):
             model.predict(["a b"], probabilities=probabilities)
+
+
+@pytest.mark.parametrize("strategy", [greedy, sample, beam_search])
+def test_weights_that_are_not_finite_write_nothing(strategy):
+    model = gpt(len(PAIRS))
+    model.set_weights([np.nan * w for w in model.get_weights()])
+    with pytest.raises(FloatingPointError, match="outputs must be finite.* Received: nan"):
+        generate(model, PAIRS, ["a b"], strategy, max_length=3)
 
 
 @pytest.mark.plumbing
