@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -404,3 +405,21 @@ class Batches(keras.utils.PyDataset):
         if self._begun and self.training:
             self.step += len(self)
         self._begun = False
+
+
+def warn_of_cuts(what, examples, rows, tokens, max_length):
+    """Warns that texts were too long.
+
+    Args:
+        what: Which of the examples' texts.
+        examples: All examples.
+        rows: The numbers of those that were cut.
+        tokens: How many tokens were cut.
+        max_length: Of a row.
+    """
+    first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
+    warnings.warn(
+        f"Rows have at most max_length={max_length} tokens: the {what} of {len(rows):,} of "
+        f"{len(examples):,} examples were cut, by {tokens:,} tokens in all. The first is {first}",
+        stacklevel=2,
+    )

@@ -3,12 +3,11 @@
 import dataclasses
 import hashlib
 import json
-import warnings
 
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
+from keras_plm.batching import Batches, warn_of_cuts
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
@@ -343,24 +342,6 @@ class PackedExamples:
     def word_positions(self, row):
         """Where each word of a row begins, in its text where two are packed apart."""
         return self._word_positions[self._word_starts[row] : self._word_starts[row + 1]]
-
-
-def warn_of_cuts(what, examples, rows, tokens, max_length):
-    """Warns that texts were too long.
-
-    Args:
-        what: Which of the examples' texts.
-        examples: All examples.
-        rows: The numbers of those that were cut.
-        tokens: How many tokens were cut.
-        max_length: Of a row.
-    """
-    first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
-    warnings.warn(
-        f"Rows have at most max_length={max_length} tokens: the {what} of {len(rows):,} of "
-        f"{len(examples):,} examples were cut, by {tokens:,} tokens in all. The first is {first}",
-        stacklevel=2,
-    )
 
 
 def _all_or_none(examples, name, called):

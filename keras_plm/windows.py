@@ -7,8 +7,7 @@ import functools
 
 import numpy as np
 
-from keras_plm.batching import Batches
-from keras_plm.data import warn_of_cuts
+from keras_plm.batching import Batches, warn_of_cuts
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.two_texts import TextPlaces
 
