@@ -426,8 +426,10 @@ def run_layers(flags):
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
         beside = read_results(Path(flags.results) / flags.suite / task)
-        results += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
-        figure = layer_figure(results, task)
+        drawn = [r for r in results if r["method"] == "features"]
+        # Those of this call, too, are among the files.
+        drawn += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
+        figure = layer_figure(drawn, task)
         figure.savefig(flags.picture, dpi=150)
         console.print(f"Picture: {flags.picture}")
     check_diverged(failed, len(results) + len(failed))
