@@ -204,7 +204,8 @@ def _move_rare_labels(examples, parts, groups):
                 known |= {label for row in rows for label in labels_of(row)}
                 where = f" ({examples[i].where})" if getattr(examples[i], "where", "") else ""
                 moved |= {label: f"{label!r}{where}" for label in rare}
-    return ", ".join(moved.values())
+    shown = list(moved.values())
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def _lines(path):
