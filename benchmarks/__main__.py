@@ -18,6 +18,7 @@ from benchmarks.report_commands import add_claims, add_report
 from benchmarks.settings import add_devices as add_devices_flag
 from benchmarks.settings import devices, named
 from benchmarks.use_commands import add_export, add_generate, add_predict
+from glue_tasks.errors import add_debug, show_error
 
 HERE = Path(__file__).parent
 
@@ -35,6 +36,7 @@ def main(arguments=None):
         description="Pre-trains encoders, fine-tunes them, reads their features, keeps results.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    debug = False
     try:
         for add in (add_demo, add_prepare, add_pretrain, add_vectors, add_run, add_layers):
             add(commands)
@@ -44,24 +46,24 @@ def main(arguments=None):
             add(commands)
         for add in (add_kills, add_devices, add_scaling):
             add(commands)
+        add_debug(parser, commands)
         flags = parser.parse_args(arguments)
+        debug = flags.debug
         flags.run(flags)
     except ModuleNotFoundError as error:
         if error.name in ("tensorflow", "jax", "torch"):
-            error = (
+            text = (
                 f"Keras wants {error.name}, which is not installed: name the backend that is, as "
                 f"in `export KERAS_BACKEND=torch`. Received: "
                 f"KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}"
             )
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+            error = ImportError(text).with_traceback(error.__traceback__)
+        return show_error(error, debug)
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, ImportError, OSError) as error:
-        # One sentence: the library's messages say the rule, the fix and what was received.
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        return show_error(error, debug)
     except KeyboardInterrupt:
         print("\nstopped; what was finished is kept", file=sys.stderr)
         return 130
@@ -211,7 +213,8 @@ def run_run(flags):
             f"alone has a --scale: {', '.join(SUITES)}. Received: --suite {flags.suite}, "
             f"--scale {flags.scale}, --task {flags.task}, --encoder {flags.encoder}"
         )
-    run_all(flags, [from_flags(Run, flags)])
+    _, results, failed = run_all(flags, [from_flags(Run, flags)])
+    check_diverged(failed, len(results) + len(failed))
 
 
 def run_suite(flags):
@@ -296,11 +299,20 @@ def run_suites_cells(flags, suite, runs, results, taken):
 def run_all(flags, runs, between=None):
     """Runs with all seeds, then prints their table.
 
+    A run that diverges is recorded in a `.failed` file, and the others go on.
+
     Args:
         flags, runs: What is run.
         between: `between(bench, results)` is called before the first run that trains the encoder.
+
+    Returns:
+        `(bench, results, failed)`: the `Bench`, the results, and `{(run, seed): error}`.
+
+    Raises:
+        FloatingPointError: If every run diverges.
     """
     from benchmarks.progress import console, now_and_then, progress_bar
+    from benchmarks.records import failure_of, write_failure
     from benchmarks.report import markdown
 
     bench = open_bench(flags)
@@ -324,17 +336,40 @@ def run_all(flags, runs, between=None):
         )
     todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)
-    results = []
+    results, failed = [], {}
     with progress_bar(bench.task.name, fits, unit=True) as advance:
         bench.progress, bench.epoch = advance, now_and_then(console.print)
         for run, seed in todo:
             if between is not None and not run.reads_features:
                 between(bench, results)
                 between = None
-            results.append(bench.run(run, seed))
+            if (run, 0) in failed:  # whose learning rate this one takes
+                failed[run, seed] = failed[run, 0]
+                continue
+            path = bench.path(run, seed)
+            try:
+                results.append(bench.run(run, seed))
+            except FloatingPointError as error:
+                write_failure(path, bench.task.name, bench.name, run, seed, error)
+                failed[run, seed] = error
+            else:
+                failure_of(path).unlink(missing_ok=True)
+    if not results:
+        raise next(iter(failed.values()))
     console.print("\n" + markdown(results))
     console.print(f"Result files: {Path(bench.results) / bench.task.name}")
-    return bench, results
+    return bench, results, failed
+
+
+def check_diverged(failed, total):
+    """Raises if runs of `run_all` diverged, with how many and the first one's error."""
+    if failed:
+        (run, seed), error = next(iter(failed.items()))
+        raise FloatingPointError(
+            f"{len(failed)} of {total} runs diverged, and the others are done: give lower learning "
+            "rates; files that end in .failed, next to the results, tell of each. "
+            f"Received: {run.name} seed {seed}: {error}"
+        )
 
 
 def add_layers(commands):
@@ -388,28 +423,32 @@ def run_layers(flags):
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
 
     def read(bench, results, runs, names):
-        seeds = range(seeds_of(flags))
         for run, name in zip(runs, names, strict=True):
             found = [result for result in results if result["run"] == run.name]
-            yield Choice.read(name, found, [bench.path(run, seed) for seed in seeds])
+            if found:  # else its runs diverged
+                yield Choice.read(name, found, [bench.path(run, r["seed"]) for r in found])
 
     def so_far(bench, results):  # fine-tuning may take hours
         choices = list(read(bench, results, runs, names))
-        console.print(advice.markdown(choices), advice.recommendation(choices), sep="\n")
+        if choices:
+            console.print(advice.markdown(choices), advice.recommendation(choices), sep="\n")
         console.print("Now it is fine-tuned, to compare (--no-fine-tune leaves that out) ...")
 
-    bench, results = run_all(flags, runs + tuning, so_far)
-    if flags.method == "features":
-        choices = list(read(bench, results, runs, names))
+    bench, results, failed = run_all(flags, runs + tuning, so_far)
+    choices = list(read(bench, results, runs, names))
+    if flags.method == "features" and choices:
         tuned = next(read(bench, results, tuning, ["fine-tuned"] * len(tuning)), None)
         console.print(advice.markdown(choices), advice.recommendation(choices, tuned), sep="\n")
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
         beside = read_results(Path(flags.results) / flags.suite / task)
-        results += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
-        figure = layer_figure(results, task)
+        drawn = [r for r in results if r["method"] == "features"]
+        # Those of this call, too, are among the files.
+        drawn += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]
+        figure = layer_figure(drawn, task)
         figure.savefig(flags.picture, dpi=150)
         console.print(f"Picture: {flags.picture}")
+    check_diverged(failed, len(results) + len(failed))
 
 
 def add_data(commands):

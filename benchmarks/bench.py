@@ -19,6 +19,7 @@ import numpy as np
 import keras_plm
 from benchmarks.records import environment, set_aside, stored, write_examples, write_json
 from benchmarks.resampling import summands
+from benchmarks.run import file_name
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data import check_word_vectors, fingerprint, label_names, tag_scheme_of
@@ -110,7 +111,7 @@ class Bench:
 
     def path(self, run, seed):
         """The result file of a run."""
-        return Path(self.results) / self.task.name / f"{self.name}.{run.name}.seed{seed}.json"
+        return Path(self.results) / self.task.name / file_name(self.name, run.name, seed)
 
     def key(self, run, seed):
         """A hash of configuration, data and encoder weights."""
@@ -163,7 +164,7 @@ class Bench:
             trials, best, log = searched["trials"], None, None
         else:
             trials, best, log = self._search(run, train, labels)
-        chosen = max(trials, key=lambda trial: trial["dev_score"])
+        chosen = best_trial(trials)
         rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
         if seed or searched:
             best, log = self._fit(run, rate, seed, train, labels)
@@ -176,6 +177,8 @@ class Bench:
         if counts is not None:
             predicted = part_sentences(predicted, counts["test"])
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
+        if not np.isfinite(list(scores.values())).all():
+            raise FloatingPointError(f"A score must be a finite number. Received: {scores}")
         mixes = best.mixing_weights() if run.reads_features else {}
         count = self.distribution.num_devices
         result = {
@@ -245,12 +248,30 @@ class Bench:
         return Path(self.models) / name
 
     def _search(self, run, train, labels):
-        """`(trials, model, log)`: what each rate gives with seed 0, and the best one's."""
+        """`(trials, model, log)`: what each rate gives with seed 0, and the best one's.
+
+        A rate with which training diverges has a trial without a score, and is never the best.
+
+        Raises:
+            FloatingPointError: If training diverges with every rate.
+        """
         trials, best, best_log = [], None, None
         for rate in run.grid:
             begun = time.monotonic()
-            model, log = self._fit(run, rate, 0, train, labels)
-            if log["dev_score"] > max((t["dev_score"] for t in trials), default=-np.inf):
+            try:
+                model, log = self._fit(run, rate, 0, train, labels)
+            except FloatingPointError as error:
+                trials.append(
+                    {
+                        "learning_rate": rate,
+                        "dev_score": None,
+                        "error": str(error),
+                        "seconds": round(time.monotonic() - begun, 1),
+                    }
+                )
+                self._say(f"{run.name} learning rate {rate:g} diverged: {error}")
+                continue
+            if log["dev_score"] > _best_score(trials):
                 best, best_log = model, log  # of equals the first, as `max` takes
             trials.append(
                 {
@@ -261,6 +282,12 @@ class Bench:
                 }
             )
             self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
+        if best is None:
+            raise FloatingPointError(
+                "Training must converge with one learning rate at least: give lower ones with "
+                f"--learning-rates. Received: {run.learning_rates}, where the first gave: "
+                f"{trials[0]['error']}"
+            )
         return trials, best, best_log
 
     def result(self, run, seed):
@@ -353,6 +380,16 @@ class Bench:
     def _say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
+
+
+def best_trial(trials):
+    """The trial of the highest score on the dev set, the first of equals; diverged ones lose."""
+    scored = [trial for trial in trials if trial["dev_score"] is not None]
+    return max(scored, key=lambda trial: trial["dev_score"])
+
+
+def _best_score(trials):
+    return max((t["dev_score"] for t in trials if t["dev_score"] is not None), default=-np.inf)
 
 
 def _distribution(devices):

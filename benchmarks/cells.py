@@ -9,7 +9,6 @@ import dataclasses
 import errno
 import functools
 import time
-import traceback
 import typing
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks import records
 from benchmarks.bench import Bench
-from benchmarks.run import Run
+from benchmarks.run import Run, file_name
 from benchmarks.tasks import TASKS
 
 LOCKS = ".locks"  # a folder among the results
@@ -79,12 +78,12 @@ class Place:
 
     def path(self, cell, seed):
         """The result file, as `Bench.path` has it."""
-        name = f"{cell.encoder_name}.{cell.run.name}.seed{seed}.json"
+        name = file_name(cell.encoder_name, cell.run.name, seed)
         return Path(self.results) / cell.task / name
 
     def failure(self, cell, seed):
         """The file that tells why a cell could not be done."""
-        return self.path(cell, seed).with_suffix(".failed")
+        return records.failure_of(self.path(cell, seed))
 
     def lock(self, name):
         """A lock, which raises `Timeout` if another process has it."""
@@ -167,17 +166,8 @@ class Worker:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            record = {
-                "task": cell.task,
-                "encoder": cell.encoder_name,
-                "run": cell.run.name,
-                "fields": cell.run.config,
-                "seed": seed,
-                "error": f"{type(error).__name__}: {error}",
-                "traceback": traceback.format_exc(),
-                **records.environment(),
-            }
-            records.write_json(self.place.failure(cell, seed), record)
+            path = self.place.path(cell, seed)
+            records.write_failure(path, cell.task, cell.encoder_name, cell.run, seed, error)
             self.progress(f"{cell.title(seed)}: failed: {error}")
             return error
         return None

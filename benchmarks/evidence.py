@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.records import read_examples, read_json
-from benchmarks.report import settings_of
 from benchmarks.resampling import SCORES
-from benchmarks.run import Run
+from benchmarks.run import DEFAULTS, NEUTRAL, run_of, settings_of
 from benchmarks.suites import SUITES, folder
 
 ANY = object()  # a field of any value, the same for all results of the side
@@ -71,11 +70,9 @@ class Side:
             return False
         if fields.get("method") != result["method"]:
             return False  # no run
-        asked = {n: v for n, v in DEFAULTS.items() if n not in TRAINED_BY} | self.fields
+        free = (*TRAINED_BY, *NEUTRAL)
+        asked = {n: v for n, v in DEFAULTS.items() if n not in free} | self.fields
         return all(v is ANY or fields.get(n, DEFAULTS[n]) == v for n, v in asked.items())
-
-
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +156,16 @@ class Results:
             if not side.has(result):
                 continue
             beside, first = found.get(result["seed"]), next(iter(found.values()), None)
+            if (
+                beside
+                and beside[1].get("run") != result.get("run")
+                and _same_run(beside[1], result)
+            ):
+                continue  # a seed counts once: of files in order the first, of plain settings
             for other, differ, rule in (
                 (beside, beside and _score(side, *beside) != _score(side, path, result),
                  "Two results of one run and seed disagree: remove one"),
-                (first, first and _settings(first[1]) != _settings(result),
+                (first, first and settings_of(first[1]) != settings_of(result),
                  "Seeds of one run share settings, data and encoder: remove the older files"),
             ):  # fmt: skip
                 if differ:
@@ -254,16 +257,18 @@ def paired(kind, terms):
     )
 
 
+def _same_run(*results):
+    """True if results differ in settings of `NEUTRAL` at most."""
+    runs = [result for result in results if "run" in result]
+    return len(runs) == len(results) and len({run_of(result) for result in runs}) == 1
+
+
 def _truth(kind, parts):
     """What of the sums of each example depends on its true label alone: (N, ...)."""
     if kind == "matthews":
         count = round(math.sqrt(parts.shape[1]))
         return parts.reshape(-1, count, count).sum(axis=-1)
     return parts[:, 1]
-
-
-def _settings(result):
-    return settings_of({"trials": None, "inputs": None, **result})
 
 
 def _score(side, path, result):

@@ -140,6 +140,7 @@ class LanguageBench:
     @staticmethod
     def _perplexities(log_probs):
         # Infinity is no JSON: what thinks a word impossible has no perplexity.
+        # `NNLM.log_prob` raises for NaN, so that only -inf stands for an impossible word.
         found = {f"perplexity_{s}": float(np.exp(-part.mean())) for s, part in log_probs.items()}
         return {name: value if np.isfinite(value) else None for name, value in found.items()}
 

@@ -21,6 +21,7 @@ from keras_plm.distribution import Distribution, begun_processes, distribute
 from keras_plm.resume import TrainingState, anywhere, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
+from keras_plm.training import check_loss
 
 # What suits a mini encoder on some ten million words; else, or for others, name it.
 DEFAULTS = {
@@ -49,6 +50,11 @@ DEFAULTS = {
 DEFAULTS["lstm"] = DEFAULTS["gpt"] | {"learning_rate": 2e-3}
 
 
+# Which models have a setting.
+_TEXT, _TRANSFORMERS = ("bert", "gpt", "lstm"), ("bert", "gpt")
+_BERT, _ELMO = ("bert",), ("elmo",)
+
+
 def _of_model(name, text):
     """A setting whose default is the model's."""
     values = ", ".join(f"{model} {values[name]:g}" for model, values in DEFAULTS.items())
@@ -68,7 +74,7 @@ class Pretraining:
         "vocabulary_size", "pieces, learned from the corpus; of elmo words that are predicted"
     )
     sentences: str = setting(
-        "split", "bert, elmo: 'split' paragraphs into sentences, or one a line: 'lines'"
+        "split", "'split' paragraphs into sentences, or one a line: 'lines'", ("bert", "elmo")
     )
     tokens_per_batch: int = _of_model("tokens_per_batch", "rows times length of a step")
     learning_rate: float = _of_model("learning_rate", "highest rate; of AdamW, of ELMo's AdaGrad")
@@ -76,46 +82,42 @@ class Pretraining:
     precision: str = setting(
         "float32", "'float32', 'bfloat16' or 'float16' (weights stay in float32)"
     )
-    accumulate: int = setting(
-        1, "bert, gpt, lstm: parts in which a step's batch is read, in less memory"
-    )
+    accumulate: int = setting(1, "parts in which a step's batch is read, in less memory", _TEXT)
     remat: bool = setting(
-        False, "bert, gpt: blocks are computed again for their gradients, in less memory"
+        False, "blocks are computed again for their gradients, in less memory", _TRANSFORMERS
     )
     seed: int = setting(0, "of everything random")
-    lowercase: bool = setting(
-        False, "bert, gpt, lstm: lower-case the text; tagging names needs case"
-    )
-    max_length: int = setting(128, "bert, gpt, lstm: longest row")
+    lowercase: bool = setting(False, "lower-case the text; tagging names needs case", _TEXT)
+    max_length: int = setting(128, "longest row", _TEXT)
     first_length: int = setting(
-        0, "bert, gpt, lstm: longest row of the first part of the steps; 0 for no such part"
+        0, "longest row of the first part of the steps; 0 for no such part", _TEXT
     )
     first_share: float = setting(
-        0.9, "bert, gpt, lstm: that part; the paper's nine tenths are at 128, the rest at 512"
+        0.9, "that part; the paper's nine tenths are at 128, the rest at 512", _TEXT
     )
-    buckets: int = setting(4, "bert: how many row lengths; each is compiled once on JAX")
-    warmup: float = setting(0.04, "bert, gpt, lstm: share of the steps in which the rate rises")
-    weight_decay: float = setting(0.01, "bert, gpt, lstm: as in the papers")
-    pre_norm: bool = setting(False, "bert, gpt: normalise before each part of a block, not after")
-    initializer_range: float = setting(
-        0.02, "bert, gpt, lstm: standard deviation of initial weights"
+    buckets: int = setting(4, "how many row lengths; each is compiled once on JAX", _BERT)
+    warmup: float = setting(0.04, "share of the steps in which the rate rises", _TEXT)
+    weight_decay: float = setting(0.01, "as in the papers", _TEXT)
+    pre_norm: bool = setting(
+        False, "normalise before each part of a block, not after", _TRANSFORMERS
     )
-    whole_word: bool = setting(False, "bert: mask all pieces of a word together")
-    next_sentence: bool = setting(True, "bert: also guess whether two texts follow each other")
+    initializer_range: float = setting(0.02, "standard deviation of initial weights", _TEXT)
+    whole_word: bool = setting(False, "mask all pieces of a word together", _BERT)
+    next_sentence: bool = setting(True, "also guess whether two texts follow each other", _BERT)
     left_to_right: bool = setting(
-        False, "bert: sees what stands before alone and guesses the next token, masks nothing"
+        False, "sees what stands before alone and guesses the next token, masks nothing", _BERT
     )
-    mask_share: float = setting(0.8, "bert: of the tokens that are guessed, shown as [MASK]")
-    random_share: float = setting(0.1, "bert: of these, shown as a random token; the rest stays")
+    mask_share: float = setting(0.8, "of the tokens that are guessed, shown as [MASK]", _BERT)
+    random_share: float = setting(0.1, "of these, shown as a random token; the rest stays", _BERT)
     split: str = setting(
-        "punctuation", "elmo: words end at white space and 'punctuation', or at 'spaces' alone"
+        "punctuation", "words end at white space and 'punctuation', or at 'spaces' alone", _ELMO
     )
-    unroll: int = setting(20, "elmo: steps through which gradients go back")
+    unroll: int = setting(20, "steps through which gradients go back", _ELMO)
     snapshots: int = setting(
         0, "encoders kept on the way in OUT/snapshots, each at half the steps of the next"
     )
     samples: int = setting(
-        2048, "elmo: words that stand for all in training, if there are more; 0 takes all"
+        2048, "words that stand for all in training, if there are more; 0 takes all", _ELMO
     )
 
     def __post_init__(self):
@@ -129,14 +131,12 @@ class Pretraining:
                 object.__setattr__(self, name, value)
         policy(self.precision)
         for field in dataclasses.fields(self):
-            of_models = field.metadata["help"].partition(":")[0].split(", ")
-            if set(of_models) <= SIZES.keys() and self.model not in of_models:
-                if field.name != "size" and getattr(self, field.name) != field.default:
-                    raise ValueError(
-                        f"`{field.name}` is of {', '.join(of_models)} alone. "
-                        f"Received: model={self.model!r}, "
-                        f"{field.name}={getattr(self, field.name)!r}"
-                    )
+            of_models, value = field.metadata["models"], getattr(self, field.name)
+            if of_models and self.model not in of_models and value != field.default:
+                raise ValueError(
+                    f"`{field.name}` is of {', '.join(of_models)} alone. "
+                    f"Received: model={self.model!r}, {field.name}={value!r}"
+                )
         longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
         for name, good, rule in (
             ("sentences", self.sentences in ("split", "lines"), "'split' or 'lines'"),
@@ -224,6 +224,7 @@ def pretrain(
     Raises:
         ValueError: If `out` holds another run or an encoder, a file is missing or empty, or the
             devices cannot be had.
+        FloatingPointError: If the loss or the weights are not finite. The last saved state stays.
     """
     distribution = _distribution(settings, devices)
     chief = distribution.is_chief
@@ -353,6 +354,7 @@ def _known(path, distribution):
 
 def _evaluate(objective, held_out):
     losses = objective.model.evaluate(held_out, verbose=0, return_dict=True)
+    check_loss(objective.model, losses, "on the held-out text")
     losses = {name: float(value) for name, value in losses.items()}
     return losses | objective.about_held_out(losses)
 
@@ -464,6 +466,7 @@ class Meter(keras.callbacks.Callback):
                 ),
                 **{k: round(float(v), 4) for k, v in (logs or {}).items()},
             }
+            check_loss(self.model, logs, f"since step {self._last}")
             if self.chief:
                 self.write(entry)
                 if self.progress is not None:

@@ -3,9 +3,11 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
+import traceback
 import zipfile
 from pathlib import Path
 
@@ -115,6 +117,12 @@ def read_result(path, keys=("task", "encoder", "method")):
             f"{path} is no result of a run: move it elsewhere. "
             f"Received: {kind} without {', '.join(missing)}"
         )
+    score = result.get("score")
+    if isinstance(score, float) and not math.isfinite(score):
+        raise ValueError(
+            f"A result's score must be a finite number: remove {path} and run again. "
+            f"Received: score={score}"
+        )
     return result
 
 
@@ -136,6 +144,34 @@ def stored(path, hash):
         return None
     result = read_json(path)
     return result if result.get("hash") == hash else None
+
+
+def failure_of(path):
+    """The file that tells why a run has no result, next to where its result file would be."""
+    return Path(path).with_suffix(".failed")
+
+
+def write_failure(path, task, encoder, run, seed, error):
+    """Writes why a run has no result, with the traceback of the error that is being handled.
+
+    Args:
+        path: Of the result file.
+        task, encoder: Their names.
+        run: A `Run`.
+        seed: The run's.
+        error: What was raised.
+    """
+    record = {
+        "task": task,
+        "encoder": encoder,
+        "run": run.name,
+        "fields": run.config,
+        "seed": seed,
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": traceback.format_exc(),
+        **environment(),
+    }
+    write_json(failure_of(path), record)
 
 
 def store(path, result):

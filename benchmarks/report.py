@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks import devices_check, scaling
 from benchmarks.records import NoResult, read_json, read_result, write_text
-from benchmarks.run import summary
+from benchmarks.run import file_name, label_runs, settings_of, summary
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
@@ -99,7 +99,8 @@ def variant(fields):
 def rows_of(results):
     """`{(encoder, row): {task: [result]}}` in the order of a table.
 
-    A run that differs from most of its task in training examples or precision says so.
+    A run that differs from most of its task in training examples or precision says so, and runs
+    that would have one row are told apart.
     """
     usual = {}
     for task in {result["task"] for result in results}:
@@ -111,19 +112,32 @@ def rows_of(results):
             "train_limit": _most(f["train_limit"] for f in of_task),
             "precision": _most(f["precision"] for f in trained),
         }
-    rows = {}
-    for result in sorted(results, key=_place):
+
+    def label(result):
         of_task, fields = usual[result["task"]], result["fields"]
         common = [name for name in of_task if fields[name] == of_task[name]]
         if result["method"] not in TRAINED:
             common.append("precision")  # theirs is float32
-        row = rows.setdefault((result["encoder"], describe(result, common)), {})
+        return describe(result, common)
+
+    rows = {}
+    for words, result in label_runs(sorted(results, key=_place), label):
+        row = rows.setdefault((result["encoder"], words), {})
         add_seed(result, row.setdefault(result["task"], []))
     return rows
 
 
 def add_seed(result, of_cell):
-    """Puts a result beside the other seeds of its run."""
+    """Puts a result next to the other seeds of its run.
+
+    Raises:
+        ValueError: If it is of other settings, or its seed is there already.
+    """
+    if twice := [other for other in of_cell if other["seed"] == result["seed"]]:
+        raise ValueError(
+            "A run has one result a seed: keep one of the two elsewhere. "
+            f"Received: {file_of(twice[0])} and {file_of(result)}"
+        )
     if of_cell and settings_of(of_cell[0]) != settings_of(result):
         raise ValueError(
             "Seeds of one run share settings, data and encoder: remove the older files. "
@@ -134,8 +148,7 @@ def add_seed(result, of_cell):
 
 def file_of(result):
     """The name of a result's file in its suite's folder."""
-    name = f"{result['encoder']}.{result['run']}.seed{result['seed']}.json"
-    return f"{result['task']}/{name}"
+    return f"{result['task']}/{file_name(result['encoder'], result['run'], result['seed'])}"
 
 
 def place_of_layers(layers):
@@ -153,11 +166,6 @@ def _place(result):
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]
-
-
-def settings_of(result):
-    """What all seeds of a run share."""
-    return result["fields"], result["trials"], result["inputs"]
 
 
 def _field(result, name):
@@ -219,16 +227,22 @@ def layer_figure(results, task):
     learned = [result for result in found if result["method"] in TRAINED]
     of_row = parts(read, "encoder", "reader", "pool")
     of_line = parts(learned, "encoder", "precision")
-    for result in sorted(found, key=_place):
+
+    def label(result):
+        if result["method"] == "untrained":
+            return result["run"]
         if result["method"] == "features":
             words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
-            words += variant(result["fields"])
-            add_seed(result, rows.setdefault(", ".join(words), []))
+            return ", ".join(words + variant(result["fields"]))
+        return ", ".join([describe(result), *(_field(result, name) for name in of_line)])
+
+    for words, result in label_runs(sorted(found, key=_place), label):
+        if result["method"] == "features":
+            add_seed(result, rows.setdefault(words, []))
         elif result["method"] == "untrained":
-            add_seed(result, untrained.setdefault((result["encoder"], result["run"]), []))
+            add_seed(result, untrained.setdefault((result["encoder"], words), []))
         else:
-            words = [describe(result), *(_field(result, name) for name in of_line)]
-            add_seed(result, lines.setdefault(", ".join(words), []))
+            add_seed(result, lines.setdefault(words, []))
     table = []
     for name, of_cell in rows.items():
         mean, deviation, n = summary(of_cell)

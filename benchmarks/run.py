@@ -33,6 +33,9 @@ LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight"
 LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters", "dev_limit")
 LATER += ("accumulate", "remat")
 
+# Fields of a run that change memory and time, not what is computed.
+NEUTRAL = ("accumulate", "remat")
+
 CRF = "bilstm_crf"
 
 
@@ -267,6 +270,75 @@ class Run:
                 f"questions by 'bidaf'. Received: reader={CRF!r} on {task.name}"
             )
         return CRFTagger
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
+
+
+def file_name(encoder, run, seed):
+    """The name of a result's file in its task's folder.
+
+    Args:
+        encoder: The encoder's name.
+        run: A run's name, see `Run.name`.
+        seed: The run's.
+    """
+    return f"{encoder}.{run}.seed{seed}.json"
+
+
+def settings_of(result):
+    """What all seeds of a run share: settings that change its result, data and weights."""
+    fields = {name: v for name, v in result["fields"].items() if name not in NEUTRAL}
+    return fields, result.get("inputs")
+
+
+def run_of(result):
+    """The name of a result's run, without `NEUTRAL` settings, which end it."""
+    fields = result["fields"]
+    name = result["run"].removesuffix("-remat" if fields.get("remat") else "")
+    return name.removesuffix(f"-accumulate{fields.get('accumulate')}")
+
+
+def label_runs(results, label):
+    """Results with labels that tell runs apart.
+
+    Args:
+        results: A list of results.
+        label: `label(result)`, words on a run that others may share.
+
+    Returns:
+        `[(label, result)]`. All results of one label, task and encoder are seeds of one run, each
+        seed once. Runs of one label get words on the settings in which they differ.
+    """
+    found, labels = {}, {}
+    for result in results:
+        found.setdefault((result["task"], result["encoder"], label(result)), []).append(result)
+    for (_, _, text), same in found.items():
+        runs = {}
+        for result in same:
+            runs.setdefault(run_of(result), {}).setdefault(result["run"], []).append(result)
+        groups = []
+        for variants in runs.values():  # of one run, by `NEUTRAL` settings
+            together = [result for variant in variants.values() for result in variant]
+            once = len({result["seed"] for result in together}) == len(together)
+            groups += [together] if once else variants.values()
+        for group in groups:
+            words = text if len(groups) == 1 else f"{text}; {_differing(group, groups)}"
+            labels |= {id(result): words for result in group}
+    return [(labels[id(result)], result) for result in results]
+
+
+def _differing(group, groups):
+    """Words on the settings of a group's run in which several runs differ."""
+    fields = [DEFAULTS | of_group[0]["fields"] for of_group in groups]
+    names = [
+        name
+        for name in dict.fromkeys(name for of_run in fields for name in of_run)
+        if name not in ("learning_rate", "method")  # found by search; said already
+        and len({str(of_run.get(name)) for of_run in fields}) > 1
+    ]
+    own = DEFAULTS | group[0]["fields"]
+    return ", ".join(f"{name.replace('_', ' ')} {own[name]}" for name in names)
 
 
 def summary(results):

@@ -6,9 +6,21 @@ import difflib
 import typing
 
 
-def setting(default, help):  # noqa: A002
-    """A field with a default and what its flag says about it."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def setting(default, help, models=()):  # noqa: A002
+    """A field with a default and what its flag says about it.
+
+    Args:
+        default: The default.
+        help: What the flag says, without the models.
+        models: The models that have the setting; `()` for all. The flag's help begins with them.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "models": tuple(models)})
+
+
+def help_of(field):
+    """What the flag of a `setting` says, the models that have it first."""
+    models = ", ".join(field.metadata.get("models", ()))
+    return (f"{models}: " if models else "") + field.metadata.get("help", "")
 
 
 def policy(precision):
@@ -56,7 +68,7 @@ def add_flags(parser, cls, names=None):
         if names is not None and field.name not in names:
             continue
         kind = hints[field.name]
-        text = field.metadata.get("help", "").replace("%", "%%")
+        text = help_of(field).replace("%", "%%")
         if field.default not in (None, "", dataclasses.MISSING):
             text = f"{text} (default {field.default})"
         flag = "--" + field.name.replace("_", "-")

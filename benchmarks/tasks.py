@@ -174,7 +174,7 @@ TASKS = {
 
 
 def task_from_file(path, text, label, pair=None, group=None, names=None):
-    """A task of the user's own: one file, parted 70/15/15 by `group`.
+    """A task of the user's own: one file, split 70/15/15 by `group`, all labels in the first part.
 
     A CoNLL file (ending in .conll, .conllu, .iob or .bio) is a tagging task, `text` and `label` the
     numbers of its columns. CSV, TSV and JSONL name their columns, and are tagging tasks where
@@ -204,9 +204,6 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         examples = read_conll(path, conll_column(text), conll_column(label))
     else:
         examples = read_table(path, text or "text", label or "label", pair, group, names)
-    parts = dict(
-        zip(("train", "dev", "test"), split_groups(examples, (0.7, 0.15, 0.15)), strict=True)
-    )
     tagged = {isinstance(example.label, list) for example in examples}
     if len(tagged) > 1:
         raise ValueError(
@@ -222,6 +219,8 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
             f"{len(examples)} texts"
         )
     metric = default_metric(head, labels, examples)
+    split = split_groups(examples, (0.7, 0.15, 0.15))
+    parts = dict(zip(("train", "dev", "test"), split, strict=True))
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
 

@@ -13,7 +13,7 @@ from benchmarks.advice import Choice, ranked
 from benchmarks.cells import Cell
 from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
 from benchmarks.encoders import WEIGHTS
-from benchmarks.report import add_seed, place_of_layers, read_results
+from benchmarks.report import add_seed, file_of, place_of_layers, read_results
 from benchmarks.run import Run, summary
 from keras_plm.features import distinct_choices
 from keras_plm.models import BERT, GPT, ELMo
@@ -313,10 +313,7 @@ def figures(folder):
 
 
 def _choice(name, results, folder):
-    paths = [
-        Path(folder) / r["task"] / f"{r['encoder']}.{r['run']}.seed{r['seed']}.json"
-        for r in results
-    ]
+    paths = [Path(folder) / file_of(r) for r in results]
     return Choice.read(name, results, paths)
 
 

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from glue_tasks.errors import add_debug, show_error
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 VARIABLE = "KERAS_PLM_DATA"
@@ -25,16 +27,19 @@ def main(arguments=None):
     parser.set_defaults(run=run_show)
     commands = parser.add_subparsers(metavar="COMMAND")
     add_submission(commands)
+    add_debug(parser, commands)
+    flags = parser.parse_args(arguments)
     try:
-        flags = parser.parse_args(arguments)
         flags.run(flags)
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, ImportError, OSError) as error:
-        hint = " (KERAS_BACKEND names the backend)" if isinstance(error, ImportError) else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        if isinstance(error, ImportError):
+            error = ImportError(f"{error} (KERAS_BACKEND names the backend)").with_traceback(
+                error.__traceback__
+            )
+        return show_error(error, flags.debug)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -505,3 +506,21 @@ def _method_that_reads():
             return name
         frame = frame.f_back
     return None
+
+
+def warn_of_cuts(what, examples, rows, tokens, max_length):
+    """Warns that texts were too long.
+
+    Args:
+        what: Which of the examples' texts.
+        examples: All examples.
+        rows: The numbers of those that were cut.
+        tokens: How many tokens were cut.
+        max_length: Of a row.
+    """
+    first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
+    warnings.warn(
+        f"Rows have at most max_length={max_length} tokens: the {what} of {len(rows):,} of "
+        f"{len(examples):,} examples were cut, by {tokens:,} tokens in all. The first is {first}",
+        stacklevel=2,
+    )

@@ -7,7 +7,7 @@ import json
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches, few_lengths
+from keras_plm.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.metrics import tag_scheme
 from keras_plm.sequences import as_names, as_rows, as_texts
 from keras_plm.task import as_examples, check_labelled
@@ -171,7 +171,7 @@ class PackedExamples:
         examples_of: (rows,) the example each row came from.
         words: (rows,) number of words of each row; `None` unless asked for or given.
         words_of_texts: (rows, 2) those of the first and of the second text.
-        cut: Tokens that were cut away for `max_length`.
+        cut: Number of tokens that were cut for `max_length`; a warning gives it.
         few_shapes: Whether the positions of two texts are padded to one of the `few_lengths`.
     """
 
@@ -235,7 +235,11 @@ class PackedExamples:
             )
         self.encoded = self.parts[0]
         self.lengths = np.max([part.lengths for part in self.parts], axis=0)
-        self.cut = sum(int(part.cut.sum()) for part in self.parts)
+        cut = np.sum([part.cut for part in self.parts], axis=0)  # of each row
+        self.cut = int(cut.sum())
+        if self.cut:
+            rows = np.unique(self.examples_of[cut > 0])
+            warn_of_cuts("texts", examples, rows, self.cut, max_length)
         self.words = None
         self._texts, self._pairs = texts, pairs
         if words:

@@ -19,7 +19,7 @@ from keras_plm.batching import Batches
 from keras_plm.layers.fast import compiled
 from keras_plm.sequences import as_texts
 from keras_plm.tokenizers.subwords import check_start
-from keras_plm.training import check_vocabulary
+from keras_plm.training import check_outputs, check_vocabulary
 
 IMPOSSIBLE = -1e30  # a score below all others, and finite
 EXTRA_STEPS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50
@@ -577,4 +577,7 @@ def _run(function, model, inputs, max_length, cache, options, extra):
 
         known[key] = compiled(loop, model.variables)
     outputs = known[key](inputs, *extra(batch, max_length))
-    return tuple(ops.convert_to_numpy(x) for x in outputs)
+    outputs = tuple(ops.convert_to_numpy(x) for x in outputs)
+    for array in outputs:
+        check_outputs(array[np.isnan(array)])
+    return outputs

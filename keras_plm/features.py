@@ -227,6 +227,7 @@ class FeatureStore:
             longest = min(limit or max_length, max_length)
             windows = Windows(examples, tokenizer, longest, apart=apart)
             settings = windows.max_length, windows.stride, *["apart"][: int(apart)]
+            settings += () if windows.cut_to is None else (windows.cut_to,)
         elif apart:
             lone = [i for i, (_, pair) in enumerate(texts) if pair is None]
             if lone:

@@ -44,7 +44,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def call(self, y_true, y_pred):
-        return token_cross_entropy(y_true, ops.cast(y_pred, "float32"), self.label_smoothing)
+        return token_cross_entropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}

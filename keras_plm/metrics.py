@@ -71,6 +71,7 @@ def pearson_correlation(y_true, y_pred):
     from scipy.stats import pearsonr
 
     y_true, y_pred = _both(y_true, y_pred)
+    _check_finite(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
@@ -83,6 +84,7 @@ def spearman_correlation(y_true, y_pred):
     from scipy.stats import spearmanr
 
     y_true, y_pred = _both(y_true, y_pred)
+    _check_finite(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
 
@@ -93,8 +95,13 @@ def word_accuracy(y_true, y_pred):
     0.75
     """
     y_true, y_pred = _both(y_true, y_pred)
-    pairs = [_both(true, pred) for true, pred in zip(y_true, y_pred, strict=True)]
-    y_true, y_pred = zip(*pairs, strict=True)
+    y_true, y_pred = [[as_list(tags, "tags", "tags") for tags in side] for side in (y_true, y_pred)]
+    for i, (true, pred) in enumerate(zip(y_true, y_pred, strict=True)):
+        if len(true) != len(pred):
+            raise ValueError(
+                "Every word needs one true and one predicted tag. "
+                f"Received: {len(true)} and {len(pred)} tags in sentence {i}"
+            )
     return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))
 
 
@@ -478,6 +485,17 @@ def _sacrebleu():
 def _constant(*numbers):
     """Whether one of the lists has no two different numbers: SciPy's correlation is then NaN."""
     return any(np.ptp(np.asarray(x, "float64")) == 0 for x in numbers)
+
+
+def _check_finite(y_true, y_pred):
+    """Raises unless all numbers are finite: a correlation with infinity is NaN."""
+    for name, values in (("y_true", y_true), ("y_pred", y_pred)):
+        finite = np.isfinite(np.asarray(values, "float64"))
+        if not finite.all():
+            i = int(np.argmin(finite))
+            raise ValueError(
+                f"Correlated numbers must be finite. Received: {name}[{i}]={values[i]}"
+            )
 
 
 def _both(y_true, y_pred, complete=True):

@@ -171,14 +171,25 @@ class TrainingState(StepCounter):
 
         Raises:
             OSError: If there is no room, say; the files that are there stay whole.
+            FloatingPointError: If the weights are not finite; the files that are there stay.
         """
         _sync(self.model)
         metrics = self._metric_variables() if self._metrics is None else self._metrics
         metrics = _summed([np.array(keras.ops.convert_to_numpy(v)) for v in metrics])
+        variables = self._variables()
         arrays = {
             name: np.array(keras.ops.convert_to_numpy(v), order="C")
-            for name, v in self._variables().items()
+            for name, v in variables.items()
         }
+        for name, variable in variables.items():
+            learned = name.startswith("model/") and variable.trainable
+            if learned and not np.isfinite(arrays[name]).all():
+                raise FloatingPointError(
+                    "Training diverged, and its state is not saved, for weights must be finite: "
+                    f"begin again in another folder with a lower learning rate than that of "
+                    f"{self.folder}. Received: {variable.path} with a number that is not finite, "
+                    f"after step {self.steps}"
+                )
         arrays |= {f"metric/{i:04d}": value for i, value in enumerate(metrics)}
         arrays |= _of_all(self._random or _torch_random())
         self._saved_at, self._saved_steps = time.monotonic(), self.steps

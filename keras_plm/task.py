@@ -4,6 +4,7 @@ import csv
 import json
 import numbers
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,6 +182,9 @@ def find_file(folder, name):
 def split_groups(examples, shares, seed=0):
     """Parts examples at random without parting a group.
 
+    The first part is for training: a group with a class, a tag, or a lowest or highest score that
+    this part would lack is moved to it, with a warning.
+
     Args:
         examples: A list of `Example`.
         shares: The parts' shares of the examples, summing to 1.
@@ -209,13 +213,51 @@ def split_groups(examples, shares, seed=0):
         part = min(int(np.searchsorted(bounds, middle)), len(shares) - 1)
         parts[part] += groups[name]
         done += len(groups[name])
+    moved = _move_rare_labels(examples, parts, groups)
     if not all(parts):
         raise ValueError(
             f"Too few groups for {len(shares)} parts, of which none may be empty while every group "
             "(in CoNLL's format a document) stays whole: give more groups, or smaller ones. "
             f"Received: {len(examples)} examples in {len(groups)} groups"
+            + (f", of which labels that occur once are put first: {moved}" if moved else "")
+        )
+    if moved:
+        warnings.warn(
+            f"Training must know every label: the first part takes the groups of {moved}, which it "
+            "would lack",
+            stacklevel=2,
         )
     return [[examples[i] for i in sorted(part)] for part in parts]
+
+
+def _move_rare_labels(examples, parts, groups):
+    """Moves groups to the first part, in place, until it has every label; says which and where."""
+    scores = [e.label for e in examples if isinstance(e.label, float)]
+    extremes = {min(scores), max(scores)} if scores else set()
+
+    def labels_of(i):
+        label, answers = examples[i].label, getattr(examples[i], "starts", None)
+        if label is None or answers is not None:
+            return ()
+        if isinstance(label, float) and label not in extremes:
+            return ()
+        return label if isinstance(label, (list, tuple)) else (label,)
+
+    group_of = {i: name for name, rows in groups.items() for i in rows}
+    known = {label for i in parts[0] for label in labels_of(i)}
+    moved = {}
+    for part in parts[1:]:
+        for i in list(part):
+            rare = [label for label in labels_of(i) if label not in known]
+            if rare:
+                rows = groups[group_of[i]]  # all in this part
+                parts[0] += rows
+                part[:] = [row for row in part if group_of[row] != group_of[i]]
+                known |= {label for row in rows for label in labels_of(row)}
+                where = f" ({examples[i].where})" if getattr(examples[i], "where", "") else ""
+                moved |= {label: f"{label!r}{where}" for label in rare}
+    shown = list(moved.values())
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def _lines(path):

@@ -1,6 +1,7 @@
 """Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
 
 import contextlib
+import math
 import warnings
 
 import keras
@@ -45,8 +46,61 @@ class StepCounter(keras.callbacks.Callback):
         self.batches.step = self.steps - self.before
 
 
+class FiniteLoss(keras.callbacks.Callback):
+    """Ends training with an error after an epoch whose loss is not finite.
+
+    It reads the mean that `fit` reports after each epoch, so that no step waits for the device.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        check_loss(self.model, logs, f"in epoch {epoch + 1}")
+
+
+def check_loss(model, logs, when):
+    """Raises if the loss that `fit` or `evaluate` reports is not finite.
+
+    Args:
+        model: The compiled model.
+        logs: What Keras reports: a dict, or `None`.
+        when: Words for the error: in which epoch, say.
+
+    Raises:
+        FloatingPointError: With the step and the learning rate.
+    """
+    loss = (logs or {}).get("loss")
+    if loss is None or math.isfinite(loss := float(loss)):
+        return
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, dict):  # a schedule
+        rate = rate["config"].get("peak", float(optimizer.learning_rate))
+    raise FloatingPointError(
+        "Training diverged, for its loss must be finite: choose a lower learning rate, clip the "
+        "gradients, or train in float32 instead of float16. "
+        f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
+        f"learning_rate={float(rate):g}"
+    )
+
+
+def check_outputs(outputs):
+    """Raises if an array that a model gave is not finite.
+
+    Raises:
+        FloatingPointError: With the first such number.
+    """
+    outputs = np.asarray(outputs)
+    if not (finite := np.isfinite(outputs)).all():
+        raise FloatingPointError(
+            "A model's outputs must be finite: where training diverged, train again with a lower "
+            "learning rate; where float16 overflowed, use float32 or bfloat16. "
+            f"Received: {outputs[~finite].ravel()[0]} among the outputs"
+        )
+
+
 class FitsBatches(Saveable):
     """Lets a Keras model's `fit` take `Batches` as they are.
+
+    A loss that is not finite ends it with an error, see `FiniteLoss`.
 
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
     worked into the weights. A reloaded model is compiled as it was, its own defaults too.
@@ -58,6 +112,8 @@ class FitsBatches(Saveable):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        # First, for those given may score the model or save it.
+        callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
         options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
         source, before = x, None
         if isinstance(source, Batches):
@@ -69,7 +125,7 @@ class FitsBatches(Saveable):
                 )
             check_batches(self, source)
             _check_accumulation(self, source)
-            options |= {"shuffle": False, "callbacks": [StepCounter(source), *(callbacks or ())]}
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
             before = source.class_weight
             if class_weight is not None:
                 weights, options["class_weight"] = self._class_weights(class_weight), None
@@ -95,8 +151,6 @@ class FitsBatches(Saveable):
                     if source.distribution is None and self.train_function is None:
                         # Else TensorFlow traces the first step twice, for variables that it makes.
                         self._symbolic_build(data_batch=source[0])
-                if kwargs.get("validation_data") is source:
-                    kwargs["validation_data"] = source.for_evaluation()
             with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
@@ -291,6 +345,9 @@ def run_on(model, batches, verbose=0):
     Yields:
         `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
         arrays in the model's output structure.
+
+    Raises:
+        FloatingPointError: If an output is not finite.
     """
     batches = batches.for_evaluation()
     bar = keras.utils.Progbar(len(batches), verbose=verbose) if verbose else None
@@ -299,6 +356,8 @@ def run_on(model, batches, verbose=0):
         outputs = model.predict_on_batch(batches[i][0])
         # By number, for TensorFlow's devices each give all rows, one behind the other.
         (real,) = np.nonzero(rows >= 0)
-        yield rows[real], keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        outputs = keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        keras.tree.map_structure(check_outputs, outputs)
+        yield rows[real], outputs
         if bar is not None:
             bar.update(i + 1)

@@ -7,13 +7,14 @@ import functools
 
 import numpy as np
 
-from keras_plm.batching import Batches, few_lengths
+from keras_plm.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.two_texts import TextPlaces
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
+QUESTION_LENGTH = 64  # of a question that leaves no room; run_squad.py, `max_query_length`
 
 
 class Windows:
@@ -26,7 +27,9 @@ class Windows:
 
     Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
     Differs from it: windows go on by half of their room where that is less than `stride`, so that
-    they always overlap; questions are never cut; an answer's tokens are found by their offsets.
+    they always overlap; a question of more than 64 tokens is cut only where it leaves the passage
+    no room, then to 64 tokens or half of the row, with a warning; an answer's tokens are found by
+    their offsets.
 
     With `apart=True` an encoder reads question and window each by itself. A row of vectors is then
     made of theirs, the question's first, without what the tokenizer puts around a text; behind them
@@ -48,6 +51,7 @@ class Windows:
         lengths: (R,) tokens of each row.
         begins, counts: (R,) the first token of the passage that is in each row, and their number.
         first: (R,) where in the row the passage's tokens begin.
+        cut_to: To how many tokens questions were cut; `None` if none was.
         null: (R,) where in the row stands what means no answer, a special token.
         places: `TextPlaces` of question and passage; what means no answer is read as the passage's
             last.
@@ -55,8 +59,8 @@ class Windows:
             stand in it whole; `None` without answers.
 
     Raises:
-        ValueError: If there is nothing to read, a question has no passage, or none of its tokens
-            has room beside it, some questions have answers and others none, an answer has no token,
+        ValueError: If there is nothing to read, a question has no passage, no token of it has room
+            in `max_length`, some questions have answers and others none, an answer has no token,
             or the tokenizer puts no two texts in one row.
     """
 
@@ -94,22 +98,30 @@ class Windows:
         question_of = np.array([questions[example.text] for example in examples])
         self._passage_of = np.array([passages[passage] for passage in self.passages])
 
-        asked = self._questions.lengths[question_of]  # (N,)
-        total = self._passages.lengths[self._passage_of]
         # Apart, each text must have room for its own special tokens too.
         special = 1 + tokenizer.num_special() if apart else tokenizer.num_special(paired=True)
+        whole = self._questions.lengths
+        limit = max(min(QUESTION_LENGTH, (max_length - special) // 2), 1)
+        kept = np.where(whole < max_length - special, whole, np.minimum(whole, limit))
+        self._questions = self._questions.part(lengths=kept)
+        asked = kept[question_of]  # (N,)
+        lost = whole[question_of] - asked
+        if lost.any():
+            rows = np.flatnonzero(lost)
+            warn_of_cuts("questions", examples, rows, int(lost.sum()), max_length)
+        self.cut_to = limit if lost.any() else None
+        total = self._passages.lengths[self._passage_of]
         room = max_length - special - asked
         for wrong, rule in (
             (room < 1, f"A row of max_length={max_length} tokens must have room for the passage "
-                       f"beside the question and {special} special tokens: raise `max_length`, or "
-                       "shorten the question."),
+                       f"beside the question and {special} special tokens: raise `max_length`."),
             (total < 1, "A passage has a token or more."),
         ):  # fmt: skip
             if wrong.any():
                 i = int(wrong.argmax())
                 raise ValueError(
-                    f"{_place(examples[i], i)}{rule} Received: a question of {asked[i]} tokens, a "
-                    f"passage of {total[i]}"
+                    f"{_place(examples[i], i)}{rule} Received: a question of "
+                    f"{whole[question_of[i]]} tokens, a passage of {total[i]}"
                 )
         step = np.minimum(stride, (room + 1) // 2)
         windows = 1 + np.maximum(-(-(total - room) // step), 0)

@@ -105,14 +105,31 @@ def test_speed_refuses_before_it_times(flags, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
-def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, capsys, monkeypatch):
+@pytest.mark.plumbing
+def test_a_label_that_occurs_once_is_trained_on(encoder, table, tmp_path):
     path = tmp_path / "mine.csv"
     test = task_from_file(path, "sentence", "answer").read(None, "test")
     lines = path.read_text().splitlines()
     number = int(test[0].where.rpartition(":")[2])
     lines[number - 1] = lines[number - 1].rpartition(",")[0] + ",maybe"
     path.write_text("\n".join(lines))
-    monkeypatch.setattr(Bench, "_predict", lambda *arguments: [e.label for e in test])
+    with pytest.warns(UserWarning, match=rf"'maybe' \(.*mine.csv:{number}\)"):
+        assert main(["run", *table, *common(encoder, tmp_path), *FAST, "--seeds", "1"]) == 0
+    (file,) = result_files(tmp_path)
+    counts = json.loads(file.read_text())["counts"]
+    assert counts == {"train": 43, "dev": 9, "test": 8, "labels": 3}
+
+
+@pytest.mark.plumbing
+def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "mine.csv"
+    lines = path.read_text().splitlines()
+    known = [line.rpartition(",")[2] for line in lines[-9:]]
+    lines[-1] = lines[-1].rpartition(",")[0] + ",maybe"
+    path.write_text("\n".join(lines))
+    split = lambda rows, fractions: [rows[:42], rows[42:51], rows[51:]]  # noqa: E731
+    monkeypatch.setattr("benchmarks.tasks.split_groups", split)
+    monkeypatch.setattr(Bench, "_predict", lambda *arguments: known)
     assert main(["run", *table, *common(encoder, tmp_path), *FAST, "--seeds", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "labels that no training example has count as errors: maybe" in shown
@@ -168,3 +185,25 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["layers", "--task", "sst5"])
     assert stop.value.code == 2
+
+
+@pytest.mark.plumbing
+def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
+    import benchmarks.__main__ as cli
+    import glue_tasks.__main__ as glue
+
+    report = ["report", "--results", str(tmp_path)]
+    for flags in (["--debug", *report], [*report, "--debug"]):
+        assert main(flags) == 2
+        error = capsys.readouterr().err
+        assert "Traceback" in error and "error: No result file below" in error
+    assert main(report) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr(cli, "run_demo", lambda flags: {}["wrong"])
+    monkeypatch.setattr(glue, "run_show", lambda flags: {}["wrong"])
+    for command in (lambda *more: main(["demo", *more]), lambda *more: glue.main([*more])):
+        assert command() == 2
+        error = capsys.readouterr().err
+        assert error == "error: KeyError: 'wrong' (--debug shows the traceback)\n"
+        assert command("--debug") == 2
+        assert "Traceback" in capsys.readouterr().err

@@ -351,7 +351,7 @@ def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
         ["O", "B-A", "I-A", "B-B", "I-B", "I-C"],
         ["O", "B-A", "I-A", "E-A", "S-A", "S-B"],
         ["O", "B-A", "I-A", "L-A", "U-A", "U-B"],
-        ["O", "B", "I", "L", "U", "O"],
+        ["O", "B", "I", "L", "U"],
     ],
     ids=["iob", "iobes", "bilou", "without types"],
 )
@@ -361,10 +361,10 @@ def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     gold, guess = [], []
     for _ in range(5):
         lengths = rng.integers(1, 8, 6) if weighted else np.full(6, 7)
-        y_true, predicted = rng.integers(0, 6, (2, 6, 7))
+        y_true, predicted = rng.integers(0, len(tags), (2, 6, 7))
         # Half of the words right, so that whole spans are found too.
         predicted = np.where(rng.random((6, 7)) < 0.6, y_true, predicted)
-        logits = np.eye(6, dtype="float32")[predicted]
+        logits = np.eye(len(tags), dtype="float32")[predicted]
         weights = (np.arange(7) < lengths[:, None]).astype("float32") * 1.7
         metric.update_state(y_true, logits, sample_weight=weights if weighted else None)
         for t, p, n in zip(y_true, predicted, lengths, strict=True):

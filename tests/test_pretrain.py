@@ -1,5 +1,6 @@
 """The command `pretrain` for ELMo, and going on with an encoder on other text."""
 
+import dataclasses
 import json
 
 import keras
@@ -9,7 +10,8 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.objectives import OBJECTIVE, WORDS, about_init, lexicon
-from benchmarks.pretrain import Meter, Pretraining
+from benchmarks.pretrain import SIZES, Meter, Pretraining
+from benchmarks.settings import help_of, setting
 from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import Characters, Words
 from tests.checks import on_two_devices
@@ -272,3 +274,33 @@ def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, 
     assert main([*elmo, "--out", str(tmp_path / "elmo"), "--devices", "all"]) == 2
     assert "from batch to batch, on one device" in capsys.readouterr().err
     assert not (tmp_path / "elmo").exists() and not (tmp_path / "alone").exists()
+
+
+@pytest.mark.plumbing
+def test_models_of_a_setting_are_data_and_begin_its_help():
+    fields = {field.name: field for field in dataclasses.fields(Pretraining)}
+    assert fields["unroll"].metadata["models"] == ("elmo",)
+    assert help_of(fields["unroll"]) == "elmo: " + fields["unroll"].metadata["help"]
+    assert help_of(fields["seed"]) == fields["seed"].metadata["help"]
+    other = {int: 3, float: 0.25, bool: None, str: "lines"}  # values that are no defaults
+    for name, field in fields.items():
+        for model in SIZES if field.metadata["models"] else ():
+            kind = type(field.default)
+            value = {name: not field.default if kind is bool else other[kind]}
+            if model not in field.metadata["models"]:
+                with pytest.raises(ValueError, match=f"`{name}` is of .* alone"):
+                    Pretraining(model, "mini", **value)
+
+
+@pytest.mark.plumbing
+def test_the_words_of_a_help_text_restrict_nothing():
+    """A text that begins with a model's name is a text; which models may be asked is data."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Reworded(Pretraining):
+        seed: int = setting(0, "bert: of everything random")
+        unroll: int = setting(20, "steps through which gradients go back", ("elmo",))
+
+    assert Reworded("elmo", "mini", seed=1).seed == 1
+    with pytest.raises(ValueError, match="`unroll` is of elmo alone"):
+        Reworded("bert", "mini", unroll=5)

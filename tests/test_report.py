@@ -177,3 +177,57 @@ def test_committed_results_and_readme_agree():
         if f"<!-- {name} -->" not in text and (suite.home or not kept.is_dir()):
             continue  # not measured yet
         assert suite.markdown(kept) in text, again
+
+
+class TestRunsThatDifferInOneSetting:
+    """Two results of one table that differ in a setting that `describe` does not say."""
+
+    def rows(self, results):
+        return [line[2:].split(" | ") for line in markdown(results).splitlines()[2:]]
+
+    def of(self, score, seed, **fields):
+        """A result as `Bench` writes it."""
+        run = Run(method="fine_tune", **fields)
+        fields = {name: value for name, value in run.config.items() if name != "method"}
+        made = result("fine_tune", "t", score, seed, **fields)
+        return made | {"run": run.name, "trials": [{"seconds": score}]}
+
+    def test_what_changes_the_result_has_a_row_of_its_own(self):
+        results = [self.of(0.5, seed) for seed in range(2)]
+        results += [self.of(0.6, seed, dev_limit=100) for seed in range(2)]
+        results += [self.of(0.7, seed, reader="bilstm") for seed in range(2)]
+        rows = self.rows(results)
+        assert [row[0] for row in rows] == [
+            "pre-trained, fine-tuned; reader linear, dev limit 0",
+            "pre-trained, fine-tuned; reader bilstm, dev limit 0",
+            "pre-trained, fine-tuned; reader linear, dev limit 100",
+        ]
+        assert [row[1] for row in rows] == ["50.0 ± 0.0 (2) |", "**70.0 ± 0.0 (2)** |",
+                                            "60.0 ± 0.0 (2) |"]  # fmt: skip
+        read = [
+            result("features", "t", score, 0) | {"run": f"features{limit}"}
+            for score, limit in ((0.3, 0), (0.4, 100))
+        ]
+        read[1]["fields"]["dev_limit"] = 100
+        axes = layer_figure(results + read, "t").axes[0]
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        assert sorted(names) == ["last; dev limit 0", "last; dev limit 100"]
+
+    @pytest.mark.parametrize("neutral", [{"accumulate": 2}, {"remat": True},
+                                         {"accumulate": 4, "remat": True}])  # fmt: skip
+    def test_what_saves_memory_is_no_other_run(self, neutral):
+        results = [self.of(0.5, 0), self.of(0.7, 1, **neutral)]
+        assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]
+        results.append(self.of(0.9, 0, **neutral))  # each seed counts once in a row
+        rows = self.rows(results)
+        assert [row[1] for row in rows] == ["50.0 (1) |", "**80.0 ± 14.1 (2)** |"]
+        assert all(name.replace("_", " ") in rows[1][0] for name in neutral)
+
+    def test_seconds_of_the_search_are_not_compared(self):
+        results = [self.of(0.5, 0), self.of(0.7, 1)]
+        assert results[0]["trials"] != results[1]["trials"]
+        assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]
+
+    def test_a_seed_is_there_once(self):
+        with pytest.raises(ValueError, match="one result a seed.*e.fine_tune.seed0.json and"):
+            markdown([self.of(0.5, 0), self.of(0.7, 0)])

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import warnings
 
 import numpy as np
 import pytest
@@ -336,3 +337,51 @@ class TestParallel:
     def test_real_captions_have_their_published_counts(self, data):
         paths = [data(f"multi30k/val.{language}.gz") for language in ("en", "de")]
         assert len(read_parallel(*paths)[0]) == 1014
+
+
+@pytest.mark.plumbing
+class TestRareLabelsAreTrainedOn:
+    """One example has a label of its own; wherever a split puts it, the first part gets it."""
+
+    SHARES = (0.7, 0.15, 0.15)
+
+    @pytest.mark.parametrize(
+        "common, rare", [(["a", "b"], "c"), ([0, 1], 2), ([1.0, 2.0, 3.0], 0.5), ([1.0, 2.0], 9.5)]
+    )
+    def test_of_texts(self, common, rare):
+        for odd in range(40):
+            examples = [Example(str(i), common[i % len(common)], where=f"f:{i}") for i in range(40)]
+            whole = split_groups(examples, self.SHARES)
+            examples[odd] = Example(str(odd), rare, where=f"f:{odd}")
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                parts = split_groups(examples, self.SHARES)
+            in_train = any(e.text == str(odd) for e in whole[0])
+            assert rare in {e.label for e in parts[0]}
+            assert [f"{rare!r} (f:{odd})" in str(w.message) for w in told] == [True] * (
+                not in_train
+            )
+            texts = [[e.text for e in part] for part in whole]
+            if not in_train:  # nothing else moves
+                texts = [[t for t in part if t != str(odd)] for part in texts]
+                texts[0] = sorted([*texts[0], str(odd)], key=int)
+            assert [[e.text for e in part] for part in parts] == texts
+
+    def test_of_words_with_the_whole_document(self):
+        examples = [Example(["x", "y"], ["O", "A"], group=str(i // 4)) for i in range(80)]
+        for odd in range(80):
+            rare = Example(["x", "y"], ["O", "B"], group=str(odd // 4))
+            parts = split_groups([*examples[:odd], rare, *examples[odd + 1 :]], self.SHARES)
+            assert rare in parts[0] and sum(map(len, parts)) == 80
+            assert sum(e.group == rare.group for e in parts[0]) == 4
+
+    def test_answers_are_no_labels(self):
+        asked = [Example("q", [f"a{i}"], pair=f"a{i} b", starts=[0]) for i in range(40)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [len(part) for part in split_groups(asked, self.SHARES)] == [28, 6, 6]
+
+    def test_no_part_is_left_empty(self):
+        examples = [Example("x", "yn"[i // 2], group=str(i // 2)) for i in range(4)]
+        with pytest.raises(ValueError, match="that occur once are put first: 'n'|: 'y'"):
+            split_groups(examples, (0.5, 0.5))

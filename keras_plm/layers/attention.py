@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers.fast import Dense, Dropout, additive_mask
+from keras_plm.layers.fast import Dense, Dropout, additive_mask, float32_softmax
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
@@ -59,8 +59,11 @@ def masked_softmax(scores, mask=None):
 
 
 def softmax(scores):
-    """Over the last axis. One key alone is no mistake here, as Keras' own softmax warns it is."""
-    return 0 * scores + 1 if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    """Over the last axis, in float32; the weights are in the type of `scores`.
+
+    One key alone is no mistake here, as Keras' own softmax warns it is.
+    """
+    return 0 * scores + 1 if scores.shape[-1] == 1 else float32_softmax(scores)
 
 
 def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps):

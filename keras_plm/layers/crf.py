@@ -50,10 +50,11 @@ class CRF(keras.layers.Layer):
 
     def build(self, inputs_shape, padding_mask_shape=None):
         count = inputs_shape[-1]
-        self.transitions = self.add_weight((count, count), "zeros", name="transitions")
+        options = {"initializer": "zeros", "autocast": False}  # scores are in float32
+        self.transitions = self.add_weight((count, count), name="transitions", **options)
         if self.boundary:
-            self.starts = self.add_weight((count,), "zeros", name="starts")
-            self.ends = self.add_weight((count,), "zeros", name="ends")
+            self.starts = self.add_weight((count,), name="starts", **options)
+            self.ends = self.add_weight((count,), name="ends", **options)
 
     def call(self, inputs, padding_mask=None):
         scores = ops.cast(inputs, "float32")

@@ -233,6 +233,17 @@ def additive_mask(mask, dtype):
     return ops.cast(ops.logical_not(mask), dtype) * floor
 
 
+def float32_softmax(scores):
+    """Softmax over the last axis, computed in float32, in the type of `scores`.
+
+    In half precision the sum of many exponentials would lose its small terms. torch's kernel reads
+    and writes half precision and computes in float32 by itself, in one pass.
+    """
+    if _is_torch():
+        return ops.softmax(scores, axis=-1)
+    return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), scores.dtype)
+
+
 def scaled_scores(query, key, mask=None):
     """Scaled dot-product scores, hidden positions at the floor.
 
@@ -357,8 +368,9 @@ def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
         label_smoothing: Share of the target that is spread evenly over all tokens.
 
     Returns:
-        (...).
+        (...) float32.
     """
+    logits = ops.cast(logits, "float32")
     if _is_torch():
         import torch
 

@@ -145,7 +145,9 @@ class Pooling(keras.layers.Layer):
         if padding_mask is None:
             if self.pool == "last":
                 return inputs[:, -1]
-            return ops.mean(inputs, axis=1) if self.pool == "mean" else ops.max(inputs, axis=1)
+            if self.pool == "max":
+                return ops.max(inputs, axis=1)
+            return ops.cast(ops.mean(ops.cast(inputs, "float32"), axis=1), inputs.dtype)
         if self.pool == "last":
             real = ops.cast(padding_mask, "bool")
             # Counted from the end, so that padding may stand before a text, too.
@@ -156,8 +158,10 @@ class Pooling(keras.layers.Layer):
             return ops.where(ops.any(real, axis=1)[:, None], found, ops.zeros_like(found))
         mask = ops.cast(padding_mask, "bool")[..., None]  # (B, T, 1)
         if self.pool == "mean":
-            real = ops.cast(mask, inputs.dtype)
-            return ops.sum(inputs * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
+            # In float32: bfloat16 cannot count beyond 256.
+            real, x = ops.cast(mask, "float32"), ops.cast(inputs, "float32")
+            mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
+            return ops.cast(mean, inputs.dtype)
         floor = ops.cast(-3e4, inputs.dtype)
         highest = ops.max(ops.where(mask, inputs, floor), axis=1)
         return ops.where(ops.any(mask, axis=1), highest, ops.zeros_like(highest))

@@ -106,6 +106,16 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
     return run(x, kernel, *((bias,) if biased else ()))
 
 
+def row_products(x, rows):
+    """(N,) float32: the product of each row of `x` (N, P) with its own of `rows` (N, P).
+
+    `rows` are rounded to the type of `x` first, as in a product with a whole table; the sum is in
+    float32, as that of matrix products is.
+    """
+    rows = ops.cast(ops.cast(rows, x.dtype), "float32")
+    return ops.sum(ops.cast(x, "float32") * rows, axis=-1)
+
+
 def log_uniform_words(rng, vocabulary_size, count):
     """Different random words, the frequent more likely: P(k) = log((k + 2) / (k + 1)) / log(V + 1).
 
@@ -203,8 +213,7 @@ class SampledSoftmax(keras.layers.Layer):
         x = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))  # (N, P)
         target_ids = ops.cast(ops.reshape(target_ids, (-1,)), "int32")
         kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
-        wanted = ops.cast(rows_of(kernel, target_ids), self.compute_dtype)  # (N, P)
-        wanted = ops.cast(ops.sum(x * wanted, axis=-1), "float32")
+        wanted = row_products(x, rows_of(kernel, target_ids))  # (N,)
         wanted = wanted + rows_of(bias[:, None], target_ids)[:, 0]
         if sample_ids is None:
             total = logsumexp_of_products(x, ops.cast(kernel, x.dtype), bias)

@@ -12,7 +12,7 @@ from keras_plm.layers import Dense, Dropout, TokenEmbedding
 from keras_plm.layers.fast import compiled, token_cross_entropy
 from keras_plm.losses import TokenCrossEntropy
 from keras_plm.optimization import AdamW
-from keras_plm.training import FitsBatches
+from keras_plm.training import FitsBatches, check_outputs
 
 BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions
@@ -346,7 +346,9 @@ class NNLM(FitsBatches, keras.Model):
         if key not in known:
             model = weakref.proxy(self)  # the model itself would keep itself alive in its entry
             known[key] = compiled(lambda *tensors: function(model, *tensors), self.variables)
-        return ops.convert_to_numpy(known[key](*arrays))
+        found = ops.convert_to_numpy(known[key](*arrays))
+        check_outputs(found)
+        return found
 
     def get_config(self):
         return {

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_plm.batching import Batches
 from keras_plm.layers.embedding import rows_of
-from keras_plm.layers.softmax import logsumexp_of_products
+from keras_plm.layers.softmax import logsumexp_of_products, row_products
 from keras_plm.losses import GivenLoss
 from keras_plm.sequences import as_texts
 from keras_plm.streams import check_stream
@@ -45,7 +45,7 @@ class TiedLoss(keras.layers.Layer):
         x = ops.reshape(ops.cast(hidden, self.compute_dtype), (-1, hidden.shape[-1]))  # (B T, D)
         table = ops.convert_to_tensor(self.token_embedding.embeddings)
         wanted = rows_of(table, ops.cast(ops.reshape(target_ids, (-1,)), "int32"))
-        wanted = ops.cast(ops.sum(x * ops.cast(wanted, x.dtype), axis=-1), "float32")
+        wanted = row_products(x, wanted)
         total = logsumexp_of_products(x, ops.cast(table, x.dtype))
         return ops.reshape(total - wanted, sizes)
 

@@ -113,6 +113,11 @@ def add_score_kernel(layer, width):
 def pair_scores(kernel, first, second):
     """`S_ts = w . [x_t; y_s; x_t * y_s]` of (B, T, D) and (B, S, D): (B, T, S)."""
     of_first, of_second, of_both = ops.split(kernel, 3, axis=0)  # (1, D) each
-    scores = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
-    scores = scores + ops.sum(first * of_first, axis=-1)[:, :, None]
-    return scores + ops.sum(second * of_second, axis=-1)[:, None, :]
+    both = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
+    dtype = first.dtype
+    # Sums in float32, as that of a matrix product is.
+    wide = [ops.cast(x, "float32") for x in (both, first, second, of_first, of_second)]
+    both, first, second, of_first, of_second = wide
+    scores = both + ops.sum(first * of_first, axis=-1)[:, :, None]
+    scores = scores + ops.sum(second * of_second, axis=-1)[:, None, :]
+    return ops.cast(scores, dtype)

@@ -44,6 +44,9 @@ def compare_layers(
 
     Returns:
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
+
+    Raises:
+        FloatingPointError: If training diverges, with the choice and the seed.
     """
     check_head(head)
     choices = None if choices is None else as_names(choices, "choices")
@@ -73,10 +76,15 @@ def compare_layers(
             scores = []
             for seed in range(seeds):
                 reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
-                readout, _ = reader.fit_reader(
-                    head, stores, train, dev, labels, metric, words=beside
-                )
-                predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                try:
+                    readout, _ = reader.fit_reader(
+                        head, stores, train, dev, labels, metric, words=beside
+                    )
+                    predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                except FloatingPointError as error:
+                    raise FloatingPointError(
+                        f"layers={choice_name(name)}, seed={seed}: {error}"
+                    ) from error
                 scores.append(metric(truth, predicted))
             row = {
                 "layers": choice_name(name),

@@ -176,6 +176,7 @@ class FeatureBased(Method):
             ValueError: If there is no reader for `words`, or placement "output" has no `words`;
                 if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `CRFTagger`,
                 `SpanFinder`; if the reader is none for it, or for such examples.
+            FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)

@@ -212,6 +212,7 @@ class FineTune(Method):
             TypeError: If examples are texts without labels, or `head` is not a class of head.
             ValueError: If there are no examples, a text or label is missing, or the head, encoder
                 and settings do not go together.
+            FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)

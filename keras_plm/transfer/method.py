@@ -28,7 +28,10 @@ class KeepBest(keras.callbacks.Callback):
 
     Args:
         score: A function without arguments that scores the model on the choosing set; more is
-            better.
+            better. NaN is worse than any number.
+
+    Raises:
+        ValueError: At the end of training, if every score was NaN.
     """
 
     def __init__(self, score):
@@ -47,6 +50,11 @@ class KeepBest(keras.callbacks.Callback):
             self._weights = [np.array(w) for w in self.model.get_weights()]
 
     def on_train_end(self, logs=None):
+        if self.scores and self.best_epoch is None:
+            raise ValueError(
+                "The metric must give a number on the dev set after one epoch at least. "
+                f"Received: scores {self.scores}"
+            )
         self.restore()
 
     def restore(self):

@@ -1,0 +1,41 @@
+"""Errors on the command line: one line, or with `--debug` the traceback."""
+
+import argparse
+import sys
+import traceback
+
+# The library's own errors, whose messages state the rule, the fix and what was received.
+EXPLAINED = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
+
+
+def add_debug(parser, commands):
+    """Adds `--debug` to a parser and to each of its commands.
+
+    Args:
+        parser: An `argparse.ArgumentParser`.
+        commands: What its `add_subparsers` gave, with all commands added.
+    """
+    options = {"action": "store_true", "help": "show the traceback of an error"}
+    parser.add_argument("--debug", **options)
+    for command in dict.fromkeys(commands.choices.values()):
+        command.add_argument("--debug", default=argparse.SUPPRESS, **options)
+
+
+def show_error(error, debug):
+    """Prints an error: its message alone if it explains itself, else with its type.
+
+    Args:
+        error: The exception.
+        debug: Whether to print its traceback, too.
+
+    Returns:
+        The exit code, 2.
+    """
+    if debug:
+        traceback.print_exception(error)
+    text = str(error)
+    if not isinstance(error, EXPLAINED):
+        text = f"{type(error).__name__}: {error}"
+        text += "" if debug else " (--debug shows the traceback)"
+    print(f"error: {text}", file=sys.stderr)
+    return 2
