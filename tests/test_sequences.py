@@ -184,7 +184,11 @@ def test_scores_are_read_by_position():
         accuracy([1.0, 2.0], [1.0, float("nan")])
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), NAType()], ids=repr)
+@pytest.mark.parametrize(
+    "missing",
+    [None, float("nan"), np.float32("nan"), NAType()],
+    ids=["None", "nan", "float32", "NA"],
+)
 def test_missing_texts_and_labels_are_named(missing):
     assert sequences.is_missing(missing)
     model, where = classifier(), "in row 1 of"
