@@ -38,6 +38,8 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     debug = False
     try:
+        import keras_plm  # noqa: F401 - says which backend is missing
+
         for add in (add_demo, add_prepare, add_pretrain, add_vectors, add_run, add_layers):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
@@ -50,15 +52,6 @@ def main(arguments=None):
         flags = parser.parse_args(arguments)
         debug = flags.debug
         flags.run(flags)
-    except ModuleNotFoundError as error:
-        if error.name in ("tensorflow", "jax", "torch"):
-            text = (
-                f"Keras wants {error.name}, which is not installed: name the backend that is, as "
-                f"in `export KERAS_BACKEND=torch`. Received: "
-                f"KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}"
-            )
-            error = ImportError(text).with_traceback(error.__traceback__)
-        return show_error(error, debug)
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -367,7 +360,7 @@ def check_diverged(failed, total):
         (run, seed), error = next(iter(failed.items()))
         raise FloatingPointError(
             f"{len(failed)} of {total} runs diverged, and the others are done: give lower learning "
-            "rates; files that end in .failed, next to the results, tell of each. "
+            "rates; the .failed files next to the results state the cause. "
             f"Received: {run.name} seed {seed}: {error}"
         )
 

@@ -233,7 +233,7 @@ class Bench:
         if self.task.head.scores or self.task.head.per_token:
             return []
         known, others = set(self._labels()), [*self.examples["dev"], *self.examples["test"]]
-        return [name for name in label_names(others) if name is not None and name not in known]
+        return [name for name in label_names(others) if name not in known]
 
     def _model_file(self, run, seed):
         """Where the fine-tuned model is kept, if it is: of the first seed alone."""

@@ -134,7 +134,7 @@ class Pretraining:
             of_models, value = field.metadata["models"], getattr(self, field.name)
             if of_models and self.model not in of_models and value != field.default:
                 raise ValueError(
-                    f"`{field.name}` is of {', '.join(of_models)} alone. "
+                    f"`{field.name}` applies only to {', '.join(of_models)}. "
                     f"Received: model={self.model!r}, {field.name}={value!r}"
                 )
         longest = SIZES[self.model][self.size].get("max_sequence_length", 512)

@@ -35,10 +35,6 @@ def main(arguments=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if isinstance(error, ImportError):
-            error = ImportError(f"{error} (KERAS_BACKEND names the backend)").with_traceback(
-                error.__traceback__
-            )
         return show_error(error, flags.debug)
     return 0
 

@@ -22,7 +22,7 @@ def add_debug(parser, commands):
 
 
 def show_error(error, debug):
-    """Prints an error: its message alone if it explains itself, else with its type.
+    """Prints the message of an error, and its type if it is not one of `EXPLAINED`.
 
     Args:
         error: The exception.

@@ -247,7 +247,7 @@ class Batches(keras.utils.PyDataset):
     def for_evaluation(self):
         """These rows as `training=False` reads them: each once, in one order, from the first.
 
-        Weights of classes, which are of training, are left out.
+        Class weights apply to training only and are left out.
         """
         if not self.training and self.class_weight is None:
             return self
@@ -480,7 +480,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def weights_of(class_weight, y):
-    """The weight of each class id in `y`, of an array over ids; 1 of ids behind it.
+    """Weight of each class id in `y`, from an array indexed by id; 1 for other ids.
 
     Raises:
         ValueError: If `y` is no array of class ids.

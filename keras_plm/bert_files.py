@@ -192,7 +192,7 @@ def _check_tied(released):
     bias = released.arrays.get("cls.predictions.bias")
     twin = released.arrays.get("cls.predictions.decoder.bias", bias)
     tied = released.settings.get("tie_word_embeddings", True)
-    if not tied or not np.array_equal(own, table) or (bias is not None and (twin != bias).any()):
+    if not tied or not np.array_equal(own, table) or not np.array_equal(twin, bias):
         raise ValueError(
             f"{released.file}: `MaskedLM` ties its output to the embeddings, these weights do not. "
             f"Received: tie_word_embeddings={tied}, two tables or biases"

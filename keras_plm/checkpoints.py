@@ -74,7 +74,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     """Writes an encoder and its tokenizer as one folder that every backend reads.
 
     The folder holds `config.json`, `model.safetensors` and `tokenizer.json`, each written under a
-    temporary name and then put in place. Matrices of LoRA are added to those they stand beside.
+    temporary name and then put in place. LoRA matrices are merged into their kernels.
 
     Args:
         folder: Where to; an earlier save there is replaced.

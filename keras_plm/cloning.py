@@ -42,7 +42,7 @@ def transferred(encoder, count):
             transferred with all of them.
 
     Raises:
-        ValueError: If the encoder has no so many layers, its layers share their weights, or it
+        ValueError: If the encoder has fewer layers, its layers share their weights, or it
             does not number its blocks in their names.
     """
     layers = len(encoder.output["layers"]) - 1

@@ -147,7 +147,7 @@ def _places(encoder):
 def _read_options(path):
     """The arguments of `ELMo` that an options file gives."""
     with open_text(path) as file:
-        text = "".join(file)
+        text = file.read()
     try:
         options = json.loads(text)
         lstm, characters = options["lstm"], options["char_cnn"]

@@ -69,7 +69,7 @@ def export(model, folder, pairs=False, max_length=None):
     foreign = [name for name, value in DEFAULTS.items() if getattr(model.tokenizer, name) != value]
     if foreign:
         raise ValueError(
-            "The graph's tokenizer must be a WordPiece of default settings, but for `lowercase`. "
+            "The graph's tokenizer must be a WordPiece with default settings, except `lowercase`. "
             f"Received: {foreign[0]}={getattr(model.tokenizer, foreign[0])!r}"
         )
     if model.reader is not None or model.words is not None or model.pairs not in (

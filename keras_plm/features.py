@@ -361,12 +361,12 @@ class FeatureStore:
             fill_last=False,
         )
         model = _every_layer(encoder)
+        if hasattr(model, "clear"):
+            model.clear()  # the weights may be others now
         # Windows of one example follow one another.
         begins = np.cumsum(sizes) - sizes
         bar = keras.utils.Progbar(len(source), verbose=verbose) if verbose else None
         for i in range(len(source)):
-            if bar is not None:
-                bar.update(i + 1)
             rows, x = source.rows(i), source[i][0]
             positions = x.pop("word_positions", None)
             if set(encoder.input) - set(x):
@@ -391,6 +391,10 @@ class FeatureStore:
                         f"trained weights? Received: features as large as {highest:g}"
                     )
                 array[begins[row] : begins[row] + sizes[row]] = vectors
+            if bar is not None:
+                bar.update(i + 1)
+        if hasattr(model, "clear"):
+            model.clear()  # its words would stay in memory as long as the encoder
 
     def vectors(self, example, choice):
         """(W, n, D) features of one example under a choice of layers, float32."""
@@ -487,23 +491,25 @@ class FeatureStore:
         return Batches(self.counts, collate, training=training, **options)
 
 
-_EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> the model of all its layers
+_EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> ids of its weights, model of all layers
 
 
 def _every_layer(encoder):
     """A model that gives all layers as one tensor (B, T, L + 1, D), one for each encoder.
 
-    What JAX compiled of it serves the next texts too.
+    Later calls reuse its compiled programs. An encoder that gained or lost weights, as by LoRA or
+    quantization, gets a new model.
     """
-    model = _EVERY_LAYER.get(encoder)
-    if model is None and hasattr(encoder, "word_cache"):
+    weights = [id(weight) for weight in encoder.weights]
+    known, model = _EVERY_LAYER.get(encoder, (None, None))
+    if known == weights:
+        return model
+    if hasattr(encoder, "word_cache"):
         model = encoder.word_cache()
-    elif model is None:
+    else:
         stacked = keras.ops.stack(encoder.output["layers"], axis=2)
         model = keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
-    if hasattr(encoder, "word_cache"):
-        model.clear()  # the weights may be others now
-    _EVERY_LAYER[encoder] = model
+    _EVERY_LAYER[encoder] = weights, model
     return model
 
 

@@ -304,7 +304,7 @@ class HubTokenizer(SubwordTokenizer):
             ValueError: If the file is missing or is none.
         """
         with open_text(path) as file:
-            text = "".join(file)
+            text = file.read()
         with naming(path, "HubTokenizer"):
             return cls(**json.loads(text)["model"]["settings"])
 

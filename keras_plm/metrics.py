@@ -114,7 +114,7 @@ def tag_scheme(tags, where=None):
     all splits.
 
     Args:
-        tags: Sentences, each a list of tags; or the names of tags, of which the order is unknown.
+        tags: Sentences, each a list of tags; or only the names of tags, in any order.
         where: `where(sentence, word)`, both from 0: the place of a tag, for the error.
 
     Returns:
@@ -131,8 +131,36 @@ def tag_scheme(tags, where=None):
     ('BILOU', 'BIO without types')
     >>> tag_scheme(["NOUN", "O", "VERB"])
     """
-    names_alone = not len(tags) or isinstance(tags[0], str) or not hasattr(tags[0], "__len__")
-    sentences = [tags] if names_alone else tags
+    scheme = _family(tags, where)
+    if scheme != "BIO":
+        return scheme
+    marks = {tag: _mark(tag) for tag in set(chain.from_iterable(_sentences(tags)))}
+    if _are_names(tags):
+        prefixes = {prefix for prefix, kind in marks.values() if kind}
+        return {"B": "IOB2", "I": "IOB1"}.get("".join(prefixes), "IOB1 or IOB2")
+    starts = Counter()
+    for sentence in tags:
+        before = None
+        for tag in sentence:
+            prefix, kind = marks[tag]
+            if kind and kind != before:
+                starts[prefix] += 1
+            before = kind
+    return "IOB1" if starts["I"] > starts["B"] else "IOB2"
+
+
+def _are_names(tags):
+    """True for a list of tags, False for a list of sentences."""
+    return not len(tags) or isinstance(tags[0], str) or not hasattr(tags[0], "__len__")
+
+
+def _sentences(tags):
+    return [tags] if _are_names(tags) else tags
+
+
+def _family(tags, where=None):
+    """As `tag_scheme`, with "BIO" for both IOB1 and IOB2."""
+    names_alone, sentences = _are_names(tags), _sentences(tags)
     counts = Counter(chain.from_iterable(sentences))
     if not all(isinstance(tag, str) for tag in counts):
         return None
@@ -161,22 +189,7 @@ def tag_scheme(tags, where=None):
         kinds = [prefix + "-TYPE" * bool(typed) for prefix in PREFIXES[scheme]]
         rule = f"All tags must be of one scheme. Most are of {scheme}: 'O', {', '.join(kinds)}"
         raise _wrong_tag(sentences, wrong, where, names_alone, rule)
-    if bare:
-        return f"{scheme} without types"
-    if scheme != "BIO":
-        return scheme
-    if names_alone:
-        prefixes = {marks[tag][0] for tag in typed}
-        return {"B": "IOB2", "I": "IOB1"}.get("".join(prefixes), "IOB1 or IOB2")
-    starts = Counter()
-    for sentence in sentences:
-        before = None
-        for tag in sentence:
-            prefix, kind = marks.get(tag, (None, None))
-            if kind and kind != before:
-                starts[prefix] += 1
-            before = kind
-    return "IOB1" if starts["I"] > starts["B"] else "IOB2"
+    return f"{scheme} without types" if bare else scheme
 
 
 def _mark(tag):
@@ -302,14 +315,11 @@ def span_scores(y_true, y_pred):
 
 def _check_marks(sentences):
     """Raises unless all tags mark spans, by one scheme."""
-    tag_scheme(sentences)
-    for i, tags in enumerate(sentences):
-        for j, tag in enumerate(tags):
-            if tag != "O" and not _mark(tag)[0]:
-                raise ValueError(
-                    "Spans are marked by 'O' and tags as 'B-PER'; score others by "
-                    f"`word_accuracy`. Received: {tag!r} as sentence {i}, word {j}"
-                )
+    _family(sentences)
+    tags = set(chain.from_iterable(sentences))
+    if wrong := {tag for tag in tags if tag != "O" and not _mark(tag)[0]}:
+        rule = "Spans are marked by 'O' and tags as 'B-PER'; score others by `word_accuracy`"
+        raise _wrong_tag(sentences, wrong, None, False, rule)
 
 
 def span_f1(y_true, y_pred):

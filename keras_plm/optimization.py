@@ -248,7 +248,7 @@ class _ByWholeSteps:
 
 # Weights that do not decay, by their paths: biases, norms, and what scales or is added to scores.
 NOT_DECAYED = re.compile(
-    r"bias|beta|gamma|norm[^/]*/[^/]*$"
+    r"(^|/)[^/]*(bias|beta|gamma)[^/]*$|norm(alization)?(_\d+)?/[^/]*$"
     r"|(^|/|_)(scale|scalars|temperature|starts|ends|transitions)$"
 )
 

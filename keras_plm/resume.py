@@ -185,9 +185,9 @@ class TrainingState(StepCounter):
             learned = name.startswith("model/") and variable.trainable
             if learned and not np.isfinite(arrays[name]).all():
                 raise FloatingPointError(
-                    "Training diverged, and its state is not saved, for weights must be finite: "
-                    f"begin again in another folder with a lower learning rate than that of "
-                    f"{self.folder}. Received: {variable.path} with a number that is not finite, "
+                    "The state is not saved, because weights must be finite and training diverged: "
+                    f"start again in another folder than {self.folder}, with a lower learning "
+                    f"rate. Received: {variable.path} with a number that is not finite, "
                     f"after step {self.steps}"
                 )
         arrays |= {f"metric/{i:04d}": value for i, value in enumerate(metrics)}

@@ -62,10 +62,10 @@ def as_names(values, name):
     names, seen = as_list(values, name, "names"), set()
     for i, item in enumerate(names):
         if is_missing(item):
-            raise ValueError(f"Every name in `{name}` must be there. Received: {item!r} at {i}")
+            raise ValueError(f"No name in `{name}` may be missing. Received: {item!r} at {i}")
         if item in seen:
             raise ValueError(
-                f"Every name in `{name}` must stand once. "
+                f"Every name in `{name}` must be unique. "
                 f"Received: {item!r} twice in {str(names):.200}"
             )
         seen.add(item)
@@ -101,6 +101,11 @@ def as_text(value, place="", words=True):
     raise ValueError(f"{rule}. Received: {value!r:.60} of {type(value).__name__}{where}")
 
 
+def _is_plain_text(value):
+    """True for a string and a list of strings, which need no conversion."""
+    return type(value) is str or (type(value) is list and all(type(word) is str for word in value))
+
+
 def as_texts(values, name="texts", words=True):
     """A list of texts; an item with a `text` of its own, as an `Example`, stays as it is.
 
@@ -112,7 +117,7 @@ def as_texts(values, name="texts", words=True):
     """
     rows = as_list(values, name, "texts")
     for i, row in enumerate(rows):
-        if type(row) is not str:
+        if not _is_plain_text(getattr(row, "text", row)):
             place = f"row {i} of `{name}`"
             if hasattr(row, "text") and not hasattr(row, "__iter__"):
                 where = getattr(row, "where", "")

@@ -219,7 +219,7 @@ def split_groups(examples, shares, seed=0):
             f"Too few groups for {len(shares)} parts, of which none may be empty while every group "
             "(in CoNLL's format a document) stays whole: give more groups, or smaller ones. "
             f"Received: {len(examples)} examples in {len(groups)} groups"
-            + (f", of which labels that occur once are put first: {moved}" if moved else "")
+            + (f"; groups moved to the first part for their labels: {moved}" if moved else "")
         )
     if moved:
         warnings.warn(
@@ -245,17 +245,18 @@ def _move_rare_labels(examples, parts, groups):
 
     group_of = {i: name for name, rows in groups.items() for i in rows}
     known = {label for i in parts[0] for label in labels_of(i)}
-    moved = {}
+    moved, taken = {}, set()
     for part in parts[1:]:
-        for i in list(part):
+        for i in part:
             rare = [label for label in labels_of(i) if label not in known]
-            if rare:
-                rows = groups[group_of[i]]  # all in this part
+            if rare:  # then its group is not taken yet
+                rows = groups[group_of[i]]
                 parts[0] += rows
-                part[:] = [row for row in part if group_of[row] != group_of[i]]
+                taken.add(group_of[i])
                 known |= {label for row in rows for label in labels_of(row)}
                 where = f" ({examples[i].where})" if getattr(examples[i], "where", "") else ""
                 moved |= {label: f"{label!r}{where}" for label in rare}
+        part[:] = [row for row in part if group_of[row] not in taken]
     shown = list(moved.values())
     return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
@@ -274,7 +275,8 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     examples' groups; without any, each sentence is its own group. Comment lines before a sentence,
     `# ...`, are left out.
 
-    CoNLL-U is told by its 10 columns. Its words are the syntactic words: lines of multi-word tokens
+    A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
+    in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
     (`1-2`) and of empty nodes (`8.1`) are left out.
 
     Args:

@@ -2,7 +2,7 @@
 
 import warnings
 
-from keras_plm.tokenizers import BytePair, WordPiece
+from keras_plm.tokenizers import BytePair, WordPiece, open_text
 from keras_plm.tokenizers.byte_pair_schemes import read_vocabulary
 from keras_plm.tokenizers.subwords import added_settings, check_added_ids
 from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
@@ -238,7 +238,8 @@ def _pieces(folder, said):
     if said[WHOLE]:
         return said[WHOLE]["model"]["vocab"].keys()
     if (folder / "vocab.txt").is_file():
-        return set((folder / "vocab.txt").read_text(encoding="utf-8-sig").split("\n"))
+        with open_text(folder / "vocab.txt") as file:
+            return {line.rstrip("\n") for line in file}
     return read_object(folder / "vocab.json").keys()
 
 
@@ -286,7 +287,7 @@ def _warn_of_lengths(folder, said):
 
 
 def tokenizer_settings(tokenizer):
-    """The object of `tokenizer_config.json`: what the vocabulary alone does not say."""
+    """The object of `tokenizer_config.json`: settings that the vocabulary does not hold."""
     kind = "bert" if isinstance(tokenizer, WordPiece) else tokenizer.scheme
     settings = {"tokenizer_class": CLASSES[kind]}
     settings |= {key: getattr(tokenizer, ours) for ours, (key, _) in STATED[kind].items()}

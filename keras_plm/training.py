@@ -75,7 +75,7 @@ def check_loss(model, logs, when):
     if isinstance(rate, dict):  # a schedule
         rate = rate["config"].get("peak", float(optimizer.learning_rate))
     raise FloatingPointError(
-        "Training diverged, for its loss must be finite: choose a lower learning rate, clip the "
+        "The loss must be finite, and training diverged: choose a lower learning rate, clip the "
         "gradients, or train in float32 instead of float16. "
         f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
         f"learning_rate={float(rate):g}"
@@ -100,10 +100,9 @@ def check_outputs(outputs):
 class FitsBatches(Saveable):
     """Lets a Keras model's `fit` take `Batches` as they are.
 
-    A loss that is not finite ends it with an error, see `FiniteLoss`.
-
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
-    worked into the weights. A reloaded model is compiled as it was, its own defaults too.
+    worked into the weights. A reloaded model is compiled as it was, its own defaults too. `fit`
+    raises if the loss of an epoch is not finite, see `FiniteLoss`.
     """
 
     def compile_from_config(self, config):
@@ -134,15 +133,17 @@ class FitsBatches(Saveable):
             options |= self._weighted(y, class_weight, kwargs.pop("sample_weight", None))
             if options.get("sample_weight") is not None and kwargs.get("validation_split"):
                 raise ValueError(
-                    "Weights of classes for tags are for training only: give `validation_data` in "
-                    "place of a split. "
+                    "Class weights that are combined with sample weights would also weigh the "
+                    "validation split: give `validation_data`. "
                     f"Received: validation_split={kwargs['validation_split']}"
                 )
         if isinstance(kwargs.get("validation_data"), Batches):
             # Keras makes its iterator of them itself, before it calls `evaluate`.
             held_out = kwargs["validation_data"]
             check_batches(self, held_out)
-            kwargs["validation_data"] = held_out.for_evaluation()
+            held_out = held_out.for_evaluation()
+            on_tensorflow = keras.backend.backend() == "tensorflow"
+            kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
         try:
             if isinstance(source, Batches):
                 source.class_weight = before if class_weight is None else weights
@@ -234,8 +235,8 @@ class FitsBatches(Saveable):
         """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
         check_batches(self, x)
         source = x = x.for_evaluation() if isinstance(x, Batches) else x
-        if hasattr(x, "distribution") and keras.backend.backend() == "tensorflow":
-            x = x.tf_dataset() if x.distribution is not None else x
+        if isinstance(x, Batches) and keras.backend.backend() == "tensorflow":
+            x = x.tf_dataset()  # Keras would take the signature from the first two batches
         with self._distributed(source, training=False):
             return super().evaluate(x, *args, **kwargs)
 

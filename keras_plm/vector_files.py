@@ -359,10 +359,11 @@ def _is_text(raw):
 
 def _check_first_numbers(path, words, numbers):
     """Raises where the first number of a row is rather the rest of a word with a space."""
-    for (row, word), number in zip(words, numbers[:, 0], strict=True):
-        size, raw = abs(float(number)), number.tobytes()
-        tiny = 0 < size < 1e-10 and raw.isascii() and raw.decode().isprintable()
-        if 1e10 < size < np.inf or tiny:
+    sizes = np.abs(numbers[:, 0])
+    odd = ((sizes > 1e10) & np.isfinite(sizes)) | ((sizes > 0) & (sizes < 1e-10))
+    for i in np.flatnonzero(odd):
+        (row, word), size, raw = words[i], sizes[i], numbers[i, 0].tobytes()
+        if size > 1 or (raw.isascii() and raw.decode().isprintable()):
             raise ValueError(
                 f"{path}, row {row}: Without a newline after each row, no word of word2vec's "
                 "binary may hold a space: write the file as text, or replace the spaces. "

@@ -128,7 +128,7 @@ def read_hugging_face_weights(folder):
 
     Raises:
         ImportError: If torch is needed and not installed.
-        ValueError: If there are none, a file is missing or damaged, or adapters lie beside them.
+        ValueError: If there are none, a file is missing or damaged, or adapters are next to them.
     """
     if (folder / "adapter_config.json").is_file():
         raise ValueError(

@@ -113,8 +113,8 @@ class Windows:
         total = self._passages.lengths[self._passage_of]
         room = max_length - special - asked
         for wrong, rule in (
-            (room < 1, f"A row of max_length={max_length} tokens must have room for the passage "
-                       f"beside the question and {special} special tokens: raise `max_length`."),
+            (room < 1, f"A row of max_length={max_length} tokens must have room for the "
+                       f"question, the passage and {special} special tokens: raise `max_length`."),
             (total < 1, "A passage has a token or more."),
         ):  # fmt: skip
             if wrong.any():

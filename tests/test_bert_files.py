@@ -374,7 +374,7 @@ class TestRefuses:
             ("hidden_act", ["gelu"]),
         ],
     )
-    def test_settings_that_bert_has_not(self, key, value, saved):
+    def test_unsupported_settings(self, key, value, saved):
         _, folder = saved()
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, key: value}))
@@ -387,7 +387,7 @@ class TestRefuses:
         with pytest.raises(ValueError, match="adapters must be merged into the weights first"):
             load_bert(folder)
 
-    def test_unequal_dropout_is_said(self, saved):
+    def test_unequal_dropout_warns(self, saved):
         _, folder = saved(attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.2)
         with pytest.warns(
             UserWarning, match="one dropout rate .*'attention_probs_dropout_prob': 0"

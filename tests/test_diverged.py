@@ -33,14 +33,14 @@ DIVERGED = r"Training diverged, .*loss=nan in epoch \d, after step \d+, learning
         (FineTune, Tagger, sentences),
     ],
 )
-def test_a_method_says_so(method, head, examples):
+def test_divergence_of_a_method_raises(method, head, examples):
     method = method(learning_rate=RATE, epochs=2, batch_size=8)
     with pytest.raises(FloatingPointError, match=DIVERGED):
         method.fit(encoder(), head, TOKENIZER, examples(24), examples(8))
 
 
 @pytest.mark.plumbing
-def test_lora_says_so():
+def test_divergence_of_lora_raises():
     method = FineTune(learning_rate=RATE, epochs=2, batch_size=8, lora_rank=1)
     with pytest.raises(FloatingPointError, match=DIVERGED):
         method.fit(encoder(), Classifier, TOKENIZER, texts(24))

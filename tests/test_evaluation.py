@@ -9,6 +9,7 @@ from keras_plm.data import translation_batches
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer, Word2Vec
 from keras_plm.pretraining import CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
+from keras_plm.readers import ESIM
 from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair
 from keras_plm.training import run_on
@@ -124,6 +125,22 @@ def test_an_accuracy_is_that_of_the_predictions(seed):
     right = np.mean([a == e.label for a, e in zip(model.predict(dev), dev, strict=True)])
     _, accuracy = model.evaluate(model.batches(dev, seed=seed), verbose=0)
     assert accuracy == pytest.approx(right, abs=1e-6)
+
+
+def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
+    """TensorFlow would take the signature from the first two batches."""
+    model = Classifier(encoder(max_sequence_length=48), LABELS, TOKENIZER, reader=ESIM(3))
+    model.compile("sgd")
+    sizes = [5] * 16 + [30] * 8
+    dev = [Example(" ".join("a" * n), LABELS[n % 2], pair="b c") for n in sizes]
+    source = model.batches(dev, training=False, batch_size=8)
+    shapes = [source[i][0]["first_positions"].shape for i in range(len(source))]
+    assert shapes[0] == shapes[1] != shapes[2]
+    _, accuracy = model.evaluate(source, verbose=0)
+    right = np.mean([a == e.label for a, e in zip(model.predict(dev), dev, strict=True)])
+    assert accuracy == pytest.approx(right, abs=1e-6)
+    history = model.fit(model.batches(dev), validation_data=source, verbose=0).history
+    assert np.isfinite(history["val_loss"][0])
 
 
 @pytest.mark.plumbing

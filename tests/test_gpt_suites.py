@@ -77,8 +77,8 @@ def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
 def test_settings_of_gpt():
     assert Pretraining(model="gpt").learning_rate == 5e-4
     for settings, match in (
-        ({"model": "gpt", "whole_word": True}, "`whole_word` is of bert alone"),
-        ({"model": "lstm", "pre_norm": True}, "`pre_norm` is of bert, gpt alone"),
+        ({"model": "gpt", "whole_word": True}, "`whole_word` applies only to bert"),
+        ({"model": "lstm", "pre_norm": True}, "`pre_norm` applies only to bert, gpt"),
         ({"model": "gpt", "max_length": 1000}, "8 to the model's 512"),
         ({"model": "gpt", "snapshots": -1}, "`snapshots` must be 0 or more"),
     ):

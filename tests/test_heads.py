@@ -524,6 +524,8 @@ def test_a_tagger_names_tags_of_several_schemes():
         FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, rows)
     with pytest.raises(ValueError, match="sentence 2, word 1 .'b'.: .*Received: 'PER'"):
         FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, sentences(2), rows)
+    released = ["O", "B-A", "I-A", "X", "[CLS]", "[SEP]"]  # of a folder, as such
+    assert Tagger(encoder(), released).default_metrics()[0].name == "accuracy"
     metric = Tagger(encoder(), ["O", "B", "L", "U", "I"]).default_metrics()[0]
     assert metric.name == "span_f1"
     for labels in (["DET", "O", "B"], ["S", "O", "V"]):

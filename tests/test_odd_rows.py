@@ -79,7 +79,7 @@ def test_it_is_trained_on_and_predicted(method, head, kind):
 
 
 @pytest.mark.filterwarnings("ignore:Rows have at most")
-def test_it_has_features():
+def test_odd_texts_have_features():
     texts = [e.text for e in ODD["texts"]]
     assert np.isfinite(extract_features(encoder(), TOKENIZER, texts, pool="mean")).all()
     words = [e.text for e in ODD["words"]]
@@ -93,7 +93,7 @@ def test_a_sentence_without_words_scores_nothing():
         word_accuracy([["X"], ["X"]], [["X"], []])
 
 
-def test_what_was_cut_is_said():
+def test_cut_texts_are_warned_of():
     texts = [Example("a", where="f:1"), Example(LONG, where="f:2"), Example(LONG, where="f:3")]
     told = r"max_length=12 tokens: the texts of 2 of 3 examples were cut, by 92 .* first is f:2"
     with pytest.warns(UserWarning, match=told):  # 2 (56 - 10)

@@ -509,6 +509,27 @@ def test_what_is_added_or_scales_does_not_decay(name):
 
 
 @pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "path, decays",
+    [
+        ("unbiased_head/kernel", True),
+        ("my_beta_model/block_0/kernel", True),
+        ("classifier_normalized/kernel", True),
+        ("block_0/attention_norm/gamma", False),
+        ("layer_normalization_3/scale", False),
+        ("transformer_layer_0_layer_norm/beta", False),
+        ("dense/bias", False),
+        ("bias", False),
+        ("crf/transitions", False),
+    ],
+)
+def test_the_name_of_a_layer_does_not_end_decay(path, decays):
+    from keras_plm.optimization import NOT_DECAYED
+
+    assert (NOT_DECAYED.search(path) is None) is decays
+
+
+@pytest.mark.plumbing
 def test_which_weights_of_the_models_decay():
     """BERT's rule, without biases and norms; and without what is a bias or a scale in others."""
     from keras_plm.heads import CRFTagger, Tagger

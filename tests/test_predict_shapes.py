@@ -18,6 +18,7 @@ from keras_plm.tokenizers import Characters
 from keras_plm.training import run_on
 from tests.checks import assert_close
 from tests.test_heads import LABELS, TAGS, TOKENIZER
+from tests.test_saving import enable_lora
 
 pytestmark = pytest.mark.plumbing
 COUNTS = range(3, 107, 8)  # words of a text: 13 lengths
@@ -109,7 +110,7 @@ def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):
     model = kind()
     tokenizer = TOKENIZER if kind is encoder else Characters()
     extract_features(model, tokenizer, [text(3)], pool=pool)
-    reader = _EVERY_LAYER[model]
+    _, reader = _EVERY_LAYER[model]
     seen = watched(reader, monkeypatch)
     for count in COUNTS:
         (found,) = extract_features(model, tokenizer, [text(count)], pool=pool)
@@ -121,7 +122,7 @@ def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):
         words = outputs[0, real][1:-1] if pool is None else outputs[0, real].mean(axis=0)
         assert_close(found, words, atol=2e-3)  # float16
     assert len(set(seen)) <= 6 and len(seen) == len(COUNTS)
-    assert _EVERY_LAYER[model] is reader  # what is compiled of it serves all calls
+    assert _EVERY_LAYER[model][1] is reader  # what is compiled of it serves all calls
 
 
 def test_features_are_those_of_the_weights_that_there_are_now():
@@ -138,6 +139,17 @@ def test_features_are_those_of_the_weights_that_there_are_now():
         del again
         gc.collect()
         assert gone() is None  # the models of all layers keep no encoder alive
+
+
+def test_features_follow_lora():
+    """A traced program that was kept would give the features of before."""
+    model = encoder()
+    extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
+    assert enable_lora(model)
+    (found,) = extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
+    packed = TOKENIZER.pack(["a b c"])
+    outputs = np.asarray(model({k: packed[k] for k in model.input}, training=False)["sequence"])
+    assert_close(found, outputs[0, packed["padding_mask"][0]].mean(axis=0), atol=2e-3)
 
 
 def test_stored_features_of_many_lengths_have_few_shapes(tmp_path):

@@ -137,8 +137,8 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
     [
         ({"model": "gpd"}, "Known models: bert in tiny.*elmo in tiny"),
         ({"model": "elmo", "size": "base"}, "Received: model='elmo', size='base'"),
-        ({"model": "elmo", "max_length": 64}, "`max_length` is of bert, gpt, lstm alone"),
-        ({"model": "bert", "unroll": 10}, "`unroll` is of elmo alone"),
+        ({"model": "elmo", "max_length": 64}, "`max_length` applies only to bert, gpt, lstm"),
+        ({"model": "bert", "unroll": 10}, "`unroll` applies only to elmo"),
         ({"model": "elmo", "split": "words"}, "`split` must be one of punctuation, spaces"),
         ({"model": "elmo", "unroll": 0}, "`unroll` must be 1 or more"),
         ({"model": "elmo", "tokens_per_batch": 10}, "at least a row"),
@@ -288,7 +288,7 @@ def test_models_of_a_setting_are_data_and_begin_its_help():
             kind = type(field.default)
             value = {name: not field.default if kind is bool else other[kind]}
             if model not in field.metadata["models"]:
-                with pytest.raises(ValueError, match=f"`{name}` is of .* alone"):
+                with pytest.raises(ValueError, match=f"`{name}` applies only to"):
                     Pretraining(model, "mini", **value)
 
 
@@ -302,5 +302,5 @@ def test_the_words_of_a_help_text_restrict_nothing():
         unroll: int = setting(20, "steps through which gradients go back", ("elmo",))
 
     assert Reworded("elmo", "mini", seed=1).seed == 1
-    with pytest.raises(ValueError, match="`unroll` is of elmo alone"):
+    with pytest.raises(ValueError, match="`unroll` applies only to elmo"):
         Reworded("bert", "mini", unroll=5)

@@ -142,6 +142,7 @@ def test_saved_models_load(name, how, tmp_path):
         model.quantize("int8")
         changed = any(getattr(x, "quantization_mode", None) for x in model._flatten_layers())
     wanted = outputs(model, inputs)
+    assert changed or name not in ("BERT", "GPT", "Classifier", "Tagger", "MaskedLM")
     if changed:
         moved = [np.abs(a - b).max() for a, b in zip(wanted, plain, strict=True)]
         assert max(moved) > 0

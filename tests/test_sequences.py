@@ -234,13 +234,13 @@ def test_lists_of_names_have_each_once(tmp_path):
         yield lambda: FeatureBased().fit(encoder(), Classifier, TOKENIZER, texts(4), labels=labels)
 
     for make in heads(["a", "a", "b"]):
-        with pytest.raises(ValueError, match="must stand once. Received: 'a' twice"):
+        with pytest.raises(ValueError, match="must be unique. Received: 'a' twice"):
             make()
     for make in heads("ab"):
         with pytest.raises(ValueError, match="Give a list of names as `labels`"):
             make()
     for make in heads(["a", None]):
-        with pytest.raises(ValueError, match="must be there. Received: None at 1"):
+        with pytest.raises(ValueError, match="may be missing. Received: None at 1"):
             make()
     with pytest.raises(ValueError, match="`choices`"):
         compare_layers(encoder(), TOKENIZER, texts(8), Classifier, choices="last")

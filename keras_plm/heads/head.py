@@ -532,7 +532,8 @@ def are_texts(x):
     if isinstance(x, np.ndarray):
         return x.dtype.kind in "OUT", x
     if isinstance(x, (list, tuple)) and len(x):
-        numbers = hasattr(x[0], "dtype") and np.asarray(x[0]).dtype.kind in "biuf"
+        array = isinstance(x[0], (np.ndarray, np.generic)) and x[0].dtype.kind in "biuf"
+        numbers = array or keras.ops.is_tensor(x[0]) or hasattr(x[0], "detach")
         return not (numbers or isinstance(x[0], dict)), x
     if isinstance(x, (str, list, tuple)):
         return True, x
@@ -547,7 +548,7 @@ def are_texts(x):
         x = (item for item in itertools.chain(start, x))
     elif hasattr(x, "__getitem__"):
         start = list(itertools.islice(iter(x), 1))
-    else:  # a data set, which may be dear to read
+    else:  # a data set, which may be expensive to read
         return False, x
     first = start[0] if start else None
     words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)

@@ -1,5 +1,7 @@
 """One tag for each word: by itself, or by a CRF."""
 
+import re
+
 import keras
 import numpy as np
 
@@ -8,6 +10,17 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1, tag_scheme
 from keras_plm.sequences import as_names
+
+TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
+
+
+def _scheme(labels):
+    """The scheme of label names; `None` where labels as "[CLS]" stand next to tags of spans."""
+    typed = [name for name in labels if isinstance(name, str) and TYPED.match(name)]
+    if not typed or len(typed) == len(labels) - labels.count("O"):
+        return tag_scheme(labels)
+    tag_scheme(typed)  # raises for tags of several schemes
+    return None
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -81,7 +94,7 @@ class Tagger(Head):
     @staticmethod
     def check_labels(labels):
         Head.check_labels(labels)
-        tag_scheme(labels)  # raises for tags of several schemes
+        _scheme(labels)  # raises for tags of several schemes
 
     @staticmethod
     def labels_of(examples):
@@ -95,7 +108,7 @@ class Tagger(Head):
         return x
 
     def default_metrics(self):
-        if tag_scheme(self.labels) is not None:
+        if _scheme(self.labels) is not None:
             return [SpanF1(self.labels)]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 

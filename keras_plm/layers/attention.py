@@ -61,7 +61,7 @@ def masked_softmax(scores, mask=None):
 def softmax(scores):
     """Over the last axis, in float32; the weights are in the type of `scores`.
 
-    One key alone is no mistake here, as Keras' own softmax warns it is.
+    A single key is allowed; Keras' own softmax warns about it.
     """
     return 0 * scores + 1 if scores.shape[-1] == 1 else float32_softmax(scores)
 

@@ -241,7 +241,8 @@ def float32_softmax(scores):
     """
     if _is_torch():
         return ops.softmax(scores, axis=-1)
-    return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), scores.dtype)
+    wide = keras.backend.result_type(scores.dtype, "float32")  # float64 stays as it is
+    return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), scores.dtype)
 
 
 def scaled_scores(query, key, mask=None):

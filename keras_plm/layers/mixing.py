@@ -142,12 +142,14 @@ class Pooling(keras.layers.Layer):
     def call(self, inputs, padding_mask=None):
         if self.pool == "cls":
             return inputs[:, 0]
+        # Means need float32 at least: bfloat16 cannot count beyond 256.
+        wide = keras.backend.result_type(inputs.dtype, "float32")
         if padding_mask is None:
             if self.pool == "last":
                 return inputs[:, -1]
             if self.pool == "max":
                 return ops.max(inputs, axis=1)
-            return ops.cast(ops.mean(ops.cast(inputs, "float32"), axis=1), inputs.dtype)
+            return ops.cast(ops.mean(ops.cast(inputs, wide), axis=1), inputs.dtype)
         if self.pool == "last":
             real = ops.cast(padding_mask, "bool")
             # Counted from the end, so that padding may stand before a text, too.
@@ -158,8 +160,7 @@ class Pooling(keras.layers.Layer):
             return ops.where(ops.any(real, axis=1)[:, None], found, ops.zeros_like(found))
         mask = ops.cast(padding_mask, "bool")[..., None]  # (B, T, 1)
         if self.pool == "mean":
-            # In float32: bfloat16 cannot count beyond 256.
-            real, x = ops.cast(mask, "float32"), ops.cast(inputs, "float32")
+            real, x = ops.cast(mask, wide), ops.cast(inputs, wide)
             mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
             return ops.cast(mean, inputs.dtype)
         floor = ops.cast(-3e4, inputs.dtype)

@@ -115,9 +115,10 @@ def pair_scores(kernel, first, second):
     of_first, of_second, of_both = ops.split(kernel, 3, axis=0)  # (1, D) each
     both = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
     dtype = first.dtype
-    # Sums in float32, as that of a matrix product is.
-    wide = [ops.cast(x, "float32") for x in (both, first, second, of_first, of_second)]
-    both, first, second, of_first, of_second = wide
+    # Sums need float32 at least, as those of a matrix product.
+    wide = keras.backend.result_type(dtype, "float32")
+    parts = (both, first, second, of_first, of_second)
+    both, first, second, of_first, of_second = (ops.cast(part, wide) for part in parts)
     scores = both + ops.sum(first * of_first, axis=-1)[:, :, None]
     scores = scores + ops.sum(second * of_second, axis=-1)[:, None, :]
     return ops.cast(scores, dtype)

@@ -269,7 +269,7 @@ class BytePair(SubwordTokenizer):
                 f"A saved tokenizer has its settings with it. Received: {', '.join(options)}"
             )
         with open_text(path) as file:
-            text = "".join(file)  # so that a damaged line is named
+            text = file.read()
         with naming(path, "BPE"):
             saved = read_saved(text)
             model = saved["model"]

@@ -154,7 +154,7 @@ def read_vocabulary(path, merges_path):
         ValueError: If a file is missing, or not of this kind.
     """
     with open_text(path) as file:
-        text = "".join(file)
+        text = file.read()
     try:
         ids = json.loads(text)
         pieces = sorted(ids, key=ids.get)

@@ -122,7 +122,7 @@ class Characters(SubwordTokenizer):
             ValueError: If the file is missing or was not written by `Characters.save`.
         """
         with open_text(Path(path)) as file:
-            text = "".join(file)
+            text = file.read()
         with naming(path, "Characters"):
             if json.loads(text)["model"]["type"] != "Characters":
                 raise KeyError("type")

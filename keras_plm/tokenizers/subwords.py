@@ -531,7 +531,7 @@ def check_added_ids(path, tokens, tokenizer):
         found = tokenizer._vocabulary.get(token["content"])
         if token.get("id", found) != found:
             raise ValueError(
-                f"{path}: added tokens must be pieces, or be numbered behind them without a gap. "
+                f"{path}: added tokens must be pieces, or be numbered after them without a gap. "
                 f"Received: {token['id']} for {token['content']!r} instead of {found}"
             )
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
+from keras_plm.sequences import as_list
 from keras_plm.tokenizers.subwords import (
     FlatPieces,
     KnownChunks,
@@ -74,7 +75,7 @@ class WordPiece(SubwordTokenizer):
         special_tokens=SPECIAL_TOKENS,
         added_tokens=(),
     ):
-        self.special_tokens = tuple(special_tokens)
+        self.special_tokens = tuple(as_list(special_tokens, "special_tokens", "names"))
         if len(set(self.special_tokens)) != len(SPECIAL_TOKENS):
             raise ValueError(
                 "`special_tokens` are five different names, as those of "
@@ -162,7 +163,7 @@ class WordPiece(SubwordTokenizer):
         if lowercase is not None:
             options["lowercase"] = lowercase
         with open_text(path) as file:
-            text = "".join(file)  # so that a damaged line is named
+            text = file.read()
         if not text.lstrip().startswith("{"):
             return cls(_lines(path, text), **options)
         with naming(path, "WordPiece"):
@@ -237,7 +238,7 @@ DEFAULTS = {
 
 def _lines(path, text):
     """The pieces of a `vocab.txt`, without a byte order mark and blank lines at its end."""
-    pieces = text.removeprefix("\ufeff").rstrip("\n").split("\n")
+    pieces = text.rstrip("\n").split("\n")
     places = {}
     for number, piece in enumerate(pieces, 1):
         if not piece or piece in places:

@@ -126,7 +126,7 @@ class Words(SubwordTokenizer):
             ValueError: If the file is missing or was not written by `Words.save`.
         """
         with open_text(path) as file:
-            text = "".join(file)
+            text = file.read()
         with naming(path, "WordLevel"):
             saved = read_saved(text)
             split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]

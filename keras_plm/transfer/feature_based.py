@@ -258,7 +258,6 @@ class FeatureBased(Method):
             ValueError: As `fit`; and if the stores are not of the same words.
         """
         set_seed(self.seed)
-        train, dev, labels = labelled(train, dev, labels)
         labels = head.labels_of(train) if labels is None else labels
         choice = layer_choice(self.layers)
         width = stores[0].array.shape[-1]

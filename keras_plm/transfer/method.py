@@ -27,7 +27,7 @@ class KeepBest(keras.callbacks.Callback):
     of Keras: give them `mode="max"`.
 
     Args:
-        score: A function without arguments that scores the model on the choosing set; more is
+        score: A function without arguments that scores the model on the dev set; more is
             better. NaN is worse than any number.
 
     Raises:
@@ -148,8 +148,8 @@ def check_head(head):
     """Raises unless `head` is a class of `keras_plm.heads`."""
     if not (isinstance(head, type) and issubclass(head, Head)):
         raise TypeError(
-            "`head` must be a class of `keras_plm.heads`, as `Classifier`, without brackets behind "
-            f"it: fit(encoder, head, tokenizer, train). Received: {head!r:.60}"
+            "`head` must be a class of `keras_plm.heads`, as `Classifier`, and not an instance: "
+            f"fit(encoder, head, tokenizer, train). Received: {head!r:.60}"
         )
 
 
