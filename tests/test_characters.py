@@ -89,7 +89,7 @@ def test_refuses_what_is_no_text():
     for nothing in (None, float("nan"), {"one": 1}, b"one"):
         with pytest.raises(ValueError, match="A text is a string or a list of words"):
             Characters().pack([nothing])
-    with pytest.raises(ValueError, match="A word is a string. Received: .'two'. of list"):
+    with pytest.raises(ValueError, match="A word is a string.*Received: .'two'. of list as word 1"):
         Characters().pack([["one", ["two"]]])
     with pytest.raises(ValueError, match="pack the second texts"):
         Characters().pack(["one"], pairs=["two"])

@@ -22,7 +22,7 @@ from tests.test_resume import start, stream  # noqa: F401, a fixture
 from tests.test_windows import PAIRS
 
 RATE = 1e30  # one step makes weights whose squares are infinite
-DIVERGED = r"Training diverged, .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
+DIVERGED = r"training diverged: .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_weights_that_are_not_finite_write_nothing(strategy):
 def test_a_comparison_names_the_choice_of_layers():
     parts = {"train": texts(24), "dev": texts(8, seed=1), "test": texts(8, seed=2)}
     method = FeatureBased(learning_rate=RATE, epochs=2, batch_size=8)
-    with pytest.raises(FloatingPointError, match="layers=last, seed=0: Training diverged"):
+    with pytest.raises(FloatingPointError, match="layers=last, seed=0: .*training diverged"):
         compare_layers(encoder(), TOKENIZER, parts, Classifier, method, ["last"], seeds=1)
 
 
@@ -89,8 +89,10 @@ def test_an_epoch_without_a_number_is_never_the_best():
 @pytest.mark.plumbing
 @pytest.mark.parametrize("metric", [metrics.pearson_correlation, metrics.spearman_correlation])
 def test_no_correlation_is_of_nan(metric):
-    with pytest.raises(ValueError, match=r"must be finite. Received: y_pred\[1\]=nan"):
+    with pytest.raises(ValueError, match="Received: nan in row 1 of `y_pred`"):
         metric([1, 2, 3], [1, math.nan, 3])
+    with pytest.raises(ValueError, match=r"must be finite. Received: y_pred\[1\]=inf"):
+        metric([1, 2, 3], [1, math.inf, 3])
     assert metric([1, 2, 3], [4, 4, 4]) == 0.0  # as documented, where SciPy says NaN
 
 
@@ -101,7 +103,7 @@ def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path): 
     model.fit(batches, epochs=1, callbacks=[state], verbose=0)
     kept = sorted(tmp_path.glob("state*"))
     model.encoder.set_weights([np.nan * w for w in model.encoder.get_weights()])
-    with pytest.raises(FloatingPointError, match="its state is not saved"):
+    with pytest.raises(FloatingPointError, match="The state is not saved"):
         state.save()
     assert kept and sorted(tmp_path.glob("state*")) == kept
 

@@ -129,10 +129,10 @@ def test_an_accuracy_is_that_of_the_predictions(seed):
 
 def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
     """TensorFlow would take the signature from the first two batches."""
-    model = Classifier(encoder(max_sequence_length=48), LABELS, TOKENIZER, reader=ESIM(3))
+    model = Classifier(encoder(max_sequence_length=64), LABELS, TOKENIZER, reader=ESIM(3))
     model.compile("sgd")
-    sizes = [5] * 16 + [30] * 8
-    dev = [Example(" ".join("a" * n), LABELS[n % 2], pair="b c") for n in sizes]
+    sizes = [(2, 10)] * 8 + [(12, 12)] * 8 + [(40, 2)] * 8
+    dev = [Example(" ".join("a" * n), LABELS[n % 2], " ".join("b" * m)) for n, m in sizes]
     source = model.batches(dev, training=False, batch_size=8)
     shapes = [source[i][0]["first_positions"].shape for i in range(len(source))]
     assert shapes[0] == shapes[1] != shapes[2]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_plm.cloning import clone
+from keras_plm.extraction import extract_features
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.lora import adapt, merged
 from keras_plm.transfer import FineTune
@@ -122,3 +123,20 @@ def test_bad_input_is_explained():
             FineTune(lora_rank=rank).fit(encoder(), Classifier, TOKENIZER, texts(4))
     with pytest.raises(ValueError, match="`lora_rank` keeps.*n_transfer=1"):
         FineTune(lora_rank=2, n_transfer=1)
+
+
+def test_features_follow_the_matrices():
+    """A traced program that is kept would give the features of an encoder without them."""
+    model = encoder()
+    extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
+    for layer in model._flatten_layers():
+        if hasattr(layer, "enable_lora") and layer.built and not isinstance(layer, keras.Model):
+            layer.enable_lora(2)
+    changed = [weight for weight in model.weights if "lora" in weight.path]
+    for weight in changed:
+        weight.assign(np.random.default_rng(0).normal(0, 1, weight.shape))
+    (found,) = extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
+    packed = TOKENIZER.pack(["a b c"])
+    outputs = to_numpy(model({k: packed[k] for k in model.input}, training=False)["sequence"])
+    assert changed
+    assert_close(found, outputs[0, packed["padding_mask"][0]].mean(axis=0), atol=2e-3)

@@ -100,7 +100,9 @@ def test_attention_of_heads_and_layers():
 def test_attention_leaves_out_words_too_small_to_read():
     (axes,) = panels(attention(np.eye(170), ["w"] * 170, ["w"] * 170))
     assert ticks(axes) == [[], []]
-    (axes,) = panels(attention(np.zeros((2, 2)), "ab", "ab"))  # all white, and no warning
+    (axes,) = panels(
+        attention(np.zeros((2, 2)), ["a", "b"], ["a", "b"])
+    )  # all white, and no warning
     assert axes.images[0].get_clim() == (0, 1)
 
 

@@ -18,7 +18,6 @@ from keras_plm.tokenizers import Characters
 from keras_plm.training import run_on
 from tests.checks import assert_close
 from tests.test_heads import LABELS, TAGS, TOKENIZER
-from tests.test_saving import enable_lora
 
 pytestmark = pytest.mark.plumbing
 COUNTS = range(3, 107, 8)  # words of a text: 13 lengths
@@ -139,17 +138,6 @@ def test_features_are_those_of_the_weights_that_there_are_now():
         del again
         gc.collect()
         assert gone() is None  # the models of all layers keep no encoder alive
-
-
-def test_features_follow_lora():
-    """A traced program that was kept would give the features of before."""
-    model = encoder()
-    extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
-    assert enable_lora(model)
-    (found,) = extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
-    packed = TOKENIZER.pack(["a b c"])
-    outputs = np.asarray(model({k: packed[k] for k in model.input}, training=False)["sequence"])
-    assert_close(found, outputs[0, packed["padding_mask"][0]].mean(axis=0), atol=2e-3)
 
 
 def test_stored_features_of_many_lengths_have_few_shapes(tmp_path):

@@ -274,8 +274,8 @@ def test_bad_input():
     for counts in (np.ones(8, int), np.ones(9), -np.ones(9, int)):
         with pytest.raises(ValueError, match="`counts`"):
             Word2Vec(9, counts=counts)
-    for words in ("the cat", ["a", "b", "a"]):
-        with pytest.raises(ValueError, match="list of different words"):
+    for words, match in (("the cat", "list of names"), (["a", "b", "a"], "must be unique")):
+        with pytest.raises(ValueError, match=match):
             FastText(words)
     for sizes in ({"min_n": 5, "max_n": 3}, {"min_n": 0}):
         with pytest.raises(ValueError, match="n-grams have from `min_n` to `max_n`"):
