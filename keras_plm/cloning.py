@@ -16,8 +16,9 @@ def clone(encoder, **changes):
         **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
 
     Raises:
-        ValueError: If the encoder has no such argument.
+        ValueError: If the encoder has no such argument, or LoRA is enabled in it.
     """
+    check_merged(encoder)
     config = encoder.get_config()
     unknown = sorted(set(changes) - set(config))
     if unknown:
@@ -26,6 +27,16 @@ def clone(encoder, **changes):
     copy.set_weights(encoder.get_weights())
     copy.trainable = changes.get("trainable", True)
     return copy
+
+
+def check_merged(encoder):
+    """Raises if LoRA is enabled in an encoder: a copy has no such matrices."""
+    thin = [weight.path for weight in encoder.weights if "lora_kernel" in weight.path]
+    if thin:
+        raise ValueError(
+            "An encoder with LoRA enabled cannot be copied: `keras_plm.save` it, which merges the "
+            f"matrices into their kernels, and `load` it. Received: {thin[0]}"
+        )
 
 
 def transferred(encoder, count):
@@ -42,9 +53,10 @@ def transferred(encoder, count):
             transferred with all of them.
 
     Raises:
-        ValueError: If the encoder has fewer layers, its layers share their weights, or it
-            does not number its blocks in their names.
+        ValueError: If the encoder has fewer layers, its layers share their weights, it does not
+            number its blocks in their names, or LoRA is enabled in it.
     """
+    check_merged(encoder)
     layers = len(encoder.output["layers"]) - 1
     if not isinstance(count, numbers.Integral) or not -1 <= count <= layers:
         raise ValueError(
@@ -76,7 +88,11 @@ def with_new_tokens(encoder, vocabulary_size, seed=0):
         encoder: An encoder with a `token_embedding`.
         vocabulary_size: Of the copy.
         seed: Of the new vectors.
+
+    Raises:
+        ValueError: If LoRA is enabled in the encoder.
     """
+    check_merged(encoder)
     known = encoder.get_config()["vocabulary_size"]
     copy = type(encoder).from_config({**encoder.get_config(), "vocabulary_size": vocabulary_size})
     copy.trainable = True

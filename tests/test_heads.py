@@ -376,6 +376,16 @@ def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     assert float(again.result()) == 0.0
 
 
+@pytest.mark.plumbing
+def test_labels_of_the_other_head_are_refused():
+    words, single = sentences(4), texts(4)
+    for method in (FineTune(learning_rate=1e-3), FeatureBased()):
+        with pytest.raises(ValueError, match="A `Tagger` learns a tag for each word; one label"):
+            method.fit(encoder(), Tagger, TOKENIZER, single)
+        with pytest.raises(ValueError, match="A `Tagger` learns a tag for each word; here a text"):
+            method.fit(encoder(), Classifier, TOKENIZER, words)
+
+
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="two labels or more"):
         Classifier(encoder(), ["only"])

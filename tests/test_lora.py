@@ -139,4 +139,6 @@ def test_features_follow_the_matrices():
     packed = TOKENIZER.pack(["a b c"])
     outputs = to_numpy(model({k: packed[k] for k in model.input}, training=False)["sequence"])
     assert changed
+    with pytest.raises(ValueError, match="LoRA enabled cannot be copied.*Received: .*lora"):
+        FineTune(learning_rate=1e-3).fit(model, Classifier, TOKENIZER, texts(8))
     assert_close(found, outputs[0, packed["padding_mask"][0]].mean(axis=0), atol=2e-3)

@@ -261,7 +261,14 @@ class Head(FitsBatches, keras.Model):
     @staticmethod
     def labels_of(examples):
         """The labels of a head for these examples."""
-        return label_names(examples)
+        labels = label_names(examples)
+        for i, example in enumerate(examples):
+            if isinstance(example.label, (list, tuple)):
+                raise ValueError(
+                    "A `Tagger` learns a tag for each word; here a text has one label. "
+                    f"Received: {str(example.label):.60} in example {i}"
+                )
+        return labels
 
     @classmethod
     def target(cls, example, labels, training=True):

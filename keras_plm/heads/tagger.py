@@ -99,6 +99,12 @@ class Tagger(Head):
     @staticmethod
     def labels_of(examples):
         labels = label_names(examples)
+        for i, example in enumerate(examples):
+            if not isinstance(example.label, (list, tuple)):
+                raise ValueError(
+                    "A `Tagger` learns a tag for each word; one label for a text is learned by a "
+                    f"`Classifier`. Received: {example.label!r} in example {i}"
+                )
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
         return labels
 
