@@ -71,7 +71,6 @@ MODELS = {
     "Classifier with a reader": lambda: classifier(units=3, layers=LayerChoice(0, -1, "mix")),
     "Classifier of a frozen encoder": lambda: classifier(frozen=True),
     "Classifier of two texts": lambda: Classifier(encoder(), LABELS, TOKENIZER, pairs=True),
-    "Classifier over a HubEncoder": lambda: Classifier(hub_encoder(), LABELS),
     "Regressor": lambda: Regressor(encoder(), (0, 5), TOKENIZER),
     "Tagger": lambda: Tagger(encoder(), TAGS, TOKENIZER, reader=BiLSTM(3)),
     "CRFTagger": lambda: CRFTagger(encoder(), TAGS, TOKENIZER, scheme="BIO"),
