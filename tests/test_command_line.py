@@ -170,17 +170,6 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     assert "No result file below" in error(["report", "--results", str(tmp_path / "r")])
 
 
-def test_a_backend_that_is_not_installed_is_named(monkeypatch, capsys):
-    import benchmarks.__main__ as cli
-
-    def add(commands):
-        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
-
-    monkeypatch.setattr(cli, "add_demo", add)
-    assert main(["demo"]) == 2
-    assert "export KERAS_BACKEND" in capsys.readouterr().err
-
-
 def test_unknown_flags_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["layers", "--task", "sst5"])

@@ -38,3 +38,11 @@ def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
     assert last.startswith(f"ImportError: Keras is set to use {backend}, which is not installed.")
     assert all(f"keras-plm[{extra}]" in last for extra in ("tensorflow", "jax", "torch"))
     assert "During handling" not in done.stderr
+
+
+@pytest.mark.plumbing
+def test_commands_name_it_in_one_line():
+    code = "import runpy; sys.argv = ['benchmarks', 'demo']; "
+    done = run(code + "runpy.run_module('benchmarks', run_name='__main__')", "torch")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
