@@ -18,7 +18,6 @@ from benchmarks.report_commands import add_claims, add_report
 from benchmarks.settings import add_devices as add_devices_flag
 from benchmarks.settings import devices, named
 from benchmarks.use_commands import add_export, add_generate, add_predict
-from glue_tasks.errors import add_debug, show_error
 
 HERE = Path(__file__).parent
 
@@ -31,6 +30,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def main(arguments=None):
+    try:
+        from glue_tasks.errors import add_debug, show_error
+    except ImportError as error:  # the backend is missing
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Pre-trains encoders, fine-tunes them, reads their features, keeps results.",
@@ -38,8 +42,6 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     debug = False
     try:
-        import keras_plm  # noqa: F401 - says which backend is missing
-
         for add in (add_demo, add_prepare, add_pretrain, add_vectors, add_run, add_layers):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
