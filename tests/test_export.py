@@ -92,7 +92,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
         (
             Classifier(bert(), ["a", "b"], tokenizer=accents),
             {},
-            "default settings, but for `lowercase`. Received: strip_accents=False",
+            "default settings, except `lowercase`. Received: strip_accents=False",
         ),
         (Tagger(bert(), ["A", "O"], tokenizer=TOKENIZER), {}, "Received: Tagger with WordPiece"),
         (Classifier(gpt, ["a", "b"], tokenizer=pieces), {}, "Received: Classifier with BytePair"),
