@@ -75,8 +75,8 @@ class Batches(keras.utils.PyDataset):
     the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
     `evaluate`, and weighted means as accuracy, those over all real rows or words.
     `scale_weights=False` leaves weights as they are, but 0 where a batch is filled up: for losses
-    that are sums. In the logs of `fit`, a padded batch counts as a full one; `evaluate` gives the
-    mean over rows.
+    that are sums. In the logs of `fit`, the loss of a padded batch counts as that of a full one;
+    weighted metrics of keras_plm's models, and `evaluate`, count real rows only.
 
     Models of keras_plm evaluate batches of training as those of `training=False`; a plain Keras
     model raises for them.

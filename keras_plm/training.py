@@ -144,6 +144,9 @@ class FitsBatches(Saveable):
             held_out = held_out.for_evaluation()
             on_tensorflow = keras.backend.backend() == "tensorflow"
             kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
+        scaled = isinstance(source, Batches) and source.scale_weights
+        if scaled != self._scaled_weights:
+            self._scaled_weights, self.train_function = scaled, None  # it is traced for one of both
         try:
             if isinstance(source, Batches):
                 source.class_weight = before if class_weight is None else weights
@@ -221,9 +224,18 @@ class FitsBatches(Saveable):
     summed_over = None  # a context in which metrics are those of all processes
     parts_of_sum = 1  # processes over which a loss is averaged that is a sum
 
+    _scaled_weights = False  # whether `fit` reads weights that average 1 over each batch
+    _in_training = False  # whether the current step is one of training
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self._in_training = training
         loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
         return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if self._in_training and self._scaled_weights and sample_weight is not None:
+            sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
         if self.summed_over is None:
@@ -245,6 +257,12 @@ class FitsBatches(Saveable):
         check_batches(self, x)
         x = x.for_evaluation() if isinstance(x, Batches) else x
         return super().predict(x, *args, **kwargs)
+
+
+def _unscaled(weights):
+    """Weights of 0 and 1, perhaps times those of classes, that `Batches` scaled for training."""
+    real = keras.ops.cast(keras.ops.not_equal(weights, 0), weights.dtype)
+    return weights * keras.ops.mean(real)
 
 
 def _check_accumulation(model, batches):

@@ -233,9 +233,32 @@ def test_fit_and_evaluate_see_the_true_means():
     np.testing.assert_allclose(history.history["loss"], (targets[:3] ** 2).mean(), rtol=1e-5)
 
 
+class Plain(FitsBatches, keras.Model):
+    pass
+
+
+def test_metrics_in_logs_count_real_rows():
+    """Also between trainings on arrays, whose weights stay as they are."""
+    targets = np.arange(9, dtype="float32")[:, None]
+    weights = np.linspace(0.2, 3, 9).astype("float32")
+
+    def collate(rows, length, rng, epoch):
+        return np.ones((len(rows), 1), "float32"), targets[rows], None
+
+    inputs = keras.Input((1,))
+    model = Plain(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+    model.compile(keras.optimizers.SGD(0.0), loss="mse", weighted_metrics=["mae"])
+    source = Batches([1] * 9, collate, batch_size=4, seed=1)
+    for _ in range(2):
+        found = model.fit(source, verbose=0).history["mae"][0]
+        np.testing.assert_allclose(found, targets.mean(), rtol=1e-5)
+        x = np.ones((9, 1), "float32")
+        found = model.fit(x, targets, sample_weight=weights, batch_size=4, verbose=0)
+        wanted = np.average(targets[:, 0], weights=weights)
+        np.testing.assert_allclose(found.history["mae"][0], wanted, rtol=1e-5)
+
+
 def test_classes_can_be_weighted():
-    class Plain(FitsBatches, keras.Model):
-        pass
 
     inputs = keras.Input((None,), name="a")
     outputs = keras.layers.Dense(2, kernel_initializer="zeros")(

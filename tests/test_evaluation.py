@@ -109,6 +109,8 @@ def test_batches_of_training_are_evaluated_as_what_they_hold(make):
         assert reported["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
         if "accuracy" in reported:
             assert reported["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
+        if "squared_error" in reported:  # of scores from 0 to 5, the loss of fractions
+            assert reported["squared_error"] == pytest.approx(25 * np.mean(losses), rel=1e-4)
         assert given.step == before
     trained = model.fit(source, validation_data=source, epochs=1, verbose=0).history
     after = model.evaluate(source, verbose=0, return_dict=True)

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_plm  # noqa: F401  (all metrics)
+from keras_plm.heads.regressor import SquaredError
 from keras_plm.losses import GivenLoss, MeanLoss
 from keras_plm.metrics import SpanF1
 from keras_plm.pretraining.bilm import Perplexity
@@ -15,6 +16,7 @@ METRICS = {
     SpanF1: (lambda: SpanF1(["O", "B-A", "I-A"]), ops.greater),
     TokenPerplexity: (TokenPerplexity, ops.less),
     Perplexity: (Perplexity, ops.less),
+    SquaredError: (lambda: SquaredError([0, 5]), ops.less),
     MeanLoss: (lambda: MeanLoss(GivenLoss()), ops.less),
 }
 

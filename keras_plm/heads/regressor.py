@@ -2,10 +2,34 @@
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_plm.data import score_range
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SquaredError(keras.metrics.Mean):
+    """Mean squared error of a `Regressor`, in the unit of its scores, squared.
+
+    Args:
+        labels: `(lowest, highest)` score, between which outputs and targets are fractions.
+    """
+
+    def __init__(self, labels=(0, 1), name="squared_error", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self._direction = "down"  # by which callbacks know that less is better
+        self.labels = list(labels)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        low, high = self.labels
+        scores = ops.convert_to_tensor(y_pred)[..., 0]  # (B,)
+        y_true = ops.reshape(ops.cast(y_true, scores.dtype), ops.shape(scores))
+        super().update_state(((high - low) * (y_true - scores)) ** 2, sample_weight)
+
+    def get_config(self):
+        return {**super().get_config(), "labels": self.labels}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -59,7 +83,7 @@ class Regressor(Classifier):
         return keras.losses.MeanSquaredError()
 
     def default_metrics(self):
-        return [keras.metrics.MeanSquaredError(name="squared_error")]
+        return [SquaredError(self.labels)]
 
     @staticmethod
     def output_of(x, num_labels, dropout, reader=None, inputs=None):
