@@ -437,7 +437,7 @@ def rows_of_tags(tags, count=40, between="\t"):
         (["O", "B-PER", "I-PER"], "IOB2"),
         (["O", "B-PER", "O "], "IOB2"),
         (["O", "B", "I"], "BIO without types"),
-        (["B-PER", "L-PER", "U-LOC"], "BILOU"),
+        (["B-PER", "L-PER", "U-LOC", "O"], "BILOU"),
         (["DET", "NOUN", "O"], None),
     ],
 )
@@ -458,7 +458,7 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
     line = rows.count("\n") + 4
     with pytest.raises(ValueError, match=f"mine.conll:{line}: .*one scheme.*Received: 'PER'"):
         task_from_file(path, None, None)
-    parts = {"train": ["O", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
+    parts = {"train": ["O", "S-X", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
     for split, tags in parts.items():
         (tmp_path / f"{split}.conll").write_text(rows_of_tags(tags))
     files = {split: f"{split}.conll" for split in parts}
@@ -469,6 +469,20 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
     (tmp_path / "t.jsonl").write_text("\n".join([row.replace('"X"', '"I-X"')] * 20 + [row]))
     with pytest.raises(ValueError, match="t.jsonl:21, word 2 .'c'.: .*Received: 'X'"):
         task_from_file(tmp_path / "t.jsonl", None, None)
+
+
+@pytest.mark.plumbing
+def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
+    """Their tags are tags of IOBES too, but the spans have no end."""
+    path = tmp_path / "mine.conll"
+    good = rows_of_tags(["O", "S-PER", "B-PER", "E-PER"])
+    path.write_text(f"{good}\na\tB-PER\nb\tO\n\na\tO\nb\tB-LOC\nc\tI-LOC\n")
+    line = good.count("\n") + 2
+    match = f"mine.conll:{line}: In IOBES .*'B-PER' before 'O', the first of 2 such tags"
+    with pytest.raises(ValueError, match=match):
+        task_from_file(path, None, None)
+    path.write_text(good)
+    assert list(task_from_file(path, None, None).metrics) == ["span_f1"]
 
 
 @pytest.mark.plumbing
