@@ -272,12 +272,15 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
 
     Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
-    examples' groups; without any, each sentence is its own group. Comment lines before a sentence,
-    `# ...`, are left out.
+    examples' groups; without any, each sentence is its own group. Comment lines before a sentence
+    are left out: `# ...` with a blank after the "#", and CoNLL-2012's `#begin document`.
 
     A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
     in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
     (`1-2`) and of empty nodes (`8.1`) are left out.
+
+    Every row has as many columns as the file's first. In files of CoNLL-2012, which begin with
+    `#begin document`, the number may differ between sentences, as each has a column per predicate.
 
     Args:
         path: The file, plain or .gz.
@@ -289,9 +292,11 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
         A list of `Example` with words as `text` and tags as `label`.
 
     Raises:
-        ValueError: Naming file and line, if a line has too few columns; or if there is no sentence.
+        ValueError: Naming file and line, if a line has too few columns, or more or fewer than the
+            first; or if there is no sentence.
     """
     lines = list(_lines(path))
+    by_sentence = bool(lines) and lines[0][1].startswith("#begin document")
     first = next((line for _, line in lines if _holds_a_word(line)), "")
     conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
     word_column = (1 if conllu else 0) if word_column is None else word_column
@@ -301,6 +306,7 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     if labelled:
         needed = max(needed, 2)
     sentences, document, words = [], 0, []  # of each sentence (document, [(line, word, tag)])
+    width = None  # (number of columns, line they were counted in)
     for number, line in lines:
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             words = []
@@ -317,10 +323,18 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
         if conllu and not columns[0].isdigit():
             continue
         if len(columns) < needed or not all(columns[column] for column in asked):
-            what = "a word and its tag" if labelled else "a word in its column"
+            what = "a word in its column" if not labelled else "a word and its tag"
             raise ValueError(
                 f"{path}:{number}: A line of a CoNLL file holds {what}, separated by a blank or "
-                f"tab. Received: {line!r}"
+                f"tab; read are the columns {', '.join(map(str, asked))}, counted from 0. "
+                f"Received: {line!r} of {len(columns)} columns"
+            )
+        if width is None or (by_sentence and not words):
+            width = len(columns), number
+        if len(columns) != width[0]:
+            raise ValueError(
+                f"{path}:{number}: Every line of a CoNLL file has as many columns as the first, "
+                f"{width[0]} in line {width[1]}. Received: {line!r:.80} of {len(columns)} columns"
             )
         if not words:
             sentences.append((document, words))
@@ -369,8 +383,10 @@ def _is_comment(line, first):
         line: The line.
         first: The first line of the file that holds a word for sure, "" if there is none.
     """
-    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)", line):
+    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)|#(begin|end) document\b", line):
         return True
+    if re.match(r"#[^\s#]", line):
+        return False  # a word as "#tag", whatever the number of columns
     same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
     return bool(first) and len(fields(line)) > 1 and not same
 

@@ -21,8 +21,8 @@ def test_conll_with_documents_and_tabs(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(
         "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n"
-        "-DOCSTART- O\n\nBonn\tI-LOC\n\t\n"
-        "He\tO\n"
+        "-DOCSTART- O\n\nBonn\tNNP\tI-NP\tI-LOC\n\t\n"
+        "He\tPRP\tI-NP\tO\n"
     )
     examples = read_conll(path)
     assert [list(e.text) for e in examples] == [["EU", "rejects"], ["Bonn"], ["He"]]
@@ -113,6 +113,42 @@ class TestCoNLL:
         path = self.written(tmp_path, "a\tO\n\n#tag\n")
         with pytest.raises(ValueError, match="a.conll:3: .*a word and its tag.*'#tag'"):
             read_conll(path)
+
+    @pytest.mark.parametrize("between", [" ", "\t"])
+    @pytest.mark.parametrize(
+        "rows, line, count, found",
+        [
+            (["a DET", "b NOUN", "c x NOUN"], 4, 2, 3),
+            (["a x DET", "b x NOUN", "c NOUN"], 4, 3, 2),
+            (["a x I-X", "b x O", "c O"], 4, 3, 2),
+            (["a DET", "", "b x NOUN"], 4, 2, 3),
+            (["a DET", "", "#b x NOUN"], 4, 2, 3),
+            (["-DOCSTART- -X- O O", "", "a DET", "-DOCSTART-", "", "b x NOUN"], 7, 2, 3),
+        ],
+    )
+    def test_rows_of_other_columns_are_named(self, tmp_path, rows, line, count, found, between):
+        text = "\n".join(["# free words here", *(row.replace(" ", between) for row in rows), ""])
+        path = self.written(tmp_path, text)
+        match = rf"a.conll:{line}: .* as the first, {count} in line \d. .* of {found} columns"
+        for options in ({}, {"labelled": False}, {"tag_column": 1}):
+            with pytest.raises(ValueError, match=match):
+                read_conll(path, **options)
+
+    def test_columns_of_predicates_differ_by_sentence(self, tmp_path):
+        """As in CoNLL-2012: the second sentence has one predicate, the first has none."""
+        rows = [
+            "#begin document (a); part 000",
+            "a 0 0 It N",
+            "",
+            "a 0 0 Go V (V*)",
+            "a 0 1 on P *",
+        ]
+        path = self.written(tmp_path, "\n".join([*rows, "", "#end document", ""]))
+        first, second = read_conll(path, 3, 4)
+        assert (first.label, second.label) == (["N"], ["V", "P"])
+        path = self.written(tmp_path, "\n".join([*rows, "a 0 2 . ."]))
+        with pytest.raises(ValueError, match="a.conll:6: .*the first, 6 in line 4.*of 5 columns"):
+            read_conll(path, 3, 4)
 
     def test_without_tags(self, tmp_path):
         first, second = read_conll(self.written(tmp_path, "a\n#b\n\nc\n"), labelled=False)
