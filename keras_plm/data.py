@@ -489,12 +489,24 @@ def score_range(examples):
 
 
 def label_names(examples):
-    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs."""
+    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs.
+
+    Raises:
+        ValueError: If a label is a number in one example and the same as a string in another.
+    """
     examples = as_examples(examples)
     found = set()
     for example in examples:
         label = example.label
         found.update(label if isinstance(label, (list, tuple)) else [label])
+    twice = next((name for name in found if not isinstance(name, str) and str(name) in found), None)
+    if twice is not None:
+        places = [e.where for e in examples if e.where and e.label in (twice, str(twice))]
+        raise ValueError(
+            (f"{places[0]}: " if places else "")
+            + "A label is either a number in all examples or a string in all. "
+            f"Received: both {twice!r} and {str(twice)!r}"
+        )
     return sorted(found, key=lambda name: (name != "O", str(name)))
 
 

@@ -15,6 +15,7 @@ from keras_plm.tokenizers.text import fields
 
 CONLLU_COLUMNS = 10
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
 LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
 
 
@@ -420,21 +421,37 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
     yield from _separated_rows(path, separator, quoted, header, broken)
 
 
-def read_table(path, text, label=None, pair=None, group=None, label_names=None, **options):
+def read_table(
+    path,
+    text,
+    label=None,
+    pair=None,
+    group=None,
+    label_names=None,
+    clean=True,
+    **options,
+):
     """Examples of a CSV, TSV or JSONL file with named columns.
+
+    Blanks before and after a label, a tag or a group are removed: `"yes "` is `"yes"`. Texts stay
+    as they are, and may not be empty.
 
     Args:
         path: The file, plain or .gz; its ending tells the format unless `separator` does.
-        text, label, pair, group: Names of columns (of keys, in JSONL).
+        text, label, pair, group: Names of columns (of keys, in JSONL). An example whose group is
+            empty is a group of its own.
         label_names: The names of labels, or of tags, that the file gives as numbers from 0.
+        clean: If False, blanks around labels stay, and empty texts and labels named NaN are read:
+            for published files, some of which have empty texts.
         **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
 
     Raises:
-        ValueError: Naming file and line, if a column is missing, a label is empty, tags are numbers
-            without `label_names`, a line is malformed or there is no example.
+        ValueError: Naming file and line, if a column is missing, a text or a label is empty or of
+            blanks only, a label or group is NaN, tags are numbers without `label_names`, a line is
+            malformed or there is no example.
     """
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
@@ -446,11 +463,23 @@ def read_table(path, text, label=None, pair=None, group=None, label_names=None, 
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
             )
         values = {part: row[name] for part, name in columns.items()}
+        for part, fix in (
+            ("label", "leave the row out, or rename a class that has this name"),
+            ("group", "leave the field empty, or rename a group that has this name"),
+        ):
+            if clean and part in values:
+                values[part] = _stripped(values[part])
+                if _holds(values[part], _is_nan):
+                    raise ValueError(
+                        f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
+                        f"Received: {columns[part]}={values[part]!r:.60}"
+                    )
         if values.get("group") == "":
             values["group"] = None  # in a group of its own
-        if label is not None and values["label"] in ("", None):
+        if label is not None and _holds(values["label"], lambda one: one in ("", None)):
             raise ValueError(
-                f"{where}: Every example needs a label. Received: {label}={values['label']!r}"
+                f"{where}: Every example needs a label, and every word a tag. "
+                f"Received: {label}={row[label]!r:.60}"
             )
         if label is not None and label_names is not None:
             values["label"] = _named(values["label"], label_names, where)
@@ -465,10 +494,38 @@ def read_table(path, text, label=None, pair=None, group=None, label_names=None, 
                     f"{where}: A {part} is a string, or a list of strings where every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
                 )
+            if clean and part in ("text", "pair") and is_empty(value):
+                raise ValueError(
+                    f"{where}: A text may not be empty: leave the row out. "
+                    f"Received: {columns[part]}={value!r:.60}"
+                )
         examples.append(Example(**values, where=where))
     if not examples:
         raise ValueError(f"{path}: No example in this file. Received: an empty table")
     return examples
+
+
+def is_empty(text):
+    """Whether a text, or a list of words, holds nothing but blanks."""
+    return text is None or not ("".join(text) if isinstance(text, list) else text).strip()
+
+
+def _stripped(value):
+    """A label or group, or a list of tags, without outer blanks."""
+    if isinstance(value, list):
+        return [_stripped(item) for item in value]
+    return value.strip() if isinstance(value, str) else value
+
+
+def _holds(value, test):
+    """Whether a label, or one of a list of tags, passes a test."""
+    return any(test(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _is_nan(value):
+    if isinstance(value, float):
+        return is_missing(value)
+    return isinstance(value, str) and value.lower() in NAN_NAMES
 
 
 def _is_number(value):

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import warnings
 
 import numpy as np
@@ -222,6 +223,69 @@ class TestTables:
             read_table(path, "tokens", "ner_tags", label_names=names[:2])
         path = self.written(tmp_path, "a.csv", "text,label\na,1\n")
         assert read_table(path, "text", "label", label_names=["no", "yes"])[0].label == "yes"
+
+    @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+    @pytest.mark.parametrize(
+        "row, match",
+        [
+            (("", "yes", "1"), "A text may not be empty: .*text=''"),
+            ((" \u00a0", "yes", "1"), "A text may not be empty"),
+            (("a", "", "1"), "Every example needs a label.*label=''"),
+            (("a", "  ", "1"), "Every example needs a label"),
+            (("a", "nan", "1"), "A label may not be NaN.*leave the row out.*label='nan'"),
+            (("a", "NaN ", "1"), "A label may not be NaN"),
+            (("a", "<NA>", "1"), "A label may not be NaN"),
+            (("a", "yes", "nan"), "A group may not be NaN.*leave the field empty"),
+        ],
+    )
+    def test_empty_and_missing_values_are_named(self, tmp_path, name, row, match):
+        columns, rows = ["text", "label", "doc"], [("good", "yes", "1"), row]
+        if name == "a.jsonl":
+            lines = [json.dumps(dict(zip(columns, of_row, strict=True))) for of_row in rows]
+        else:
+            lines = ["\t,"[name == "a.csv"].join(of_row) for of_row in (columns, *rows)]
+        path = self.written(tmp_path, name, "\n".join([*lines, ""]))
+        with pytest.raises(ValueError, match=rf"{name}:{2 + (name != 'a.jsonl')}: {match}"):
+            read_table(path, "text", "label", group="doc")
+        if "text" in match:
+            with pytest.raises(ValueError, match="A text may not be empty: .*text="):
+                read_table(path, "doc", "label", pair="text")
+            assert read_table(path, "text", "label", clean=False)[1].text == row[0]
+
+    def test_nan_of_json_is_named(self, tmp_path):
+        path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": NaN}\n')
+        with pytest.raises(ValueError, match="a.jsonl:1: A label may not be NaN.*label=nan"):
+            read_table(path, "text", "label")
+
+    def test_tags_and_words_of_rows(self, tmp_path):
+        def read(text, label):
+            row = json.dumps({"text": text, "label": label})
+            return read_table(self.written(tmp_path, "a.jsonl", row + "\n"), "text", "label")
+
+        assert read(["a ", "b"], ["O ", " B-X"])[0].label == ["O", "B-X"]
+        assert read(["a ", "b"], ["O", "O"])[0].text == ["a ", "b"]
+        for text, label, match in (
+            (["a", "b"], ["O", " "], "every word a tag"),
+            (["a", "b"], ["O", None], "every word a tag"),
+            (["a", "b"], ["O", "nan"], "A label may not be NaN"),
+            ([], [], "A text may not be empty"),
+            ([" "], ["O"], "A text may not be empty"),
+        ):
+            with pytest.raises(ValueError, match=f"a.jsonl:1: .*{match}"):
+                read(text, label)
+
+    def test_blanks_around_labels_make_no_classes(self, tmp_path):
+        path = self.written(tmp_path, "a.csv", "text,label,doc\n a ,yes ,1\nb, yes,1 \nc,yes,\n")
+        examples = read_table(path, "text", "label", group="doc")
+        assert [(e.text, e.label, e.group) for e in examples] == [
+            (" a ", "yes", "1"), ("b", "yes", "1"), ("c", "yes", None),
+        ]  # fmt: skip
+
+    def test_names_like_nan_are_labels(self, tmp_path):
+        names = ["na", "none", "null", "nano", "-", "0"]
+        rows = "".join(f"a,{name}\n" for name in names)
+        path = self.written(tmp_path, "a.csv", f"text,label\n{rows}")
+        assert [e.label for e in read_table(path, "text", "label")] == names
 
     def test_null_is_no_missing_column(self, tmp_path):
         path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": null}\n')
