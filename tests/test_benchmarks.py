@@ -313,6 +313,31 @@ def test_columns_a_conll_file_has_not_are_refused(tmp_path):
 
 
 @pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("m.csv", "review, stars,doc\na,1,2\n"),
+        ("m.tsv", "review\t stars\tdoc\na\t1\t2\n"),
+        ("m.jsonl", '{"review": "a", " stars": 1, "doc": 2}\n'),
+    ],
+)
+def test_a_column_a_file_has_not_is_told_with_its_flag(encoder, tmp_path, capsys, name, text):
+    (tmp_path / name).write_text(text)
+    command = ["run", "--task-file", str(tmp_path / name), *common(encoder, tmp_path)]
+    for flags, missing, flag in (
+        ([], "text", "text"),
+        (["--text", "review"], "label", "label"),
+        (["--text", "review", "--label", "stars"], "stars", "label"),
+        (["--text", "review", "--label", " stars", "--pair", "b"], "b", "pair"),
+        (["--text", "review", "--label", " stars", "--group", "g"], "g", "group"),
+    ):
+        assert main([*command, *flags]) == 2
+        told = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
+        told += "Received: columns 'review', ' stars', 'doc'"
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.plumbing
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
