@@ -313,7 +313,7 @@ def span_scores(y_true, y_pred):
 
     Raises:
         ValueError: If sentences or words are not equally many, or tags mark no spans or are of
-            several schemes, see `tag_scheme`.
+            several schemes, see `tag_scheme`. Spans of IOBES without an end are read as others.
     """
     y_true, y_pred = _both(y_true, y_pred)
     for sentences in (y_true, y_pred):
