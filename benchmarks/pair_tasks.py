@@ -8,6 +8,7 @@ from keras_plm.task import Task, find_file, read_table
 SCITAIL_LABELS = ("entails", "neutral")
 SICK_LABELS = ("CONTRADICTION", "ENTAILMENT", "NEUTRAL")
 SICK_SCORES = (1.0, 5.0)
+_OFFICIAL = {"separator": "\t", "quoted": False, "clean": False}
 
 
 def read_scitail(path):
@@ -20,8 +21,7 @@ def read_scitail(path):
         ValueError: Naming file and line, if a line is malformed or has another label.
     """
     columns = ["premise", "hypothesis", "label"]
-    options = {"separator": "\t", "quoted": False, "header": columns}
-    examples = read_table(path, "premise", "label", "hypothesis", **options)
+    examples = read_table(path, "premise", "label", "hypothesis", header=columns, **_OFFICIAL)
     return with_labels(examples, SCITAIL_LABELS)
 
 
@@ -36,7 +36,7 @@ def read_sick(path, scores=False):
         ValueError: Naming file and line, if a line is malformed or has another label.
     """
     label = "relatedness_score" if scores else "entailment_judgment"
-    examples = read_table(path, "sentence_A", label, "sentence_B", separator="\t", quoted=False)
+    examples = read_table(path, "sentence_A", label, "sentence_B", **_OFFICIAL)
     return with_scores(examples, *SICK_SCORES) if scores else with_labels(examples, SICK_LABELS)
 
 

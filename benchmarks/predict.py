@@ -13,7 +13,7 @@ from keras_plm.data import Unlabelled
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
 from keras_plm.squad import read_squad, write_predictions
-from keras_plm.task import read_conll, table_rows
+from keras_plm.task import is_empty, read_conll, table_rows
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
 
@@ -78,16 +78,18 @@ def read_inputs(path, model, text="text", pair=None):
                     f"{where}: No column {missing[0]!r}; name the text's with --text and that of "
                     f"second texts with --pair. Received: {', '.join(map(str, row))}"
                 )
-            empty = [column for column in names if row[column] is None]
+            empty = [column for column in names if _is_empty(row[column])]
             if empty:
-                raise ValueError(f"{where}: Every row needs a text. Received: {empty[0]}=None")
+                raise ValueError(
+                    f"{where}: Every row needs a text. Received: {empty[0]}={row[empty[0]]!r:.60}"
+                )
             found = fields(row[text]) if _is_line(row[text], model) else row[text]
             examples.append(Unlabelled(found, row.get(pair), choices=row.get("choices")))
     else:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
                 first, *others = line.rstrip("\n").split("\t")
-                if not first.strip() or others[1:]:
+                if is_empty(first) or any(map(is_empty, others)) or others[1:]:
                     raise ValueError(
                         f"{path}:{number}: A line is a text, or two parted by a tab. "
                         f"Received: {line.rstrip()!r:.60}"
@@ -97,6 +99,11 @@ def read_inputs(path, model, text="text", pair=None):
     if not examples:
         raise ValueError(f"There is nothing to read in {path}. Received: an empty file")
     return examples
+
+
+def _is_empty(value):
+    """Whether the value of a row is no text; of values that are none, another error is raised."""
+    return value is None or (isinstance(value, str) and is_empty(value)) or value == []
 
 
 def _is_line(text, model):

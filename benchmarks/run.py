@@ -308,37 +308,49 @@ def label_runs(results, label):
 
     Returns:
         `[(label, result)]`. All results of one label, task and encoder are seeds of one run, each
-        seed once. Runs of one label get words on the settings in which they differ.
+        seed once. Runs of one label and task get words on the settings in which they differ; the
+        runs of that label on other tasks get words on the same settings.
     """
     found, labels = {}, {}
     for result in results:
         found.setdefault((result["task"], result["encoder"], label(result)), []).append(result)
-    for (_, _, text), same in found.items():
-        runs = {}
-        for result in same:
-            runs.setdefault(run_of(result), {}).setdefault(result["run"], []).append(result)
-        groups = []
-        for variants in runs.values():  # of one run, by `NEUTRAL` settings
-            together = [result for variant in variants.values() for result in variant]
-            once = len({result["seed"] for result in together}) == len(together)
-            groups += [together] if once else variants.values()
+    runs = {key: _runs(same) for key, same in found.items()}
+    differing = {}  # of each encoder and label the settings in which runs of one task differ
+    for (_, *words), groups in runs.items():
+        names = differing.setdefault(tuple(words), {})
+        names |= dict.fromkeys(_differing(groups))
+    for (_, encoder, text), groups in runs.items():
+        names = differing[encoder, text]
+        if len(groups) == 1:  # whose seeds may differ in these
+            names = [name for name in names if name not in NEUTRAL]
         for group in groups:
-            words = text if len(groups) == 1 else f"{text}; {_differing(group, groups)}"
-            labels |= {id(result): words for result in group}
+            own = DEFAULTS | group[0]["fields"]
+            said = ", ".join(f"{name.replace('_', ' ')} {own.get(name)}" for name in names)
+            labels |= {id(result): f"{text}; {said}" if said else text for result in group}
     return [(labels[id(result)], result) for result in results]
 
 
-def _differing(group, groups):
-    """Words on the settings of a group's run in which several runs differ."""
+def _runs(results):
+    """Results of one label, task and encoder by run: a list of lists, each seed once in a list."""
+    runs, groups = {}, []
+    for result in results:
+        runs.setdefault(run_of(result), {}).setdefault(result["run"], []).append(result)
+    for variants in runs.values():  # of one run, by `NEUTRAL` settings
+        together = [result for variant in variants.values() for result in variant]
+        once = len({result["seed"] for result in together}) == len(together)
+        groups += [together] if once else variants.values()
+    return groups
+
+
+def _differing(groups):
+    """Names of the settings in which several runs differ."""
     fields = [DEFAULTS | of_group[0]["fields"] for of_group in groups]
-    names = [
+    return [
         name
         for name in dict.fromkeys(name for of_run in fields for name in of_run)
         if name not in ("learning_rate", "method")  # found by search; said already
         and len({str(of_run.get(name)) for of_run in fields}) > 1
     ]
-    own = DEFAULTS | group[0]["fields"]
-    return ", ".join(f"{name.replace('_', ' ')} {own[name]}" for name in names)
 
 
 def summary(results):

@@ -15,7 +15,15 @@ from glue_tasks.tasks import GLUE
 from keras_plm import metrics
 from keras_plm.data import label_names
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.task import Example, Task, find_file, read_conll, read_table, split_groups
+from keras_plm.task import (
+    Example,
+    Task,
+    find_file,
+    read_conll,
+    read_table,
+    split_groups,
+    table_rows,
+)
 from keras_plm.tokenizers import open_text
 from keras_plm.transfer import default_metric
 
@@ -79,7 +87,7 @@ def read_snli(path):
     Args:
         path: An official JSONL file.
     """
-    examples = read_table(path, "sentence1", "gold_label", "sentence2")
+    examples = read_table(path, "sentence1", "gold_label", "sentence2", clean=False)
     return [
         dataclasses.replace(e, text=untokenized(e.text), pair=untokenized(e.pair))
         for e in examples
@@ -186,7 +194,8 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         names: Names of labels that the file gives as numbers, as `ner_tags` in JSONL.
 
     Raises:
-        ValueError: If the file cannot be read so.
+        ValueError: If the file cannot be read so; if a column is missing, with those that the file
+            has.
     """
     path = Path(path)
     name = re.sub(r"\W+", "_", path.name.removesuffix(".gz")).lower()
@@ -203,7 +212,9 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
             )
         examples = read_conll(path, conll_column(text), conll_column(label))
     else:
-        examples = read_table(path, text or "text", label or "label", pair, group, names)
+        columns = {"text": text or "text", "label": label or "label", "pair": pair, "group": group}
+        _check_columns(path, columns)
+        examples = read_table(path, **columns, label_names=names)
     tagged = {isinstance(example.label, list) for example in examples}
     if len(tagged) > 1:
         raise ValueError(
@@ -223,6 +234,19 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
     parts = dict(zip(("train", "dev", "test"), split, strict=True))
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
+
+
+def _check_columns(path, columns):
+    """Raises if the first row of a table lacks a column, naming the flag that says which it is."""
+    _, row = next(table_rows(path), (None, None))
+    if row is None:
+        return  # `read_table` says that the file is empty
+    for part, name in columns.items():
+        if name is not None and name not in row:
+            raise ValueError(
+                f"{path}: No column {name!r}: name the {part} column with --{part}. "
+                f"Received: columns {', '.join(map(repr, row))}"
+            )
 
 
 def is_conll(path):

@@ -150,7 +150,8 @@ def _file_reader(files, columns, labels, scores, broken):
 
     def read_file(folder, part):
         path = find_file(folder, files[part])
-        examples = read_table(path, **columns[part], separator="\t", quoted=False, broken=broken)
+        options = {"separator": "\t", "quoted": False, "broken": broken, "clean": False}
+        examples = read_table(path, **columns[part], **options)
         if part == "unlabelled":
             return _in_order(examples)
         return with_scores(examples, *labels) if scores else with_labels(examples, labels)

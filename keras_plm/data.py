@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 
 import keras
 import numpy as np
@@ -15,6 +16,8 @@ from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
 from keras_plm.training import class_weights
 from keras_plm.two_texts import TextPlaces, spans_in, words_in
+
+TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
 
 
 def batches(
@@ -73,7 +76,8 @@ def batches(
 
     Raises:
         ValueError: If in training a label is not among `labels`, naming where it stands, or some
-            examples have labels and others have none.
+            examples have labels and others have none; if tags are of several schemes, see
+            `tag_scheme_of`.
     """
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32
@@ -271,6 +275,7 @@ class PackedExamples:
             if not self.tags:
                 self.targets = np.array(ids)[self.examples_of]
             else:
+                check_tags(examples, labels)
                 self.targets = [
                     ids[e][f : f + n]
                     for e, f, n in zip(self.examples_of, first_words, self.words, strict=True)
@@ -484,12 +489,24 @@ def score_range(examples):
 
 
 def label_names(examples):
-    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs."""
+    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs.
+
+    Raises:
+        ValueError: If a label is a number in one example and the same as a string in another.
+    """
     examples = as_examples(examples)
     found = set()
     for example in examples:
         label = example.label
         found.update(label if isinstance(label, (list, tuple)) else [label])
+    twice = next((name for name in found if not isinstance(name, str) and str(name) in found), None)
+    if twice is not None:
+        places = [e.where for e in examples if e.where and e.label in (twice, str(twice))]
+        raise ValueError(
+            (f"{places[0]}: " if places else "")
+            + "A label is either a number in all examples or a string in all. "
+            f"Received: both {twice!r} and {str(twice)!r}"
+        )
     return sorted(found, key=lambda name: (name != "O", str(name)))
 
 
@@ -497,8 +514,9 @@ def tag_scheme_of(examples):
     """The scheme by which the tags of examples mark spans, see `metrics.tag_scheme`.
 
     Raises:
-        ValueError: If tags are of several schemes, naming the file and line of the first one that
-            does not fit; without a file the sentence and the word.
+        ValueError: If tags are of several schemes, or a span of IOBES, BILOU or BMES is not whole,
+            naming the file and line of the first one that does not fit; without a file the sentence
+            and the word.
     """
     tagged = [example for example in examples if isinstance(example.label, (list, tuple))]
 
@@ -511,6 +529,21 @@ def tag_scheme_of(examples):
         return f"{example.where.rpartition(':')[0]}:{example.lines[j]}"
 
     return tag_scheme([example.label for example in tagged], where)
+
+
+def scheme_of_labels(labels):
+    """The scheme of label names; `None` where labels as "[CLS]" stand next to tags of spans."""
+    typed = [name for name in labels if isinstance(name, str) and TYPED.match(name)]
+    if not typed or len(typed) == len(labels) - labels.count("O"):
+        return tag_scheme(labels)
+    tag_scheme(typed)  # raises for tags of several schemes
+    return None
+
+
+def check_tags(examples, labels):
+    """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not."""
+    if scheme_of_labels(list(labels)) is not None:
+        tag_scheme_of(examples)
 
 
 def fingerprint(*things):

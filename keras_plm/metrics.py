@@ -123,7 +123,9 @@ def tag_scheme(tags, where=None):
         as in IOB1 and others as in IOB2, which are read alike, the more frequent one.
 
     Raises:
-        ValueError: If the tags are of several schemes, naming the first one that does not fit.
+        ValueError: If the tags are of several schemes, naming the first one that does not fit; if a
+            span of IOBES, BILOU or BMES does not begin and end as its scheme says, with the first
+            place and the number of such tags.
 
     >>> tag_scheme([["O", "I-PER", "B-PER"]]), tag_scheme([["O", "B-PER", "I-PER"]])
     ('IOB1', 'IOB2')
@@ -132,6 +134,8 @@ def tag_scheme(tags, where=None):
     >>> tag_scheme(["NOUN", "O", "VERB"])
     """
     scheme = _family(tags, where)
+    if scheme is not None and not scheme.startswith("BIO") and not _are_names(tags):
+        _check_whole_spans(tags, scheme, where)
     if scheme != "BIO":
         return scheme
     marks = {tag: _mark(tag) for tag in set(chain.from_iterable(_sentences(tags)))}
@@ -192,6 +196,38 @@ def _family(tags, where=None):
     return f"{scheme} without types" if bare else scheme
 
 
+def _check_whole_spans(sentences, scheme, where):
+    """Raises unless all spans of a scheme that marks both ends have both.
+
+    Tags of IOB2 among those of IOBES pass every check of their names, and break this one.
+    """
+    prefixes = PREFIXES[scheme.partition(" ")[0]]
+    first, inside, last, _ = prefixes
+    marks = {tag: _mark(tag) for tag in set(chain.from_iterable(sentences))}
+    marks[None] = ("", "")  # before and after a sentence
+    opens = {tag for tag, (prefix, _) in marks.items() if prefix and prefix in (first, inside)}
+    continues = {tag for tag, (prefix, _) in marks.items() if prefix and prefix in (inside, last)}
+    broken = []  # (sentence, word, tag with its neighbour)
+    for i, tags in enumerate(sentences):
+        neighbours = zip([None, *tags], tags, [*tags[1:], None], strict=False)
+        for j, (before, tag, after) in enumerate(neighbours):
+            kind = marks[tag][1]
+            if tag in continues and not (before in opens and marks[before][1] == kind):
+                place = "at the start of a sentence" if before is None else f"after {before!r}"
+                broken.append((i, j, f"{tag!r} {place}"))
+            elif tag in opens and not (after in continues and marks[after][1] == kind):
+                place = "at the end of a sentence" if after is None else f"before {after!r}"
+                broken.append((i, j, f"{tag!r} {place}"))
+    if broken:
+        i, j, received = broken[0]
+        first, inside, last, single = (p + "-TYPE" * ("without" not in scheme) for p in prefixes)
+        rule = (
+            f"In {scheme} a span is {single}, or begins with {first}, has {inside} within, and "
+            f"ends with {last}, all of one type: convert all tags to one scheme"
+        )
+        raise _error_at(i, j, where, rule, f"{received}, the first of {len(broken)} such tags")
+
+
 def _mark(tag):
     """`(prefix, type)` of a tag that marks a span, the type "" without one; else `("", "")`."""
     prefix, dash, kind = tag.partition("-")
@@ -212,12 +248,16 @@ def _wrong_tag(sentences, wrong, where, names_alone, rule):
     """The error that names the first of the wrong tags."""
     places = ((i, j) for i, tags in enumerate(sentences) for j, tag in enumerate(tags))
     i, j = next((i, j) for i, j in places if sentences[i][j] in wrong)
-    received = f"Received: {sentences[i][j]!r}"
     if names_alone:
-        return ValueError(f"{rule}. {received}")
+        return ValueError(f"{rule}. Received: {sentences[i][j]!r}")
+    return _error_at(i, j, where, rule, repr(sentences[i][j]))
+
+
+def _error_at(i, j, where, rule, received):
+    """The error about word j of sentence i; `where` as in `tag_scheme`."""
     if where is None:
-        return ValueError(f"{rule}. {received} as sentence {i}, word {j}")
-    return ValueError(f"{where(i, j)}: {rule}. {received}")
+        return ValueError(f"{rule}. Received: {received} as sentence {i}, word {j}")
+    return ValueError(f"{where(i, j)}: {rule}. Received: {received}")
 
 
 def are_spans(tags):
@@ -273,7 +313,7 @@ def span_scores(y_true, y_pred):
 
     Raises:
         ValueError: If sentences or words are not equally many, or tags mark no spans or are of
-            several schemes, see `tag_scheme`.
+            several schemes, see `tag_scheme`. Spans of IOBES without an end are read as others.
     """
     y_true, y_pred = _both(y_true, y_pred)
     for sentences in (y_true, y_pred):

@@ -15,6 +15,7 @@ from keras_plm.tokenizers.text import fields
 
 CONLLU_COLUMNS = 10
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
 LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
 
 
@@ -272,12 +273,15 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
 
     Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
-    examples' groups; without any, each sentence is its own group. Comment lines before a sentence,
-    `# ...`, are left out.
+    examples' groups; without any, each sentence is its own group. Comment lines before a sentence
+    are left out: `# ...` with a blank after the "#", and CoNLL-2012's `#begin document`.
 
     A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
     in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
     (`1-2`) and of empty nodes (`8.1`) are left out.
+
+    Every row has as many columns as the file's first. In files of CoNLL-2012, which begin with
+    `#begin document`, the number may differ between sentences, as each has a column per predicate.
 
     Args:
         path: The file, plain or .gz.
@@ -289,9 +293,11 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
         A list of `Example` with words as `text` and tags as `label`.
 
     Raises:
-        ValueError: Naming file and line, if a line has too few columns; or if there is no sentence.
+        ValueError: Naming file and line, if a line has too few columns, or more or fewer than the
+            first; or if there is no sentence.
     """
     lines = list(_lines(path))
+    by_sentence = bool(lines) and lines[0][1].startswith("#begin document")
     first = next((line for _, line in lines if _holds_a_word(line)), "")
     conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
     word_column = (1 if conllu else 0) if word_column is None else word_column
@@ -301,6 +307,7 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     if labelled:
         needed = max(needed, 2)
     sentences, document, words = [], 0, []  # of each sentence (document, [(line, word, tag)])
+    width = None  # (number of columns, line they were counted in)
     for number, line in lines:
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             words = []
@@ -317,10 +324,18 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
         if conllu and not columns[0].isdigit():
             continue
         if len(columns) < needed or not all(columns[column] for column in asked):
-            what = "a word and its tag" if labelled else "a word in its column"
+            what = "a word in its column" if not labelled else "a word and its tag"
             raise ValueError(
                 f"{path}:{number}: A line of a CoNLL file holds {what}, separated by a blank or "
-                f"tab. Received: {line!r}"
+                f"tab; read are the columns {', '.join(map(str, asked))}, counted from 0. "
+                f"Received: {line!r} of {len(columns)} columns"
+            )
+        if width is None or (by_sentence and not words):
+            width = len(columns), number
+        if len(columns) != width[0]:
+            raise ValueError(
+                f"{path}:{number}: Every line of a CoNLL file has as many columns as the first, "
+                f"{width[0]} in line {width[1]}. Received: {line!r:.80} of {len(columns)} columns"
             )
         if not words:
             sentences.append((document, words))
@@ -369,8 +384,10 @@ def _is_comment(line, first):
         line: The line.
         first: The first line of the file that holds a word for sure, "" if there is none.
     """
-    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)", line):
+    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)|#(begin|end) document\b", line):
         return True
+    if re.match(r"#[^\s#]", line):
+        return False  # a word as "#tag", whatever the number of columns
     same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
     return bool(first) and len(fields(line)) > 1 and not same
 
@@ -404,21 +421,37 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
     yield from _separated_rows(path, separator, quoted, header, broken)
 
 
-def read_table(path, text, label=None, pair=None, group=None, label_names=None, **options):
+def read_table(
+    path,
+    text,
+    label=None,
+    pair=None,
+    group=None,
+    label_names=None,
+    clean=True,
+    **options,
+):
     """Examples of a CSV, TSV or JSONL file with named columns.
+
+    Blanks before and after a label, a tag or a group are removed: `"yes "` is `"yes"`. Texts stay
+    as they are, and may not be empty.
 
     Args:
         path: The file, plain or .gz; its ending tells the format unless `separator` does.
-        text, label, pair, group: Names of columns (of keys, in JSONL).
+        text, label, pair, group: Names of columns (of keys, in JSONL). An example whose group is
+            empty is a group of its own.
         label_names: The names of labels, or of tags, that the file gives as numbers from 0.
+        clean: If False, blanks around labels stay, and empty texts and labels named NaN are read:
+            for published files, some of which have empty texts.
         **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
 
     Raises:
-        ValueError: Naming file and line, if a column is missing, a label is empty, tags are numbers
-            without `label_names`, a line is malformed or there is no example.
+        ValueError: Naming file and line, if a column is missing, a text or a label is empty or of
+            blanks only, a label or group is NaN, tags are numbers without `label_names`, a line is
+            malformed or there is no example.
     """
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
@@ -430,11 +463,23 @@ def read_table(path, text, label=None, pair=None, group=None, label_names=None, 
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
             )
         values = {part: row[name] for part, name in columns.items()}
+        for part, fix in (
+            ("label", "leave the row out, or rename a class that has this name"),
+            ("group", "leave the field empty, or rename a group that has this name"),
+        ):
+            if clean and part in values:
+                values[part] = _stripped(values[part])
+                if _holds(values[part], _is_nan):
+                    raise ValueError(
+                        f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
+                        f"Received: {columns[part]}={values[part]!r:.60}"
+                    )
         if values.get("group") == "":
             values["group"] = None  # in a group of its own
-        if label is not None and values["label"] in ("", None):
+        if label is not None and _holds(values["label"], lambda one: one in ("", None)):
             raise ValueError(
-                f"{where}: Every example needs a label. Received: {label}={values['label']!r}"
+                f"{where}: Every example needs a label, and every word a tag. "
+                f"Received: {label}={row[label]!r:.60}"
             )
         if label is not None and label_names is not None:
             values["label"] = _named(values["label"], label_names, where)
@@ -449,10 +494,38 @@ def read_table(path, text, label=None, pair=None, group=None, label_names=None, 
                     f"{where}: A {part} is a string, or a list of strings where every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
                 )
+            if clean and part in ("text", "pair") and is_empty(value):
+                raise ValueError(
+                    f"{where}: A text may not be empty: leave the row out. "
+                    f"Received: {columns[part]}={value!r:.60}"
+                )
         examples.append(Example(**values, where=where))
     if not examples:
         raise ValueError(f"{path}: No example in this file. Received: an empty table")
     return examples
+
+
+def is_empty(text):
+    """Whether a text, or a list of words, holds nothing but blanks."""
+    return text is None or not ("".join(text) if isinstance(text, list) else text).strip()
+
+
+def _stripped(value):
+    """A label or group, or a list of tags, without outer blanks."""
+    if isinstance(value, list):
+        return [_stripped(item) for item in value]
+    return value.strip() if isinstance(value, str) else value
+
+
+def _holds(value, test):
+    """Whether a label, or one of a list of tags, passes a test."""
+    return any(test(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _is_nan(value):
+    if isinstance(value, float):
+        return is_missing(value)
+    return isinstance(value, str) and value.lower() in NAN_NAMES
 
 
 def _is_number(value):

@@ -313,6 +313,31 @@ def test_columns_a_conll_file_has_not_are_refused(tmp_path):
 
 
 @pytest.mark.plumbing
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("m.csv", "review, stars,doc\na,1,2\n"),
+        ("m.tsv", "review\t stars\tdoc\na\t1\t2\n"),
+        ("m.jsonl", '{"review": "a", " stars": 1, "doc": 2}\n'),
+    ],
+)
+def test_a_column_a_file_has_not_is_told_with_its_flag(encoder, tmp_path, capsys, name, text):
+    (tmp_path / name).write_text(text)
+    command = ["run", "--task-file", str(tmp_path / name), *common(encoder, tmp_path)]
+    for flags, missing, flag in (
+        ([], "text", "text"),
+        (["--text", "review"], "label", "label"),
+        (["--text", "review", "--label", "stars"], "stars", "label"),
+        (["--text", "review", "--label", " stars", "--pair", "b"], "b", "pair"),
+        (["--text", "review", "--label", " stars", "--group", "g"], "g", "group"),
+    ):
+        assert main([*command, *flags]) == 2
+        told = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
+        told += "Received: columns 'review', ' stars', 'doc'"
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.plumbing
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
@@ -437,7 +462,7 @@ def rows_of_tags(tags, count=40, between="\t"):
         (["O", "B-PER", "I-PER"], "IOB2"),
         (["O", "B-PER", "O "], "IOB2"),
         (["O", "B", "I"], "BIO without types"),
-        (["B-PER", "L-PER", "U-LOC"], "BILOU"),
+        (["B-PER", "L-PER", "U-LOC", "O"], "BILOU"),
         (["DET", "NOUN", "O"], None),
     ],
 )
@@ -458,7 +483,7 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
     line = rows.count("\n") + 4
     with pytest.raises(ValueError, match=f"mine.conll:{line}: .*one scheme.*Received: 'PER'"):
         task_from_file(path, None, None)
-    parts = {"train": ["O", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
+    parts = {"train": ["O", "S-X", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
     for split, tags in parts.items():
         (tmp_path / f"{split}.conll").write_text(rows_of_tags(tags))
     files = {split: f"{split}.conll" for split in parts}
@@ -469,6 +494,20 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
     (tmp_path / "t.jsonl").write_text("\n".join([row.replace('"X"', '"I-X"')] * 20 + [row]))
     with pytest.raises(ValueError, match="t.jsonl:21, word 2 .'c'.: .*Received: 'X'"):
         task_from_file(tmp_path / "t.jsonl", None, None)
+
+
+@pytest.mark.plumbing
+def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
+    """Their tags are tags of IOBES too, but the spans have no end."""
+    path = tmp_path / "mine.conll"
+    good = rows_of_tags(["O", "S-PER", "B-PER", "E-PER"])
+    path.write_text(f"{good}\na\tB-PER\nb\tO\n\na\tO\nb\tB-LOC\nc\tI-LOC\n")
+    line = good.count("\n") + 2
+    match = f"mine.conll:{line}: In IOBES .*'B-PER' before 'O', the first of 2 such tags"
+    with pytest.raises(ValueError, match=match):
+        task_from_file(path, None, None)
+    path.write_text(good)
+    assert list(task_from_file(path, None, None).metrics) == ["span_f1"]
 
 
 @pytest.mark.plumbing

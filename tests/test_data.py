@@ -279,6 +279,14 @@ def test_classes_can_be_weighted():
         class_weights({"maybe": 3}, ["yes", "no"])
 
 
+@pytest.mark.plumbing
+def test_a_label_is_a_number_or_a_string_but_not_both():
+    examples = [Example("a", "1", where="f:1"), Example("b", 2), Example("c", 1, where="f:3")]
+    assert label_names(examples[:2]) == ["1", 2]
+    with pytest.raises(ValueError, match="^f:1: .* Received: both 1 and '1'"):
+        label_names(examples)
+
+
 def test_texts_become_rows_with_label_ids():
     examples = [Example("a b", "yes"), Example("c", "no"), Example("b ax", "yes")]
     source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=2)

@@ -58,6 +58,16 @@ def test_pairs_that_share_a_text_over_others_are_one_group():
     assert len(set(groups)) == 3
 
 
+@pytest.mark.plumbing
+def test_empty_questions_of_qqp_are_read(tmp_path):
+    """A few questions of the official files are empty."""
+    write(tmp_path, "QQP/dev.tsv", QQP, "1\t2\t3\ta?\t\t0", "4\t5\t6\t \tb?\t1")
+    write(tmp_path, "QQP/test.tsv", "id\tquestion1\tquestion2", "0\t\tb?")
+    labelled = GLUE["qqp"].read(tmp_path, "test")
+    assert [(e.text, e.pair, e.label) for e in labelled] == [("a?", "", "0"), (" ", "b?", "1")]
+    assert [(e.text, e.pair) for e in read_unlabelled(GLUE["qqp"], tmp_path)] == [("", "b?")]
+
+
 def test_the_table_is_glue_whole():
     rows = {
         "cola": ("CoLA", 1063), "sst2": ("SST-2", 1821), "mrpc": ("MRPC", 1725),

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.data import batches
 from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
@@ -534,6 +535,16 @@ def test_a_tagger_names_tags_of_several_schemes():
         FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, rows)
     with pytest.raises(ValueError, match="sentence 2, word 1 .'b'.: .*Received: 'PER'"):
         FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, sentences(2), rows)
+    labels = ["O", "B-A", "E-A", "S-A"]
+    rows = [Example(["a", "b"], ["B-A", "E-A"]), Example(["c", "d"], ["B-A", "O"], where="f:2")]
+    told = "f:2, word 0 .'c'.: In IOBES .*'B-A' before 'O', the first of 1 such tags"
+    for method in (FineTune(**fast), FeatureBased(**fast)):
+        for given in (None, labels):
+            with pytest.raises(ValueError, match=told):
+                method.fit(encoder(), Tagger, TOKENIZER, rows, labels=given)
+    with pytest.raises(ValueError, match=told):
+        batches(rows, TOKENIZER, labels)
+    batches([Example(["a", "b"], ["B-A", "X"])], TOKENIZER, ["O", "B-A", "E-A", "X"])
     released = ["O", "B-A", "I-A", "X", "[CLS]", "[SEP]"]  # of a folder, as such
     assert Tagger(encoder(), released).default_metrics()[0].name == "accuracy"
     metric = Tagger(encoder(), ["O", "B", "L", "U", "I"]).default_metrics()[0]

@@ -182,6 +182,31 @@ class TestScheme:
         with pytest.raises(ValueError, match="^f:7: .*Received: " + re.escape(repr(wrong)) + "$"):
             metrics.tag_scheme(sentences, lambda i, j: "f:7" if (i, j) == place else "wrong")
 
+    @pytest.mark.parametrize(
+        "sentences, received, place, count",
+        [
+            (["B-A E-A S-A", "O B-A O", "I-A O"], "'B-A' before 'O'", (1, 1), 2),
+            (["B-A E-A", "O O I-A E-A"], "'I-A' after 'O'", (1, 2), 1),
+            (["S-A", "E-A O"], "'E-A' at the start of a sentence", (1, 0), 1),
+            (["S-A O", "O S-A B-A"], "'B-A' at the end of a sentence", (1, 2), 1),
+            (["B-A I-A E-A", "B-A E-B O"], "'B-A' before 'E-B'", (1, 0), 2),
+            (["B-A L-A U-A", "B-A I-A O"], "'I-A' before 'O'", (1, 1), 1),
+            (["B-A L-A", "U-A L-A"], "'L-A' after 'U-A'", (1, 1), 1),
+            (["B-A M-A E-A S-A", "M-A E-A"], "'M-A' at the start of a sentence", (1, 0), 1),
+            (["B M E S", "B S"], "'B' before 'S'", (1, 0), 1),
+        ],
+    )
+    def test_spans_without_an_end_are_refused(self, sentences, received, place, count):
+        sentences = [tags.split() for tags in sentences]
+        wanted = f"{received}, the first of {count} such tags"
+        at = f" as sentence {place[0]}, word {place[1]}"
+        with pytest.raises(ValueError, match=re.escape(f"Received: {wanted}{at}") + "$"):
+            metrics.tag_scheme(sentences)
+        with pytest.raises(ValueError, match=f"^f:7: In .*{re.escape(wanted)}$"):
+            metrics.tag_scheme(sentences, lambda i, j: "f:7" if (i, j) == place else "wrong")
+        # Predictions may break the scheme, and conlleval reads both sides alike.
+        assert span_f1(sentences, sentences) == 1.0
+
     def test_scores_of_spans_need_them(self):
         with pytest.raises(ValueError, match="word_accuracy.*'NOUN' as sentence 0, word 1"):
             span_f1([["O", "NOUN"]], [["O", "O"]])

@@ -147,6 +147,8 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     (tmp_path / "gap.txt").write_text("a\n\nb\n")
     (tmp_path / "three.txt").write_text("a\tb\tc\n")
     (tmp_path / "table.csv").write_text("review\na\n")
+    (tmp_path / "blank.csv").write_text("text,pair\na,b\nc, \n")
+    (tmp_path / "half.txt").write_text("a\tb\nc\t\n")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     for model, file, match in (
         ("none.keras", "ok.txt", "a .keras file"),
@@ -158,10 +160,14 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
         ("c.keras", "ok.json", "A .json file is SQuAD's.*for a Classifier"),
         ("c.keras", "gap.txt", "gap.txt:2: A line is a text"),
         ("c.keras", "three.txt", "three.txt:1: A line is a text"),
+        ("c.keras", "half.txt", "half.txt:2: A line is a text"),
+        ("c.keras", "blank.csv --pair pair", "blank.csv:3: Every row needs a text.*pair=' '"),
+        ("c.keras", "blank.csv --text pair", "blank.csv:3: Every row needs a text.*pair=' '"),
         ("c.keras", "table.csv", "No column 'text'.*review"),
         ("choices.keras", "rows.jsonl", "No column 'choices'"),
     ):
-        command = ["predict", "--model", str(tmp_path / model), str(tmp_path / file)]
+        file, *columns = file.split()
+        command = ["predict", "--model", str(tmp_path / model), str(tmp_path / file), *columns]
         assert main(command) == 2, command
         shown = capsys.readouterr().err
         assert re.search(match, shown), (match, shown)

@@ -213,6 +213,16 @@ class TestRunsThatDifferInOneSetting:
         names = [label.get_text() for label in axes.get_yticklabels()]
         assert sorted(names) == ["last; dev limit 0", "last; dev limit 100"]
 
+    def test_a_run_has_one_row_over_several_tasks(self):
+        """Only on one task are there results of another setting."""
+        results = [self.of(0.5, 0), self.of(0.6, 0, dev_limit=100)]
+        results += [self.of(0.7, 0) | {"task": "u"}, self.of(0.8, 0, epochs=4) | {"task": "v"}]
+        assert self.rows(results) == [
+            ["pre-trained, fine-tuned; dev limit 0", "50.0 (1)", "**70.0 (1)**", "**80.0 (1)** |"],
+            ["pre-trained, fine-tuned; dev limit 100", "**60.0 (1)**", "", " |"],
+        ]
+        assert [row[0] for row in self.rows(results[1:])] == ["pre-trained, fine-tuned"]
+
     @pytest.mark.parametrize("neutral", [{"accumulate": 2}, {"remat": True},
                                          {"accumulate": 4, "remat": True}])  # fmt: skip
     def test_what_saves_memory_is_no_other_run(self, neutral):

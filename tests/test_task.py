@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import warnings
 
 import numpy as np
@@ -21,8 +22,8 @@ def test_conll_with_documents_and_tabs(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(
         "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n"
-        "-DOCSTART- O\n\nBonn\tI-LOC\n\t\n"
-        "He\tO\n"
+        "-DOCSTART- O\n\nBonn\tNNP\tI-NP\tI-LOC\n\t\n"
+        "He\tPRP\tI-NP\tO\n"
     )
     examples = read_conll(path)
     assert [list(e.text) for e in examples] == [["EU", "rejects"], ["Bonn"], ["He"]]
@@ -114,6 +115,42 @@ class TestCoNLL:
         with pytest.raises(ValueError, match="a.conll:3: .*a word and its tag.*'#tag'"):
             read_conll(path)
 
+    @pytest.mark.parametrize("between", [" ", "\t"])
+    @pytest.mark.parametrize(
+        "rows, line, count, found",
+        [
+            (["a DET", "b NOUN", "c x NOUN"], 4, 2, 3),
+            (["a x DET", "b x NOUN", "c NOUN"], 4, 3, 2),
+            (["a x I-X", "b x O", "c O"], 4, 3, 2),
+            (["a DET", "", "b x NOUN"], 4, 2, 3),
+            (["a DET", "", "#b x NOUN"], 4, 2, 3),
+            (["-DOCSTART- -X- O O", "", "a DET", "-DOCSTART-", "", "b x NOUN"], 7, 2, 3),
+        ],
+    )
+    def test_rows_of_other_columns_are_named(self, tmp_path, rows, line, count, found, between):
+        text = "\n".join(["# free words here", *(row.replace(" ", between) for row in rows), ""])
+        path = self.written(tmp_path, text)
+        match = rf"a.conll:{line}: .* as the first, {count} in line \d. .* of {found} columns"
+        for options in ({}, {"labelled": False}, {"tag_column": 1}):
+            with pytest.raises(ValueError, match=match):
+                read_conll(path, **options)
+
+    def test_columns_of_predicates_differ_by_sentence(self, tmp_path):
+        """As in CoNLL-2012: the second sentence has one predicate, the first has none."""
+        rows = [
+            "#begin document (a); part 000",
+            "a 0 0 It N",
+            "",
+            "a 0 0 Go V (V*)",
+            "a 0 1 on P *",
+        ]
+        path = self.written(tmp_path, "\n".join([*rows, "", "#end document", ""]))
+        first, second = read_conll(path, 3, 4)
+        assert (first.label, second.label) == (["N"], ["V", "P"])
+        path = self.written(tmp_path, "\n".join([*rows, "a 0 2 . ."]))
+        with pytest.raises(ValueError, match="a.conll:6: .*the first, 6 in line 4.*of 5 columns"):
+            read_conll(path, 3, 4)
+
     def test_without_tags(self, tmp_path):
         first, second = read_conll(self.written(tmp_path, "a\n#b\n\nc\n"), labelled=False)
         assert (first.text, first.label, second.text) == (["a", "#b"], None, ["c"])
@@ -186,6 +223,69 @@ class TestTables:
             read_table(path, "tokens", "ner_tags", label_names=names[:2])
         path = self.written(tmp_path, "a.csv", "text,label\na,1\n")
         assert read_table(path, "text", "label", label_names=["no", "yes"])[0].label == "yes"
+
+    @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+    @pytest.mark.parametrize(
+        "row, match",
+        [
+            (("", "yes", "1"), "A text may not be empty: .*text=''"),
+            ((" \u00a0", "yes", "1"), "A text may not be empty"),
+            (("a", "", "1"), "Every example needs a label.*label=''"),
+            (("a", "  ", "1"), "Every example needs a label"),
+            (("a", "nan", "1"), "A label may not be NaN.*leave the row out.*label='nan'"),
+            (("a", "NaN ", "1"), "A label may not be NaN"),
+            (("a", "<NA>", "1"), "A label may not be NaN"),
+            (("a", "yes", "nan"), "A group may not be NaN.*leave the field empty"),
+        ],
+    )
+    def test_empty_and_missing_values_are_named(self, tmp_path, name, row, match):
+        columns, rows = ["text", "label", "doc"], [("good", "yes", "1"), row]
+        if name == "a.jsonl":
+            lines = [json.dumps(dict(zip(columns, of_row, strict=True))) for of_row in rows]
+        else:
+            lines = ["\t,"[name == "a.csv"].join(of_row) for of_row in (columns, *rows)]
+        path = self.written(tmp_path, name, "\n".join([*lines, ""]))
+        with pytest.raises(ValueError, match=rf"{name}:{2 + (name != 'a.jsonl')}: {match}"):
+            read_table(path, "text", "label", group="doc")
+        if "text" in match:
+            with pytest.raises(ValueError, match="A text may not be empty: .*text="):
+                read_table(path, "doc", "label", pair="text")
+            assert read_table(path, "text", "label", clean=False)[1].text == row[0]
+
+    def test_nan_of_json_is_named(self, tmp_path):
+        path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": NaN}\n')
+        with pytest.raises(ValueError, match="a.jsonl:1: A label may not be NaN.*label=nan"):
+            read_table(path, "text", "label")
+
+    def test_tags_and_words_of_rows(self, tmp_path):
+        def read(text, label):
+            row = json.dumps({"text": text, "label": label})
+            return read_table(self.written(tmp_path, "a.jsonl", row + "\n"), "text", "label")
+
+        assert read(["a ", "b"], ["O ", " B-X"])[0].label == ["O", "B-X"]
+        assert read(["a ", "b"], ["O", "O"])[0].text == ["a ", "b"]
+        for text, label, match in (
+            (["a", "b"], ["O", " "], "every word a tag"),
+            (["a", "b"], ["O", None], "every word a tag"),
+            (["a", "b"], ["O", "nan"], "A label may not be NaN"),
+            ([], [], "A text may not be empty"),
+            ([" "], ["O"], "A text may not be empty"),
+        ):
+            with pytest.raises(ValueError, match=f"a.jsonl:1: .*{match}"):
+                read(text, label)
+
+    def test_blanks_around_labels_make_no_classes(self, tmp_path):
+        path = self.written(tmp_path, "a.csv", "text,label,doc\n a ,yes ,1\nb, yes,1 \nc,yes,\n")
+        examples = read_table(path, "text", "label", group="doc")
+        assert [(e.text, e.label, e.group) for e in examples] == [
+            (" a ", "yes", "1"), ("b", "yes", "1"), ("c", "yes", None),
+        ]  # fmt: skip
+
+    def test_names_like_nan_are_labels(self, tmp_path):
+        names = ["na", "none", "null", "nano", "-", "0"]
+        rows = "".join(f"a,{name}\n" for name in names)
+        path = self.written(tmp_path, "a.csv", f"text,label\n{rows}")
+        assert [e.label for e in read_table(path, "text", "label")] == names
 
     def test_null_is_no_missing_column(self, tmp_path):
         path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": null}\n')

@@ -1,26 +1,13 @@
 """One tag for each word: by itself, or by a CRF."""
 
-import re
-
 import keras
 import numpy as np
 
-from keras_plm.data import label_names, tag_scheme_of
+from keras_plm.data import check_tags, label_names, scheme_of_labels, tag_scheme_of
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
-from keras_plm.metrics import SpanF1, tag_scheme
+from keras_plm.metrics import SpanF1
 from keras_plm.sequences import as_names
-
-TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
-
-
-def _scheme(labels):
-    """The scheme of label names; `None` where labels as "[CLS]" stand next to tags of spans."""
-    typed = [name for name in labels if isinstance(name, str) and TYPED.match(name)]
-    if not typed or len(typed) == len(labels) - labels.count("O"):
-        return tag_scheme(labels)
-    tag_scheme(typed)  # raises for tags of several schemes
-    return None
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -94,7 +81,7 @@ class Tagger(Head):
     @staticmethod
     def check_labels(labels):
         Head.check_labels(labels)
-        _scheme(labels)  # raises for tags of several schemes
+        scheme_of_labels(labels)  # raises for tags of several schemes
 
     @staticmethod
     def labels_of(examples):
@@ -108,13 +95,19 @@ class Tagger(Head):
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
         return labels
 
+    @classmethod
+    def targets(cls, examples, labels, windows=None):
+        """The ids of the tags; raises unless they mark spans as their scheme says."""
+        check_tags(examples, labels)
+        return super().targets(examples, labels, windows)
+
     @staticmethod
     def before_output(x, mask, reader, pairs=False):
         """A vector (B, W, D) of each word."""
         return x
 
     def default_metrics(self):
-        if _scheme(self.labels) is not None:
+        if scheme_of_labels(self.labels) is not None:
             return [SpanF1(self.labels)]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
