@@ -461,7 +461,7 @@ def run_data(flags):
     from benchmarks import language_models, translation, vectors, word_similarity
     from benchmarks.progress import console
     from benchmarks.tasks import TASKS, checksum, write_text_of
-    from keras_plm.task import find_file
+    from keras_plm.data.task import find_file
 
     if (flags.task is None) != (flags.text is None):
         raise ValueError(

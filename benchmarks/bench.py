@@ -22,15 +22,15 @@ from benchmarks.resampling import summands
 from benchmarks.run import file_name
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
-from keras_plm.data import check_word_vectors, fingerprint, label_names, tag_scheme_of
-from keras_plm.distribution import Distribution, distribute
-from keras_plm.documents import join_sentences, part_sentences
-from keras_plm.features import fitting
-from keras_plm.resume import set_seed
+from keras_plm.data.documents import join_sentences, part_sentences
+from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
+from keras_plm.training.distribution import Distribution, distribute
+from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (
     FeatureStore,
     clone,
 )
+from keras_plm.transfer.feature_store import fitting
 
 
 @dataclasses.dataclass

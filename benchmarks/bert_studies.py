@@ -23,8 +23,8 @@ from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
 from benchmarks.tasks import checksum
 from benchmarks.vectors import BOOKS
+from keras_plm.data.task import find_file
 from keras_plm.plots import lines
-from keras_plm.task import find_file
 
 HOME = "bert"  # the folder of results of these suites
 MADE = "pretraining"  # among them, how each encoder was made

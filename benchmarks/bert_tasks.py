@@ -9,10 +9,10 @@ from benchmarks.elmo_reading import shown
 from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run
+from keras_plm.data.task import find_file
 from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.resume import set_seed
-from keras_plm.task import find_file
 from keras_plm.tokenizers import WordPiece
+from keras_plm.training.resume import set_seed
 
 ENCODER = WEIGHTS / "bert_mini"
 # Task: training examples at most, 0 for all.

@@ -21,11 +21,11 @@ from benchmarks.run import Run
 from benchmarks.translation import Translation, bleu_by_length, look
 from benchmarks.vectors import make as make_vectors
 from keras_plm import metrics
-from keras_plm.data import translation_batches
+from keras_plm.data.examples import translation_batches
 from keras_plm.decoding import generate, greedy
 from keras_plm.heads import Classifier, SpanFinder
-from keras_plm.resume import set_seed
 from keras_plm.tokenizers import BytePair
+from keras_plm.training.resume import set_seed
 
 LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
 

@@ -88,11 +88,11 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
 
-    from keras_plm.distribution import distribute
     from keras_plm.models import BERT
-    from keras_plm.optimization import AdamW, WarmupLinearDecay
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
-    from keras_plm.resume import TrainingState, set_seed
+    from keras_plm.training.distribution import distribute
+    from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+    from keras_plm.training.resume import TrainingState, set_seed
 
     distribution = distribute(
         case.how, mesh=case.mesh if count > 1 else None, **named or {}, timeout=LIMIT / 2

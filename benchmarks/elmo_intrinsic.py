@@ -24,11 +24,11 @@ from benchmarks.report import read_results
 from benchmarks.run import Run
 from benchmarks.tasks import TASKS, task_from_file
 from benchmarks.vectors import Vectors
-from keras_plm.data import fingerprint
-from keras_plm.features import FeatureStore
+from keras_plm.data.examples import fingerprint
+from keras_plm.data.task import Task
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
-from keras_plm.task import Task
+from keras_plm.transfer.feature_store import FeatureStore
 
 POS = "ud_english_ewt"
 SENSE = "micro_sense"

@@ -19,12 +19,12 @@ from benchmarks.elmo_reading import TEST_MATERIAL, Material
 from benchmarks.report import read_results
 from benchmarks.run import summary
 from benchmarks.tasks import TASKS
-from keras_plm.data import fingerprint, words_of
-from keras_plm.features import FeatureStore
-from keras_plm.resume import set_seed
-from keras_plm.streams import split_sentences
-from keras_plm.task import find_file
+from keras_plm.data.corpus import split_sentences
+from keras_plm.data.examples import fingerprint, words_of
+from keras_plm.data.task import find_file
 from keras_plm.tokenizers import open_text
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import FeatureStore
 
 TASK = "ud_english_ewt"
 TEXT = "books/valid.txt"  # which neither the biLM nor the word vectors were trained on

@@ -20,11 +20,11 @@ from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
 from benchmarks.tasks import TASKS
 from benchmarks.vectors import BOOKS, Vectors
+from keras_plm.data.task import find_file
 from keras_plm.models import ELMo
 from keras_plm.plots import lines, mixing_weights
-from keras_plm.resume import set_seed
-from keras_plm.task import find_file
 from keras_plm.tokenizers import Characters
+from keras_plm.training.resume import set_seed
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
 ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells

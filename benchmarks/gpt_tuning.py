@@ -16,11 +16,11 @@ from benchmarks.elmo_reading import shown
 from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, read_results
 from benchmarks.run import Run, summary
+from keras_plm.data.task import find_file
 from keras_plm.models import GPT, RecurrentLM
 from keras_plm.plots import lines
-from keras_plm.resume import set_seed
-from keras_plm.task import find_file
 from keras_plm.tokenizers import BytePair
+from keras_plm.training.resume import set_seed
 
 HOME = "gpt"  # the folder of results of the suites of GPT
 # What is fine-tuned: the models of these classes, by default of these folders.

@@ -11,13 +11,13 @@ from benchmarks import records
 from benchmarks.settings import setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
+from keras_plm.data.corpus import read_ids
+from keras_plm.data.task import find_file
 from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.ngram import SMOOTHINGS
-from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.resume import set_seed
-from keras_plm.streams import read_ids
-from keras_plm.task import find_file
 from keras_plm.tokenizers import Words
+from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.resume import set_seed
 
 TASK = "wikitext2"
 FILES = {split: f"wikitext-2/wiki.{split}.tokens" for split in ("train", "valid", "test")}

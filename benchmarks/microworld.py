@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_plm import metrics
+from keras_plm.data.task import Example, Task
 from keras_plm.heads import Classifier, SpanFinder, Tagger
-from keras_plm.task import Example, Task
 
 # Labels a task may spend: few, because that is where pre-training matters.
 TRAIN, DEV, TEST = 300, 300, 600

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_plm
 from benchmarks.records import read_json
 from benchmarks.settings import policy
-from keras_plm.distribution import Distribution
+from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,
@@ -24,17 +24,17 @@ from keras_plm.models import (
     ELMo,
     RecurrentLM,
 )
-from keras_plm.optimization import (
+from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
+from keras_plm.training.distribution import Distribution
+from keras_plm.training.optimizers import (
     AdaGrad,
     AdamW,
     WarmupCosineDecay,
     WarmupLinearDecay,
     loss_scaled,
 )
-from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
-from keras_plm.resume import set_seed
-from keras_plm.streams import TokenStream, check_stream
-from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
+from keras_plm.training.resume import set_seed
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}

@@ -327,7 +327,7 @@ def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tabl
     """
     looked = None
     if attention is not None:
-        from keras_plm.self_attention import word_attention
+        from keras_plm.attention_maps import word_attention
 
         encoder, tokenizer = keras_plm.load(attention[0], dtype="float32")
         looked = (*word_attention(encoder, tokenizer, attention[1]), Path(attention[0]).name)

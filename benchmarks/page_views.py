@@ -174,7 +174,7 @@ def attention_html(weights, words, about):
     """A sentence whose words, pointed at or reached by keyboard, show where they look.
 
     Args:
-        weights: (L, N, W, W), see `keras_plm.self_attention.word_attention`.
+        weights: (L, N, W, W), see `keras_plm.attention_maps.word_attention`.
         words: W strings.
         about: The encoder's name.
 

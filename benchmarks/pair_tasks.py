@@ -2,8 +2,8 @@
 
 from glue_tasks.tasks import with_labels, with_scores
 from keras_plm import metrics
+from keras_plm.data.task import Task, find_file, read_table
 from keras_plm.heads import Classifier, Regressor
-from keras_plm.task import Task, find_file, read_table
 
 SCITAIL_LABELS = ("entails", "neutral")
 SICK_LABELS = ("CONTRADICTION", "ENTAILMENT", "NEUTRAL")

@@ -17,11 +17,11 @@ from benchmarks.prepare import read_prepared
 from benchmarks.records import environment, write_json, write_text
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
-from keras_plm.distribution import Distribution, begun_processes, distribute
-from keras_plm.resume import TrainingState, anywhere, has_state
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
-from keras_plm.training import check_loss
+from keras_plm.training.distribution import Distribution, begun_processes, distribute
+from keras_plm.training.fit import check_loss
+from keras_plm.training.resume import TrainingState, anywhere, has_state
 
 # What suits a mini encoder on some ten million words; else, or for others, name it.
 DEFAULTS = {

@@ -22,7 +22,7 @@ LIMIT = 300  # seconds without a word after which a run is given up
 def small_text(folder, documents):
     """`(stream, tokenizer)` of a text of the microworld, written to a folder."""
     from benchmarks.microworld import World
-    from keras_plm.streams import TokenStream
+    from keras_plm.data.corpus import TokenStream
     from keras_plm.tokenizers import WordPiece
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,9 +39,9 @@ def train(folder):
     import keras
 
     from keras_plm.models import BERT
-    from keras_plm.optimization import AdamW
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
-    from keras_plm.resume import TrainingState, has_state, set_seed
+    from keras_plm.training.optimizers import AdamW
+    from keras_plm.training.resume import TrainingState, has_state, set_seed
 
     folder = Path(folder)
     stream, tokenizer = small_text(folder, 40)

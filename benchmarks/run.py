@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.settings import policy, setting
-from keras_plm.features import choice_name
 from keras_plm.heads import CRFTagger, Tagger
-from keras_plm.readouts import PLACES
+from keras_plm.heads.task_network import PLACES
 from keras_plm.transfer import (
     SCHEDULES,
     FeatureBased,
     FineTune,
     layer_choice,
 )
+from keras_plm.transfer.feature_store import choice_name
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",

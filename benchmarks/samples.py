@@ -6,7 +6,7 @@ from pathlib import Path
 import keras_plm
 from benchmarks import records
 from benchmarks.gpt_tuning import encoder_folder
-from keras_plm.data import fingerprint
+from keras_plm.data.examples import fingerprint
 from keras_plm.decoding import generate, greedy, sample
 
 KEPT = "samples"  # the folder of these files among the suite's results

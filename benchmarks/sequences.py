@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks.records import environment, read_json, set_aside, write_json
 from benchmarks.settings import setting
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.models import Seq2Seq, Transformer
-from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.resume import set_seed
+from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.resume import set_seed
 
 START, END, FIRST = 1, 2, 3  # ids; 0 is padding
 

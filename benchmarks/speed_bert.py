@@ -15,13 +15,13 @@ import numpy as np
 
 from benchmarks.settings import policy
 from benchmarks.speed_clock import Work
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.optimization import AdamW
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
-from keras_plm.training import run_on
+from keras_plm.training.fit import run_on
+from keras_plm.training.optimizers import AdamW
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
 KINDS = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")
@@ -231,7 +231,7 @@ def real(settings, size, sentences, train):
 
     def our_turn(precision):
         model = our_classifier(size, precision, tokenizer)
-        from keras_plm.task import Example
+        from keras_plm.data.task import Example
 
         examples = [Example(t, LABELS[y]) for t, y in zip(texts, targets, strict=True)]
         if train:

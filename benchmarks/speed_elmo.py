@@ -16,12 +16,12 @@ import numpy as np
 from keras import ops
 
 from benchmarks.speed_clock import Work
+from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import ProjectedLSTM, reverse_rows
-from keras_plm.layers.fast import fold
+from keras_plm.layers._fused import fold
 from keras_plm.models import ELMo
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.pretraining import BiLM
-from keras_plm.readers import BiLSTM
 from keras_plm.tokenizers import Characters
 
 KINDS = ("lstm", "bilm", "encode_words", "reader")

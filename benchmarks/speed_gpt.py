@@ -17,13 +17,13 @@ import numpy as np
 
 from benchmarks.settings import policy
 from benchmarks.speed_clock import Work, alone, peak_so_far
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.layers import TokenEmbedding
 from keras_plm.models import GPT, GPT_SIZES
-from keras_plm.optimization import AdamW
 from keras_plm.pretraining import CausalLM
 from keras_plm.pretraining.causal_lm import TiedLoss
+from keras_plm.training.optimizers import AdamW
 
 KINDS = ("causal_lm", "gpt_loss", "write")
 VOCABULARY, WIDTH = 40_478, 768  # the released model's

@@ -19,8 +19,8 @@ from benchmarks import speed_bert, speed_elmo, speed_gpt
 from benchmarks.speed_bert import OURS_HALF, VOCABULARY
 from benchmarks.speed_clock import Work
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
-from keras_plm.optimization import AdamW
 from keras_plm.pretraining import CausalLM, MaskedLM
+from keras_plm.training.optimizers import AdamW
 
 KINDS = ("gpu_bert", "gpu_gpt", "gpu_elmo")
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"

@@ -15,11 +15,11 @@ import numpy as np
 from benchmarks.settings import policy
 from benchmarks.speed_bert import VOCABULARY, masked_rows
 from benchmarks.speed_clock import Work, alone, peak_so_far
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.optimization import AdamW, loss_scaled
 from keras_plm.pretraining import MaskedLM
+from keras_plm.training.optimizers import AdamW, loss_scaled
 
 KINDS = ("memory",)
 SIZE, ROWS, LENGTH = "medium", 16, 256

@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.encoders import WEIGHTS
 from benchmarks.speed_clock import Work, alone, peak_so_far
 from benchmarks.vectors import BOOKS
-from keras_plm.streams import TokenStream
-from keras_plm.task import find_file
+from keras_plm.data.corpus import TokenStream
+from keras_plm.data.task import find_file
 from keras_plm.tokenizers import WordPiece, open_text
 
 KINDS = ("prepare",)

@@ -15,12 +15,12 @@ from benchmarks.settings import policy
 from benchmarks.speed_bert import OURS, OURS_HALF, PLAIN, TUNED, peer_config, peer_tokenizer
 from benchmarks.speed_clock import Work
 from benchmarks.squad import DEV
+from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
+from keras_plm.data.squad import read_squad
+from keras_plm.data.task import Example, find_file
 from keras_plm.heads import SpanFinder
 from keras_plm.models import BERT, BERT_SIZES
-from keras_plm.squad import read_squad
-from keras_plm.task import Example, find_file
 from keras_plm.tokenizers import WordPiece
-from keras_plm.windows import MAX_LENGTH, STRIDE, Windows
 
 KINDS = ("squad_rows", "squad_answers")
 TOKENIZER = WEIGHTS / "bert_mini" / "tokenizer.json"

@@ -13,10 +13,10 @@ import numpy as np
 import keras_plm
 from benchmarks.encoders import WEIGHTS
 from benchmarks.speed_clock import Work
-from keras_plm.features import FeatureStore
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Tagger
-from keras_plm.task import Example
 from keras_plm.transfer import FeatureBased
+from keras_plm.transfer.feature_store import FeatureStore
 
 KINDS = ("choices", "features", "crf")
 ENCODER = WEIGHTS / "bert_mini"

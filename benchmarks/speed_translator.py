@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks.settings import policy
 from benchmarks.speed_clock import Work
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.decoding import beam_search, greedy
 from keras_plm.models import Transformer
 from keras_plm.models.transformer import TRANSFORMER_SIZES
-from keras_plm.optimization import AdamW
-from keras_plm.resume import set_seed
+from keras_plm.training.optimizers import AdamW
+from keras_plm.training.resume import set_seed
 
 KINDS = ("decode", "translate")
 VOCABULARY, PAD, START = 8000, 0, 2

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.speed_clock import Work, alone, peak_so_far
 from benchmarks.vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
+from keras_plm.data.task import find_file
+from keras_plm.data.word_vectors import write_vectors
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
-from keras_plm.task import find_file
 from keras_plm.tokenizers import Words
-from keras_plm.vector_files import write_vectors
 
 KINDS = ("ngram", "vectors", "vector_file")
 TRAINED = ("skip_gram", "cbow", "fasttext")
@@ -59,7 +59,7 @@ def text(settings, data):
         path = Path(folder) / "text.txt"
         path.write_text("\n".join(line for document in documents for line in document))
         tokenizer = Words.train(path, lowercase=True)
-        from keras_plm.streams import read_ids
+        from keras_plm.data.corpus import read_ids
 
         return read_ids(path, tokenizer)[: settings.words], tokenizer
 

@@ -6,11 +6,11 @@ import re
 import numpy as np
 
 from glue_tasks.tasks import GLUE
+from keras_plm.data.corpus import split_sentences
+from keras_plm.data.squad import read_squad
+from keras_plm.data.task import Example, Task, find_file, split_groups
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.metrics import accuracy, squad_exact_match, squad_f1
-from keras_plm.squad import read_squad
-from keras_plm.streams import split_sentences
-from keras_plm.task import Example, Task, find_file, split_groups
 
 TRAIN, DEV, DEV2 = (f"squad/{name}.json" for name in ("train-v1.1", "dev-v1.1", "dev-v2.0"))
 # Share of train that chooses: about 2,200 of 87,600 questions, as all are answered every epoch.

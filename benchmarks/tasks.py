@@ -13,9 +13,8 @@ from benchmarks.records import write_text
 from benchmarks.squad import SQUAD
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
-from keras_plm.data import label_names
-from keras_plm.heads import Classifier, Tagger
-from keras_plm.task import (
+from keras_plm.data.examples import label_names
+from keras_plm.data.task import (
     Example,
     Task,
     find_file,
@@ -24,6 +23,7 @@ from keras_plm.task import (
     split_groups,
     table_rows,
 )
+from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
 from keras_plm.transfer import default_metric
 

@@ -5,7 +5,7 @@ import time
 import keras
 
 from benchmarks.records import read_json, write_json
-from keras_plm.resume import TrainingState
+from keras_plm.training.resume import TrainingState
 
 
 def fit_resumed(model, batches, epochs, work, name, progress):

@@ -15,12 +15,12 @@ from benchmarks.elmo_reading import TEST_MATERIAL, Material, shown
 from benchmarks.encoders import WEIGHTS
 from benchmarks.report import add_seed, file_of, place_of_layers, read_results
 from benchmarks.run import Run, summary
-from keras_plm.features import distinct_choices
+from keras_plm.data.task import find_file
 from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
-from keras_plm.resume import set_seed
-from keras_plm.task import find_file
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import distinct_choices
 
 KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
 ATTENTION = ("gpt", "bert")  # what LoRA changes

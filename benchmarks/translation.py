@@ -19,13 +19,13 @@ from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
 from keras_plm import metrics
-from keras_plm.data import translation_batches
+from keras_plm.data.examples import translation_batches
+from keras_plm.data.task import find_file, read_parallel
 from keras_plm.decoding import alignment, beam_search, generate
 from keras_plm.models import Seq2Seq, Transformer
-from keras_plm.optimization import AdamW, WarmupLinearDecay
-from keras_plm.resume import set_seed
-from keras_plm.task import find_file, read_parallel
 from keras_plm.tokenizers import BytePair
+from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.resume import set_seed
 
 TASK = "multi30k_en_de"
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")

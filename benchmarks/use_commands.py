@@ -73,7 +73,7 @@ def add_export(commands):
 def run_export(flags):
     from benchmarks.predict import open_model
     from benchmarks.progress import console
-    from keras_plm.export import export
+    from keras_plm.checkpoints.saved_model import export
 
     export(open_model(flags.model), flags.out, flags.pairs)
-    console.print(f"{flags.out}: `serve` reads strings, see keras_plm.export")
+    console.print(f"{flags.out}: `serve` reads strings, see keras_plm.checkpoints.saved_model")

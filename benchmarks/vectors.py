@@ -14,13 +14,13 @@ from benchmarks import records, word_similarity
 from benchmarks.settings import setting
 from benchmarks.tasks import checksum
 from benchmarks.training import fit_resumed
+from keras_plm.data.corpus import read_ids
+from keras_plm.data.task import find_file
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
-from keras_plm.optimization import WarmupLinearDecay
-from keras_plm.resume import set_seed
-from keras_plm.streams import read_ids
-from keras_plm.task import find_file
 from keras_plm.tokenizers import Words
+from keras_plm.training.optimizers import WarmupLinearDecay
+from keras_plm.training.resume import set_seed
 
 BOOKS = [f"books/train-{i}.txt" for i in range(4)]
 SOURCE = "github.com/mlschmitt/classic-books-markdown"

@@ -15,13 +15,13 @@ from benchmarks import records
 from benchmarks.gpt_tuning import encoder_folder
 from benchmarks.tasks import TASKS
 from keras_plm import metrics
-from keras_plm.data import fingerprint
+from keras_plm.data.corpus import split_sentences
+from keras_plm.data.examples import fingerprint
+from keras_plm.data.task import find_file
 from keras_plm.plots import lines
 from keras_plm.pretraining import token_losses
-from keras_plm.resume import set_seed
-from keras_plm.streams import split_sentences
-from keras_plm.task import find_file
 from keras_plm.tokenizers import open_text
+from keras_plm.training.resume import set_seed
 
 KEPT = "zero_shot"  # the folder of these files among the suite's results
 BOOKS = "books/valid.txt"

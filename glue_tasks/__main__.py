@@ -67,7 +67,7 @@ def run_show(flags):
 
 def _count(task, data, part):
     """How many rows an official file has, or `None` where it is missing."""
-    from keras_plm.task import find_file
+    from keras_plm.data.task import find_file
 
     try:
         find_file(data, task.files[part])

@@ -13,9 +13,9 @@ import zipfile
 from pathlib import Path
 
 from glue_tasks.tasks import GLUE
+from keras_plm.data.task import table_rows
+from keras_plm.files.sequences import as_list
 from keras_plm.heads import Regressor
-from keras_plm.sequences import as_list
-from keras_plm.task import table_rows
 
 HEADER = "index\tprediction\n"
 

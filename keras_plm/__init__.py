@@ -1,7 +1,5 @@
 """Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all."""
 
-__version__ = "0.1.0"
-
 try:
     import keras  # noqa: F401
 except ModuleNotFoundError as error:
@@ -14,8 +12,9 @@ except ModuleNotFoundError as error:
         f"~/.keras/keras.json names another. Received: no module named {error.name}"
     ) from None
 
-# The heads, readers and optimiser too, so that Keras knows them in `load_model`.
-from keras_plm import heads, optimization, readers  # noqa: F401
+# The heads and the optimizers too, so that Keras knows them in `load_model`.
+from keras_plm import heads, training  # noqa: F401
+from keras_plm._version import __version__
 from keras_plm.checkpoints import load, save
 
 __all__ = ["__version__", "load", "save"]

@@ -15,11 +15,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
-from keras_plm.layers.fast import compiled
-from keras_plm.sequences import as_texts
+from keras_plm.data.batching import Batches
+from keras_plm.files.sequences import as_texts
+from keras_plm.layers._fused import compiled
 from keras_plm.tokenizers.subwords import check_start
-from keras_plm.training import check_outputs, check_vocabulary
+from keras_plm.training.fit import check_outputs, check_vocabulary
 
 IMPOSSIBLE = -1e30  # a score below all others, and finite
 EXTRA_STEPS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50

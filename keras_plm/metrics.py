@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.sequences import as_list, as_names, is_missing
+from keras_plm.files.sequences import as_list, as_names, is_missing
 
 # Prefixes of tags by scheme: M is inside, L the last word of a span, U a span of one word.
 PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}

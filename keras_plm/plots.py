@@ -6,7 +6,7 @@ import textwrap
 import numpy as np
 from keras import ops
 
-from keras_plm.sequences import as_list, as_names
+from keras_plm.files.sequences import as_list, as_names
 
 # White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
 WEIGHT_COLOURS = (

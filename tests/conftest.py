@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.resume import set_seed
+from keras_plm.training.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):

@@ -8,9 +8,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.batching import Batches
-from keras_plm.distribution import Distribution
-from keras_plm.training import FitsBatches
+from keras_plm.data.batching import Batches
+from keras_plm.training.distribution import Distribution
+from keras_plm.training.fit import FitsBatches
 
 ROOT = Path(__file__).parent.parent
 

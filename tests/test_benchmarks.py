@@ -22,11 +22,11 @@ from benchmarks.report import (
 )
 from benchmarks.run import LATER, Run
 from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
-from keras_plm.features import fitting
+from keras_plm.data.task import Task, read_conll
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors
-from keras_plm.task import Task, read_conll
 from keras_plm.transfer import FineTune
+from keras_plm.transfer.feature_store import fitting
 from tests.checks import on_two_devices, under_torch
 from tests.small_runs import FAST, LETTERS, common, result_files
 

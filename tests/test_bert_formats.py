@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from keras_plm.bert_files import _names
-from keras_plm.bert_formats import _google_name
 from keras_plm.checkpoints import load_bert
+from keras_plm.checkpoints.bert import _names
+from keras_plm.checkpoints.bert_formats import _google_name
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from tests.checks import assert_close, to_numpy

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_plm.data.corpus import TokenStream
 from keras_plm.layers import SampledSoftmax, expected_counts, log_uniform_words
-from keras_plm.layers.softmax import logsumexp_of_products
+from keras_plm.layers.sampled_softmax import logsumexp_of_products
 from keras_plm.models import BERT, ELMo
 from keras_plm.pretraining import BiLM, bilm_batches
 from keras_plm.pretraining.bilm import pack_sentences
-from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import Characters, Words
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_plm.data.corpus import TokenStream
 from keras_plm.layers import TokenEmbedding
-from keras_plm.layers.softmax import logsumexp_of_products
+from keras_plm.layers.sampled_softmax import logsumexp_of_products
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import CausalLM, causal_lm_batches, token_losses
 from keras_plm.pretraining.causal_lm import TiedLoss
-from keras_plm.resume import set_seed
-from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import BytePair, Words
+from keras_plm.training.resume import set_seed
 from tests.checks import assert_close, to_numpy
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12, "dropout": 0.0}

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import batches
+from keras_plm.data.batching import class_weights
+from keras_plm.data.examples import batches
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
-from keras_plm.task import Example
-from keras_plm.training import class_weights
 from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
 

@@ -8,10 +8,10 @@ import pytest
 from keras import ops
 
 from keras_plm import metrics
+from keras_plm.data.task import Example
 from keras_plm.heads import CRFTagger
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, crf_losses, marginals, viterbi
 from keras_plm.models import BERT
-from keras_plm.task import Example
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, to_numpy, under_torch

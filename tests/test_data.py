@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.batching import Batches, bucket_lengths
-from keras_plm.data import PackedExamples, batches, fingerprint, label_names
+from keras_plm.data.batching import Batches, bucket_lengths, class_weights
+from keras_plm.data.examples import PackedExamples, batches, fingerprint, label_names
+from keras_plm.data.task import Example
 from keras_plm.models import BERT
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters, WordPiece, Words
-from keras_plm.training import FitsBatches, class_weights, run_on
+from keras_plm.training.fit import FitsBatches, run_on
 
 WORDS = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"])
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x"])

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import translation_batches
+from keras_plm.data.examples import translation_batches
 from keras_plm.decoding import (
     WithoutCache,
     alignment,
@@ -17,8 +17,8 @@ from keras_plm.decoding import (
     until_end,
 )
 from keras_plm.models import BERT, Seq2Seq, Transformer
-from keras_plm.optimization import AdamW
 from keras_plm.tokenizers import BytePair, WordPiece
+from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close, to_numpy, under_torch
 
 V, B, S = 7, 3, 5

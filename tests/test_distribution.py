@@ -8,8 +8,8 @@ import pytest
 from benchmarks import devices_check
 from benchmarks.__main__ import main
 from benchmarks.devices_check import CASES, COUNTS, Case
-from keras_plm.distribution import LAYOUTS, Distribution, distribute
-from keras_plm.optimization import AdamW
+from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
+from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
 from tests.device_cases import Parted, Plain, batches, begun, lines
 
@@ -113,8 +113,8 @@ def test_what_a_backend_has_not_is_named():
 
 
 def test_weights_that_do_not_part_evenly_are_named():
-    from keras_plm.distribution.on_jax import check_layout
     from keras_plm.models import BERT
+    from keras_plm.training.distribution.on_jax import check_layout
 
     bert = BERT(20, 1, 2, 8, 12)
     with pytest.raises(ValueError, match=r"number of heads.*num_heads=2, mesh=\(..., 4\)"):
@@ -128,7 +128,7 @@ def test_weights_that_do_not_part_evenly_are_named():
 
 def test_an_optimizer_of_each_device_is_refused():
     """What would train every device by itself, in silence."""
-    from keras_plm.distribution.whole_batch import check_optimizer, reducing
+    from keras_plm.training.distribution.whole_batch import check_optimizer, reducing
 
     model, distribution = Plain(), Parted(0)
     model.compile(AdamW(1e-2), loss="mse")
@@ -151,9 +151,9 @@ def test_an_optimizer_of_each_device_is_refused():
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
 def test_what_does_not_lie_on_several_devices_is_refused():
     script = """
-from keras_plm.distribution import distribute
+from keras_plm.training.distribution import distribute
 from keras_plm.models import BERT
-from keras_plm.optimization import AdamW
+from keras_plm.training.optimizers import AdamW
 from tests.device_cases import Plain, batches
 
 def says(run):

@@ -13,7 +13,7 @@ from keras_plm import metrics
 from keras_plm.decoding import beam_search, generate, greedy, sample
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.nnlm import NNLM
-from keras_plm.resume import TrainingState
+from keras_plm.training.resume import TrainingState
 from keras_plm.transfer import FeatureBased, FineTune, KeepBest, compare_layers
 from tests.small_runs import common, result_files
 from tests.test_gpt_transfer import gpt

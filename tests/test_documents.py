@@ -7,9 +7,9 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from keras_plm.documents import join_sentences, part_sentences
+from keras_plm.data.documents import join_sentences, part_sentences
+from keras_plm.data.task import Example
 from keras_plm.models import BERT
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters, WordPiece
 
 WORDS = "a cat sat on the mat".split()

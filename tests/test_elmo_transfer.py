@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import keras_plm
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import ELMo, WordVectors
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, extract_features
 from tests.checks import assert_close, to_numpy, under_torch

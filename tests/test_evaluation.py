@@ -4,15 +4,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.batching import Batches
-from keras_plm.data import translation_batches
+from keras_plm.data.batching import Batches
+from keras_plm.data.examples import translation_batches
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.heads.readers import ESIM
 from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer, Word2Vec
 from keras_plm.pretraining import CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
-from keras_plm.readers import ESIM
-from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair
-from keras_plm.training import run_on
+from keras_plm.training.fit import run_on
 from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
@@ -147,7 +147,7 @@ def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
 
 @pytest.mark.plumbing
 def test_objectives_are_evaluated_as_what_they_hold(tmp_path):
-    from keras_plm.streams import TokenStream
+    from keras_plm.data.corpus import TokenStream
 
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(list("abcdefgh"), rng.integers(2, 9))) for _ in range(60)]

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.export import export
+from keras_plm.checkpoints.saved_model import export
+from keras_plm.data.task import Example, read_table
 from keras_plm.heads import Classifier, Regressor, Tagger
 from keras_plm.models import BERT, GPT
-from keras_plm.task import Example, read_table
 from keras_plm.tokenizers import BytePair, WordPiece
 from keras_plm.transfer import FineTune
 from tests.checks import assert_close

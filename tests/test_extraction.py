@@ -10,11 +10,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 
-from keras_plm.extraction import FeatureExtractor, extract_features
-from keras_plm.features import FeatureStore, distinct_choices
 from keras_plm.heads import Classifier
 from keras_plm.layers import LayerChoice
 from keras_plm.transfer import FeatureBased
+from keras_plm.transfer.extraction import FeatureExtractor, extract_features
+from keras_plm.transfer.feature_store import FeatureStore, distinct_choices
 from tests.test_heads import LABELS, TOKENIZER, encoder, texts
 
 ROWS = ["a b", "c", "d e f", "a"]

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.losses import MeanLoss
 from keras_plm.models.glove import GloVe, HalfSquaredError, PairScores, cooccurrences
+from keras_plm.training.losses import MeanLoss
 from tests.checks import assert_close, check_layer, check_learns, check_reloads, to_numpy
 
 V, D, P = 11, 3, 7

@@ -7,8 +7,8 @@ import pytest
 from glue_tasks import GLUE, read_unlabelled
 from glue_tasks.__main__ import main
 from glue_tasks.tasks import group_phrases, group_shared
+from keras_plm.data.task import Example
 from keras_plm.heads import Regressor
-from keras_plm.task import Example
 
 # Of each file's header what is read, as the official archive writes it.
 MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"

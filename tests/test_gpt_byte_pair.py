@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints import load_tokenizer
-from keras_plm.streams import TokenStream
+from keras_plm.data.corpus import TokenStream
 from keras_plm.tokenizers import BytePair
 
 TEXT = [

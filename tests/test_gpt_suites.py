@@ -18,9 +18,9 @@ from benchmarks.tasks import TASKS, read_snli, untokenized
 from benchmarks.zero_shot import acceptability, book_questions, continuation
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
-from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair, WordPiece
 
 TEXT = "The cat sat on the mat.\nA dog ran to the cat, and it sat.\n\nWe saw it run to a mat.\n"

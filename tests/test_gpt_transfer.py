@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from keras_plm import metrics
-from keras_plm.data import batches, score_range
+from keras_plm.data.examples import batches, score_range
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, GPT, WordVectors
-from keras_plm.optimization import AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.pretraining import WithLanguageModel
-from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
+from keras_plm.training.optimizers import AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import (
     GPT_SETTINGS,
     FeatureBased,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_plm.heads.readers.bi_attention import pair_scores
 from keras_plm.layers import (
     CRF,
     LayerNormalization,
@@ -19,10 +20,9 @@ from keras_plm.layers import (
     crf_losses,
     masked_softmax,
 )
+from keras_plm.layers._fused import scaled_scores, token_cross_entropy
 from keras_plm.layers.attention import softmax
-from keras_plm.layers.fast import scaled_scores, token_cross_entropy
-from keras_plm.layers.softmax import row_products
-from keras_plm.readers.bi_attention import pair_scores
+from keras_plm.layers.sampled_softmax import row_products
 
 # Largest relative error of rounding, and the smallest number that has no more than that.
 ROUNDING = {"bfloat16": (2.0**-8, 2.0**-126), "float16": (2.0**-11, 2.0**-14)}
@@ -76,7 +76,7 @@ def test_attention_weights(dtype):
 @half
 def test_both_paths_of_attention_agree(dtype, monkeypatch):
     if keras.backend.backend() == "torch":  # whose CPU takes the explicit path by itself
-        monkeypatch.setattr("keras_plm.layers.multi_head.fused_is_slow", lambda *_: False)
+        monkeypatch.setattr("keras_plm.layers.multi_head_attention.fused_is_slow", lambda *_: False)
     layer = MultiHeadAttention(num_heads=2, hidden_dim=10, dtype=f"mixed_{dtype}")
     x, _ = rounded(dtype, 2, 67, 10)
     real = np.arange(67) < np.array([[67], [40]])

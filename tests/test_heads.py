@@ -8,16 +8,16 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import batches
+from keras_plm.data.examples import batches
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Tagger
+from keras_plm.heads.readers import BiAttention, BiLSTM
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
 from keras_plm.models import BERT, ELMo
 from keras_plm.models.word_vectors import WordVectors
-from keras_plm.optimization import AdamW
-from keras_plm.readers import BiAttention, BiLSTM
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters, WordPiece, Words
+from keras_plm.training.optimizers import AdamW
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 

@@ -9,13 +9,13 @@ import pytest
 
 import keras_plm
 from keras_plm.checkpoints import load_tokenizer
-from keras_plm.cloning import clone, transferred
+from keras_plm.checkpoints.keras_hub import HubEncoder, HubTokenizer, from_hub, load_hub
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.hub import HubEncoder, HubTokenizer, from_hub, load_hub
 from keras_plm.models import BERT
-from keras_plm.optimization import layer_groups
-from keras_plm.task import Example
+from keras_plm.training.optimizers import layer_groups
 from keras_plm.transfer import FeatureBased, FineTune
+from keras_plm.transfer.surgery import clone, transferred
 from tests.checks import assert_close, check_encoder, to_numpy
 
 SIZE = {"num_layers": 3, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}

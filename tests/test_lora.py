@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.cloning import clone
-from keras_plm.extraction import extract_features
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.lora import adapt, merged
 from keras_plm.transfer import FineTune
+from keras_plm.transfer.extraction import extract_features
+from keras_plm.transfer.lora import adapt, merged
+from keras_plm.transfer.surgery import clone
 from tests.checks import assert_close, to_numpy
 from tests.test_gpt_transfer import TOKENIZER as PIECES
 from tests.test_gpt_transfer import gpt, pairs
@@ -101,7 +101,7 @@ def test_a_gpt_learns_beside_its_language_model():
 @pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="keras_hub is not installed")
 @pytest.mark.parametrize("kind", ["Bert", "GPT2"])
 def test_kerashubs_backbones_too(kind):
-    from keras_plm.hub import HubEncoder
+    from keras_plm.checkpoints.keras_hub import HubEncoder
     from tests.test_hub import backbone
 
     model = HubEncoder(backbone(kind, len(TOKENIZER)))

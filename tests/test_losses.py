@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.losses import TokenCrossEntropy
+from keras_plm.training.losses import TokenCrossEntropy
 from tests.checks import assert_close, to_numpy
 
 B, T, V = 2, 3, 7

@@ -7,10 +7,10 @@ from keras import ops
 
 import keras_plm  # noqa: F401  (all metrics)
 from keras_plm.heads.regressor import SquaredError
-from keras_plm.losses import GivenLoss, MeanLoss
 from keras_plm.metrics import SpanF1
 from keras_plm.pretraining.bilm import Perplexity
 from keras_plm.pretraining.causal_lm import TokenPerplexity
+from keras_plm.training.losses import GivenLoss, MeanLoss
 
 METRICS = {
     SpanF1: (lambda: SpanF1(["O", "B-A", "I-A"]), ops.greater),

@@ -5,14 +5,14 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_plm.data import PackedExamples
+from keras_plm.data.examples import PackedExamples
+from keras_plm.data.passages import Windows
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.metrics import word_accuracy
 from keras_plm.models import BERT
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, extract_features
-from keras_plm.windows import Windows
 from tests.small_runs import LETTERS, TOKENIZER
 from tests.test_windows import PIECES
 

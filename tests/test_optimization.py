@@ -4,9 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.cloning import transferred
 from keras_plm.models import ELMo
-from keras_plm.optimization import (
+from keras_plm.training.optimizers import (
     AdaGrad,
     AdamW,
     InverseSquareRoot,
@@ -15,6 +14,7 @@ from keras_plm.optimization import (
     WarmupLinearDecay,
     layer_groups,
 )
+from keras_plm.transfer.surgery import transferred
 from tests.checks import assert_close, to_numpy, waits
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
@@ -460,11 +460,11 @@ def test_weights_of_two_types_learn_under_float64(float64, make):
 
 def test_losses_and_metrics_agree_under_float64(float64):
     from keras_plm.layers import CRFLoss
-    from keras_plm.losses import GivenLoss, LogisticLoss, MeanLoss, TokenCrossEntropy
     from keras_plm.metrics import SpanF1
     from keras_plm.models.glove import HalfSquaredError
     from keras_plm.pretraining.bilm import Perplexity, SumOverTime
     from keras_plm.pretraining.causal_lm import TokenPerplexity
+    from keras_plm.training.losses import GivenLoss, LogisticLoss, MeanLoss, TokenCrossEntropy
 
     logistic = 2 * np.log1p(np.exp(0.2)) + np.log1p(np.exp(-0.3))  # by hand
     for loss, y_true, y_pred, wanted in [
@@ -524,7 +524,7 @@ def test_what_is_added_or_scales_does_not_decay(name):
     ],
 )
 def test_the_name_of_a_layer_does_not_end_decay(path, decays):
-    from keras_plm.optimization import NOT_DECAYED
+    from keras_plm.training.optimizers import NOT_DECAYED
 
     assert (NOT_DECAYED.search(path) is None) is decays
 
@@ -533,11 +533,11 @@ def test_the_name_of_a_layer_does_not_end_decay(path, decays):
 def test_which_weights_of_the_models_decay():
     """BERT's rule, without biases and norms; and without what is a bias or a scale in others."""
     from keras_plm.heads import CRFTagger, Tagger
+    from keras_plm.heads.readers import BiLSTM
+    from keras_plm.heads.task_network import Placement
     from keras_plm.layers import LayerChoice
     from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer
     from keras_plm.pretraining import BiLM, CausalLM, MaskedLM
-    from keras_plm.readers import BiLSTM
-    from keras_plm.readouts import Placement
 
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     elmo = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
@@ -566,7 +566,7 @@ def test_which_weights_of_the_models_decay():
 
 @pytest.mark.plumbing
 def test_an_optimizer_sums_over_the_devices_once(monkeypatch):
-    from keras_plm.distribution.on_torch import OnTorch
+    from keras_plm.training.distribution.on_torch import OnTorch
 
     def made():
         distribution = OnTorch.__new__(OnTorch)

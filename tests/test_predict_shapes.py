@@ -6,16 +6,16 @@ import weakref
 import numpy as np
 import pytest
 
-from keras_plm.batching import Batches, few_lengths
-from keras_plm.data import batches
-from keras_plm.extraction import extract_features
-from keras_plm.features import _EVERY_LAYER, FeatureStore
+from keras_plm.data.batching import Batches, few_lengths
+from keras_plm.data.examples import batches
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.heads.readers import ESIM
 from keras_plm.models import BERT, ELMo
-from keras_plm.readers import ESIM
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
-from keras_plm.training import run_on
+from keras_plm.training.fit import run_on
+from keras_plm.transfer.extraction import extract_features
+from keras_plm.transfer.feature_store import _EVERY_LAYER, FeatureStore
 from tests.checks import assert_close
 from tests.test_heads import LABELS, TAGS, TOKENIZER
 

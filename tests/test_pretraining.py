@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.data.corpus import TokenStream
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT
-from keras_plm.optimization import AdamW
 from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
-from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
+from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close, to_numpy
 from tests.released_texts import TEXTS
 
@@ -141,7 +141,7 @@ def test_ids_tell_where_words_begin(tmp_path):
 @pytest.mark.plumbing
 def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
     pytest.importorskip("keras_hub")
-    from keras_plm.hub import HubTokenizer
+    from keras_plm.checkpoints.keras_hub import HubTokenizer
     from tests.test_hub import hub_tokenizer, sentence_piece
 
     unigrams = [sentence_piece(kind, tmp_path) for kind in ("Albert", "DebertaV3")]

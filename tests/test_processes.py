@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from benchmarks import devices_check
-from keras_plm.distribution import Distribution, distribute
-from keras_plm.optimization import AdamW
+from keras_plm.training.distribution import Distribution, distribute
+from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
 from tests.device_cases import Parted, Plain, batches, begun, lines
 
@@ -17,9 +17,9 @@ BACKEND = keras.backend.backend()
 @pytest.mark.parametrize("how", ["data", "model"])
 def test_processes_learn_what_one_does(how):
     script = """
-from keras_plm.distribution import distribute
-from keras_plm.optimization import AdamW
-from keras_plm.resume import set_seed
+from keras_plm.training.distribution import distribute
+from keras_plm.training.optimizers import AdamW
+from keras_plm.training.resume import set_seed
 from tests.device_cases import Wide, batches
 
 options = {options}
@@ -51,9 +51,9 @@ def test_what_processes_do_not_share_is_said():
 import sys
 import time
 import keras
-from keras_plm.distribution import distribute
-from keras_plm.optimization import AdamW
-from keras_plm.resume import set_seed
+from keras_plm.training.distribution import distribute
+from keras_plm.training.optimizers import AdamW
+from keras_plm.training.resume import set_seed
 from tests.device_cases import Wide, batches
 
 number = {process_id}
@@ -96,9 +96,9 @@ def test_a_process_that_hangs_is_not_waited_for():
     script = """
 import time
 import keras
-from keras_plm.distribution import distribute
-from keras_plm.optimization import AdamW
-from keras_plm.resume import set_seed
+from keras_plm.training.distribution import distribute
+from keras_plm.training.optimizers import AdamW
+from keras_plm.training.resume import set_seed
 from tests.device_cases import Wide, batches
 
 number = {process_id}
@@ -152,9 +152,9 @@ def test_what_several_processes_would_each_train_alone_is_refused(monkeypatch):
 
 SUMS = """
 import os
-from keras_plm.distribution import distribute
+from keras_plm.training.distribution import distribute
 from keras_plm.models import Word2Vec
-from keras_plm.resume import set_seed
+from keras_plm.training.resume import set_seed
 import keras, numpy as np
 
 set_seed(1)
@@ -194,7 +194,7 @@ def test_processes_that_do_not_come_are_not_waited_for(process_id):
             distribute(coordinator="localhost:1", num_processes=2, process_id=process_id)
         return
     script = f"""
-from keras_plm.distribution import distribute
+from keras_plm.training.distribution import distribute
 named = {{"num_processes": 2, "process_id": {process_id}, "timeout": 2}}
 try:
     distribute(coordinator="localhost:{devices_check._free_port()}", **named)

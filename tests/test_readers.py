@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM, BiLSTMTagger
+from keras_plm.heads.readers.bcn import FourPools
 from keras_plm.layers import crf_losses
-from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM, BiLSTMTagger
-from keras_plm.readers.bcn import FourPools
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 from tests.test_heads import TOKENIZER, encoder, sentences, texts

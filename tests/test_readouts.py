@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import PackedExamples, batches, words_of
+from keras_plm.data.examples import PackedExamples, batches, words_of
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads.readers import BiLSTM
+from keras_plm.heads.task_network import Placement, Readout
 from keras_plm.layers import LayerChoice
 from keras_plm.models import WordVectors
-from keras_plm.readers import BiLSTM
-from keras_plm.readouts import Placement, Readout
-from keras_plm.task import Example
 from keras_plm.tokenizers import Words
 from keras_plm.transfer import FeatureBased, FeatureStore, compare_layers, layer_choice
 from tests.checks import assert_close, to_numpy, under_torch

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from keras_plm import decoding, load, save
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier
 from keras_plm.models import RECURRENT_LM_SIZES, RecurrentLM
 from keras_plm.pretraining import CausalLM
-from keras_plm.task import Example
 from keras_plm.tokenizers import BytePair
 from keras_plm.transfer import FineTune
 from tests.checks import assert_close, check_encoder, to_numpy

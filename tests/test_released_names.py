@@ -7,9 +7,9 @@ import pytest
 
 import keras_plm
 from keras_plm.checkpoints import load_bert, load_gpt, load_tokenizer, save_bert
+from keras_plm.checkpoints.download import FILES, NAMES, find_folder
+from keras_plm.checkpoints.tokenizer import ADDED, CONFIG, MAP, WHOLE
 from keras_plm.models import BERT
-from keras_plm.released_names import FILES, NAMES, find_folder
-from keras_plm.tokenizer_files import ADDED, CONFIG, MAP, WHOLE
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close
 

@@ -10,14 +10,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm import resume
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
+from keras_plm.data.corpus import TokenStream
 from keras_plm.models import BERT
-from keras_plm.optimization import AdamW
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
-from keras_plm.resume import TrainingState, has_state, set_seed
-from keras_plm.streams import TokenStream
 from keras_plm.tokenizers import WordPiece
+from keras_plm.training import resume
+from keras_plm.training.optimizers import AdamW
+from keras_plm.training.resume import TrainingState, has_state, set_seed
 from tests.checks import assert_close
 from tests.test_data import Seen
 

@@ -8,6 +8,7 @@ import pytest
 
 import keras_plm
 from keras_plm.checkpoints import load_bert, load_gpt, save_bert, save_elmo, save_gpt
+from keras_plm.data.task import Example
 from keras_plm.heads import (
     Classifier,
     CRFTagger,
@@ -16,6 +17,7 @@ from keras_plm.heads import (
     SpanFinder,
     Tagger,
 )
+from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import LayerChoice
 from keras_plm.models import (
     GPT,
@@ -30,8 +32,6 @@ from keras_plm.models import (
     WordVectors,
 )
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, WithLanguageModel
-from keras_plm.readers import BiLSTM
-from keras_plm.task import Example
 from tests.checks import to_numpy, under_torch
 from tests.test_gpt_transfer import TOKENIZER as PIECES
 from tests.test_gpt_transfer import gpt
@@ -49,7 +49,7 @@ def span_finder():
 def hub_encoder():
     if not importlib.util.find_spec("keras_hub"):
         pytest.skip("keras_hub is not installed")
-    from keras_plm.hub import HubEncoder
+    from keras_plm.checkpoints.keras_hub import HubEncoder
 
     return HubEncoder(backbone("Bert", len(TOKENIZER)))
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_plm.attention_maps import attention_weights, word_attention
 from keras_plm.models import BERT, GPT, ELMo
-from keras_plm.self_attention import attention_weights, word_attention
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from tests.checks import assert_close, to_numpy
 

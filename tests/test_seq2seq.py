@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data import translation_batches
+from keras_plm.data.examples import translation_batches
 from keras_plm.decoding import greedy
 from keras_plm.layers import BilinearAttention, MultiHeadAttention
 from keras_plm.models import (
@@ -14,7 +14,7 @@ from keras_plm.models import (
     Transformer,
     TransformerEncoder,
 )
-from keras_plm.optimization import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
 from tests.checks import (
     assert_close,
     check_encoder,

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from keras_plm import plots, sequences
-from keras_plm.data import batches, label_names, score_range, translation_batches
-from keras_plm.documents import join_sentences
-from keras_plm.extraction import FeatureExtractor, extract_features
-from keras_plm.features import FeatureStore
+from keras_plm import plots
+from keras_plm.data.documents import join_sentences
+from keras_plm.data.examples import batches, label_names, score_range, translation_batches
+from keras_plm.data.task import Example, read_table, split_groups
+from keras_plm.files import sequences
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, Tagger
 from keras_plm.metrics import SpanF1, accuracy, f1, span_f1, squad_f1
 from keras_plm.models import WordVectors
 from keras_plm.pretraining.causal_lm import token_losses
-from keras_plm.task import Example, read_table, split_groups
 from keras_plm.tokenizers import BytePair, Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers
+from keras_plm.transfer.extraction import FeatureExtractor, extract_features
+from keras_plm.transfer.feature_store import FeatureStore
 from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
 pytestmark = pytest.mark.plumbing

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.optimization import AdamW
+from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
 from tests.device_cases import Parted, Plain, batches
 
@@ -157,14 +157,14 @@ def test_an_optimizer_of_other_parts_is_refused():
     ],
 )
 def test_processes_of_one_row_of_a_mesh_draw_the_same_rows(processes, model_shards, parts):
-    from keras_plm.distribution.on_jax import _part
+    from keras_plm.training.distribution.on_jax import _part
 
     found = [_part(processes, model_shards, i) for i in range(len(parts))]
     assert found == parts
 
 
 def test_meshes_that_cut_through_processes_are_refused():
-    from keras_plm.distribution.on_jax import _part
+    from keras_plm.training.distribution.on_jax import _part
 
     with pytest.raises(ValueError, match=r"whole rows of the mesh.*mesh=\(2, 3\)"):
         _part([0, 0, 1, 1, 2, 2], 3, 0)

@@ -6,14 +6,14 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from keras_plm.data.spans import Span
+from keras_plm.data.squad import evaluate_squad, write_predictions
+from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
 from keras_plm.models import BERT
-from keras_plm.optimization import AdamW
-from keras_plm.spans import Span
-from keras_plm.squad import evaluate_squad, write_predictions
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
+from keras_plm.training.optimizers import AdamW
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
 from tests.checks import assert_close, check_elsewhere, to_numpy, under_torch
 from tests.test_gpt_transfer import gpt

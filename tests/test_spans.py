@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_plm.spans import best_answers, best_spans
-from keras_plm.task import Example
-from keras_plm.windows import Windows
+from keras_plm.data.passages import Windows
+from keras_plm.data.spans import best_answers, best_spans
+from keras_plm.data.task import Example
 from tests.test_windows import PIECES, asked
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.squad import SQUAD, qnli_pairs, read_squad1, read_squad2
 from benchmarks.tasks import TASKS, write_text_of
-from keras_plm.squad import (
+from keras_plm.data.squad import (
     best_threshold,
     evaluate_squad,
     read_predictions,
     read_squad,
     write_predictions,
 )
-from keras_plm.task import Example
+from keras_plm.data.task import Example
 
 PASSAGE = "It was 1882. The tunnel was an early one, of wood."
 

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from keras_plm import stream_files
-from keras_plm.streams import TokenStream, read_ids, split_sentences
+from keras_plm.data import corpus_writer as stream_files
+from keras_plm.data.corpus import TokenStream, read_ids, split_sentences
 from keras_plm.tokenizers import WordPiece, open_text
 from keras_plm.tokenizers.subwords import KnownChunks
 

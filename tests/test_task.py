@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_plm.task import (
+from keras_plm.data.task import (
     Example,
     read_conll,
     read_parallel,

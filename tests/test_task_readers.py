@@ -6,16 +6,16 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from keras_plm.features import TOKENS, fitting
+from keras_plm.data.passages import Windows
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
+from keras_plm.heads.readers import ESIM
 from keras_plm.layers import LayerChoice
 from keras_plm.models import ELMo
 from keras_plm.models.word_vectors import WordVectors
-from keras_plm.readers import ESIM
-from keras_plm.task import Example
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune
-from keras_plm.windows import Windows
+from keras_plm.transfer.feature_store import TOKENS, fitting
 from tests.checks import assert_close, under_torch
 from tests.test_gpt_transfer import gpt
 from tests.test_heads import (

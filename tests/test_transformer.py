@@ -14,7 +14,7 @@ from keras_plm.layers import (
     TransformerBlock,
     TransformerStack,
 )
-from keras_plm.resume import set_seed
+from keras_plm.training.resume import set_seed
 from tests.checks import assert_close, check_layer, to_numpy
 
 B, T, D = 2, 5, 6
@@ -95,7 +95,7 @@ def test_dropout_keeps_share_and_mean(rate, dtype):
 
 
 def test_dropout_draws_anew_and_follows_the_seed():
-    from keras_plm.resume import set_seed
+    from keras_plm.training.resume import set_seed
 
     x = np.ones((9, 9), "float32")
     draws = []

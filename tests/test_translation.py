@@ -19,7 +19,7 @@ from benchmarks.translation import (
     join_captions,
     token_losses,
 )
-from keras_plm.data import translation_batches
+from keras_plm.data.examples import translation_batches
 
 TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
         "num_heads": 2, "epochs": 2, "limit": 20, "beams": 2, "tokens_per_batch": 64}  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
     settings = Translation("none", **TINY)
     whole = bench(captions, tmp_path).run(settings, seed=0)
     (tmp_path / "results" / "multi30k_en_de" / "rnn.none.seed0.json").unlink()
-    from keras_plm.resume import TrainingState
+    from keras_plm.training.resume import TrainingState
 
     counting = TrainingState.on_train_batch_end
 

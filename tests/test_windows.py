@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_plm.squad import read_squad
-from keras_plm.task import Example
+from keras_plm.data.passages import Windows
+from keras_plm.data.squad import read_squad
+from keras_plm.data.task import Example
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
-from keras_plm.windows import Windows
 
 LETTERS = list("abcdefgh")
 PIECES = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##x", "##y", "."])

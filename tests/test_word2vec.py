@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_plm.losses import LogisticLoss, MeanLoss
 from keras_plm.models.fasttext import FastText, SubwordEmbedding
 from keras_plm.models.word2vec import Neighbours, Word2Vec, huffman_paths
 from keras_plm.tokenizers.character_ngrams import ngram_rows
+from keras_plm.training.losses import LogisticLoss, MeanLoss
 from tests.checks import assert_close, check_elsewhere, to_numpy
 
 KINDS = [(a, o) for a in ("skip_gram", "cbow")

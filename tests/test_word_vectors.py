@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.fasttext_files import read_fasttext
+from keras_plm.data.fasttext import read_fasttext
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.word_vectors import Spelling, Word2Vec, WordTable, WordVectors
-from keras_plm.task import Example
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, extract_features
 from tests.checks import assert_close, check_encoder, check_layer, to_numpy
 

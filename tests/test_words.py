@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.data import batches
-from keras_plm.streams import read_ids
-from keras_plm.task import Example
+from keras_plm.data.corpus import read_ids
+from keras_plm.data.examples import batches
+from keras_plm.data.task import Example
 from keras_plm.tokenizers import Words
 
 TEXT = "The low tower, the lower\nlow low\n\nnewer .\n"

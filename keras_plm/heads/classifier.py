@@ -6,10 +6,10 @@ from keras import ops
 
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
+from keras_plm.heads.readers import BiAttention
+from keras_plm.heads.readers.reading import texts_of
+from keras_plm.heads.task_network import Combine, Readout
 from keras_plm.layers import Pooling
-from keras_plm.readers import BiAttention
-from keras_plm.readers.reading import texts_of
-from keras_plm.readouts import Combine, Readout
 
 PAIRS = (False, True, "pooled", "both_orders", "words")
 

@@ -6,7 +6,7 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 import keras
 from keras import ops
 
-from keras_plm.data import check_first
+from keras_plm.data.examples import check_first
 from keras_plm.layers import POOLINGS
 
 

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
-from keras_plm.data import (
+from keras_plm.data.batching import Batches
+from keras_plm.data.examples import (
     Unlabelled,
     batches,
     check_stateless,
@@ -20,21 +20,21 @@ from keras_plm.data import (
     label_names,
     share_of_range,
 )
+from keras_plm.data.pair_positions import PLACES as TEXT_PLACES
+from keras_plm.files.sequences import as_list, as_names, as_text, as_texts
 from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
+from keras_plm.heads.readers.reading import check_serves, read, texts_of
+from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
-from keras_plm.losses import LabelLoss
-from keras_plm.readers.reading import check_serves, read, texts_of
-from keras_plm.readouts import COMBINES, Combine, Placement, Readout
-from keras_plm.sequences import as_list, as_names, as_text, as_texts
-from keras_plm.training import FitsBatches, check_vocabulary, run_on
-from keras_plm.two_texts import PLACES as TEXT_PLACES
+from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
+from keras_plm.training.losses import LabelLoss
 
 
 class Head(FitsBatches, keras.Model):
     """What all heads share; see `Classifier`.
 
     Attributes:
-        kind: What it solves, of `keras_plm.readers`: "texts", "words" or "answers".
+        kind: What it solves, of `keras_plm.heads.readers`: "texts", "words" or "answers".
         per_word: Whether each word has an output, and a label.
         per_token: Whether each token of a row has an output: of a question with its passage.
         scores: Whether labels are numbers, of which the lowest and highest stand for all.

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import as_names, as_texts
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
-from keras_plm.sequences import as_names, as_texts
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -4,19 +4,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.heads.head import Head, softmax
-from keras_plm.layers import Dropout
-from keras_plm.metrics import squad_scores
-from keras_plm.readers.reading import Spread, texts_of
-from keras_plm.spans import Span, best_answers
-from keras_plm.task import as_examples
-from keras_plm.windows import (
+from keras_plm.data.passages import (
     MAX_LENGTH,
     STRIDE,
     Windows,
     check_joint,
     check_tokens_are_words,
 )
+from keras_plm.data.spans import Span, best_answers
+from keras_plm.data.task import as_examples
+from keras_plm.heads.head import Head, softmax
+from keras_plm.heads.readers.reading import Spread, texts_of
+from keras_plm.layers import Dropout
+from keras_plm.metrics import squad_scores
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 
-from keras_plm.data import check_tags, label_names, scheme_of_labels, tag_scheme_of
+from keras_plm.data.examples import check_tags, label_names, scheme_of_labels, tag_scheme_of
+from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1
-from keras_plm.sequences import as_names
 
 
 @keras.saving.register_keras_serializable("keras_plm")

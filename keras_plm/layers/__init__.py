@@ -1,5 +1,6 @@
 """Parts of which the models are made."""
 
+from keras_plm.layers._fused import Dense, Dropout, LayerNormalization
 from keras_plm.layers.attention import (
     AdditiveAttention,
     Attention,
@@ -26,12 +27,11 @@ from keras_plm.layers.embedding import (
     SinePositionEmbedding,
     TokenEmbedding,
 )
-from keras_plm.layers.fast import Dense, Dropout, LayerNormalization
+from keras_plm.layers.gru import AttentionDecoder, BidirectionalGRU
 from keras_plm.layers.lstm import LSTM, CarriedStates, LSTMStack, ProjectedLSTM, reverse_rows
-from keras_plm.layers.mixing import POOLINGS, LayerChoice, Pooling, ScalarMix
-from keras_plm.layers.multi_head import MultiHeadAttention
-from keras_plm.layers.recurrent import AttentionDecoder, BidirectionalGRU
-from keras_plm.layers.softmax import SampledSoftmax, expected_counts, log_uniform_words
+from keras_plm.layers.multi_head_attention import MultiHeadAttention
+from keras_plm.layers.pooling import POOLINGS, LayerChoice, Pooling, ScalarMix
+from keras_plm.layers.sampled_softmax import SampledSoftmax, expected_counts, log_uniform_words
 from keras_plm.layers.transformer import (
     FeedForward,
     TransformerBlock,

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers.fast import Dropout
-from keras_plm.layers.recurrence import lstm
+from keras_plm.layers._fused import Dropout
+from keras_plm.layers._lstm_kernel import lstm
 
 
 def reverse_rows(x, padding_mask=None):

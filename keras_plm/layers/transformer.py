@@ -8,8 +8,8 @@ import functools
 import keras
 from keras import ops
 
-from keras_plm.layers.fast import Dense, Dropout, LayerNormalization, recomputed
-from keras_plm.layers.multi_head import MultiHeadAttention
+from keras_plm.layers._fused import Dense, Dropout, LayerNormalization, recomputed
+from keras_plm.layers.multi_head_attention import MultiHeadAttention
 
 ACTIVATIONS = {
     # Google's first BERT release and Hugging Face's "gelu"; up to 4.7e-4 from the other.

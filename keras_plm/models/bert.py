@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dense,
     Dropout,
@@ -10,7 +11,6 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
-from keras_plm.saving import Saveable
 
 # Base and large: Devlin et al. 2018, section 3; the smaller ones: Turc et al. 2019,
 # arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) pieces.

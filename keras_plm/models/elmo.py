@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.saveable import Saveable
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
 from keras_plm.layers.embedding import check_counts
-from keras_plm.saving import Saveable
 from keras_plm.tokenizers.characters import PAD, WIDTH
 
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.word2vec import FitsByAdaGrad
 

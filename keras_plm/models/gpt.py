@@ -3,13 +3,13 @@
 import keras
 from keras import ops
 
+from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
     TokenEmbedding,
     TransformerStack,
 )
-from keras_plm.saving import Saveable
 
 
 def _size(num_layers, hidden_dim, **others):

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.layers import Dense, Dropout, TokenEmbedding
-from keras_plm.layers.fast import compiled, token_cross_entropy
-from keras_plm.losses import TokenCrossEntropy
-from keras_plm.optimization import AdamW
-from keras_plm.training import FitsBatches, check_outputs
+from keras_plm.layers._fused import compiled, token_cross_entropy
+from keras_plm.training.fit import FitsBatches, check_outputs
+from keras_plm.training.losses import TokenCrossEntropy
+from keras_plm.training.optimizers import AdamW
 
 BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from keras_plm.files.saveable import Saveable
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
-from keras_plm.saving import Saveable
 
 # Base is the paper's, one layer of 2,048 units at GPT's width; mini is as wide as GPT's mini.
 RECURRENT_LM_SIZES = {

@@ -15,8 +15,8 @@ from keras_plm.layers import (
     ScaledDotProductAttention,
     TokenEmbedding,
 )
-from keras_plm.losses import TokenCrossEntropy
-from keras_plm.training import FitsBatches
+from keras_plm.training.fit import FitsBatches
+from keras_plm.training.losses import TokenCrossEntropy
 
 # Bahdanau et al. 2015, appendix A.2.3; the small ones are ours.
 SEQ2SEQ_SIZES = {

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
@@ -10,7 +11,6 @@ from keras_plm.layers import (
     TransformerStack,
 )
 from keras_plm.models.seq2seq import EncoderDecoder
-from keras_plm.saving import Saveable
 
 # Base and big: Vaswani et al. 2017, table 3; the small ones are ours.
 TRANSFORMER_SIZES = {
@@ -180,7 +180,7 @@ class Transformer(EncoderDecoder):
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3; label smoothing, schedule and
     checkpoint averaging of sections 5 and 6.1 are `compile(label_smoothing=0.1)`,
-    `keras_plm.optimization.InverseSquareRoot` and `keras_plm.checkpoints.average_weights`.
+    `keras_plm.training.InverseSquareRoot` and `keras_plm.checkpoints.average_weights`.
 
     Differs from the paper: nothing by default. As in its code attention has no biases, which makes
     63.0 million weights of the base model with 37,000 tokens.

@@ -9,11 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.layers import TokenEmbedding
-from keras_plm.losses import LogisticLoss, MeanLoss
-from keras_plm.optimization import AdaGrad
-from keras_plm.training import FitsBatches
+from keras_plm.training.fit import FitsBatches
+from keras_plm.training.losses import LogisticLoss, MeanLoss
+from keras_plm.training.optimizers import AdaGrad
 
 ARCHITECTURES = ("skip_gram", "cbow")
 OBJECTIVES = ("negative_sampling", "hierarchical_softmax")

@@ -4,16 +4,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.fasttext_files import as_set
+from keras_plm.data.fasttext import as_set
+from keras_plm.data.word_vectors import read_vectors, write_vectors
+from keras_plm.files.saveable import Saveable
+from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
-from keras_plm.saving import Saveable
-from keras_plm.sequences import as_list
 from keras_plm.tokenizers import Words
-from keras_plm.vector_files import read_vectors, write_vectors
 
 __all__ = ["FastText", "GloVe", "Spelling", "Word2Vec", "WordTable", "WordVectors"]
 

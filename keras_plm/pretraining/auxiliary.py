@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.losses import GivenLoss
 from keras_plm.pretraining.causal_lm import TiedLoss
-from keras_plm.training import FitsBatches
+from keras_plm.training.fit import FitsBatches
+from keras_plm.training.losses import GivenLoss
 
 
 @keras.saving.register_keras_serializable("keras_plm")

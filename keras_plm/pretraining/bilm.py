@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
+from keras_plm.data.corpus import check_stream
 from keras_plm.layers import (
     CarriedStates,
     Dropout,
@@ -17,11 +18,10 @@ from keras_plm.layers import (
     log_uniform_words,
 )
 from keras_plm.models.elmo import trimmed
-from keras_plm.optimization import AdaGrad
-from keras_plm.streams import check_stream
 from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
 from keras_plm.tokenizers.subwords import check_special
-from keras_plm.training import FitsBatches
+from keras_plm.training.fit import FitsBatches
+from keras_plm.training.optimizers import AdaGrad
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -314,7 +314,7 @@ def bilm_batches(
     Reference: allenai/bilm-tf, data.py.
 
     Args:
-        stream: A `keras_plm.streams.TokenStream` of whole words.
+        stream: A `keras_plm.data.corpus.TokenStream` of whole words.
         lexicon: The `Words` tokenizer that it was made with, of all its words; the first
             `vocabulary_size` are those that are predicted.
         vocabulary_size, samples, rows: As in `BiLM`.

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
+from keras_plm.data.corpus import check_stream
+from keras_plm.files.sequences import as_texts
 from keras_plm.layers.embedding import rows_of
-from keras_plm.layers.softmax import logsumexp_of_products, row_products
-from keras_plm.losses import GivenLoss
-from keras_plm.sequences import as_texts
-from keras_plm.streams import check_stream
-from keras_plm.training import FitsBatches, run_on
+from keras_plm.layers.sampled_softmax import logsumexp_of_products, row_products
+from keras_plm.training.fit import FitsBatches, run_on
+from keras_plm.training.losses import GivenLoss
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -129,11 +129,11 @@ def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_si
     Windows begin elsewhere in every epoch.
 
     Args:
-        stream: A `keras_plm.streams.TokenStream`.
+        stream: A `keras_plm.data.corpus.TokenStream`.
         tokenizer: The one the stream was made with.
         max_length: Tokens of a window T.
         training: If True, shuffle windows and begin elsewhere in every epoch.
-        batch_size, **options: As in `keras_plm.batching.Batches`.
+        batch_size, **options: As in `keras_plm.data.batching.Batches`.
 
     Returns:
         `Batches` of x: `token_ids`, `padding_mask` and `target_ids` (B, T); y: `target_ids`.

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.batching import Batches
+from keras_plm.data.batching import Batches
 from keras_plm.layers import Dense, LayerNormalization
-from keras_plm.layers.fast import add_bias
+from keras_plm.layers._fused import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
-from keras_plm.losses import TokenCrossEntropy
 from keras_plm.tokenizers.subwords import check_special
-from keras_plm.training import FitsBatches
+from keras_plm.training.fit import FitsBatches
+from keras_plm.training.losses import TokenCrossEntropy
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -192,7 +192,7 @@ def masked_lm_batches(
     at the first word that does not fit its number of masks instead of trying others.
 
     Args:
-        stream: A `keras_plm.streams.TokenStream`.
+        stream: A `keras_plm.data.corpus.TokenStream`.
         tokenizer: The one the stream was made with.
         max_length: Longest row T, special tokens included.
         next_sentence: If True, pairs; otherwise one run of text per row.
@@ -206,7 +206,7 @@ def masked_lm_batches(
         left_to_right: If True, nothing is masked and every next token is guessed: rows for
             `CausalLM` over a causal `BERT`, section 5.1's "LTR".
         training: If True, shuffle.
-        batch_size, tokens_per_batch, **options: As in `keras_plm.batching.Batches`.
+        batch_size, tokens_per_batch, **options: As in `keras_plm.data.batching.Batches`.
 
     Returns:
         `Batches` of x: `token_ids`, `segment_ids`, `padding_mask` (B, T), `masked_positions`

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_plm.sequences import as_list
+from keras_plm.files.sequences import as_list
 
 # FNV-1a, 32 bits: the offset basis and the prime of its authors.
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619

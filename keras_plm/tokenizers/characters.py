@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm.sequences import as_list, as_text
+from keras_plm.files.sequences import as_list, as_text
 from keras_plm.tokenizers.subwords import FlatPieces, Row, SubwordTokenizer, naming
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.words import word_tokenizer

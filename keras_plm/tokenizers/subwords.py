@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from keras_plm.sequences import as_list, as_text, as_texts
+from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.tokenizers.text import open_text
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm.sequences import as_list
+from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers.subwords import (
     FlatPieces,
     KnownChunks,

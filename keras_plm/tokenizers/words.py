@@ -3,7 +3,7 @@
 import keras
 import tokenizers
 
-from keras_plm.sequences import as_text
+from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers.subwords import (
     Row,
     SubwordTokenizer,

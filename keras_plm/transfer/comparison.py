@@ -5,10 +5,16 @@ import tempfile
 
 import numpy as np
 
-from keras_plm.features import FeatureStore, choice_name, distinct_choices, fitting, layer_choice
-from keras_plm.sequences import as_names
-from keras_plm.task import as_examples, split_groups
+from keras_plm.data.task import as_examples, split_groups
+from keras_plm.files.sequences import as_names
 from keras_plm.transfer.feature_based import FeatureBased
+from keras_plm.transfer.feature_store import (
+    FeatureStore,
+    choice_name,
+    distinct_choices,
+    fitting,
+    layer_choice,
+)
 from keras_plm.transfer.method import check_head, default_metric
 
 

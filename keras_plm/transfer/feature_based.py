@@ -5,15 +5,15 @@ import tempfile
 
 import numpy as np
 
-from keras_plm.cloning import clone
-from keras_plm.data import check_word_vectors
-from keras_plm.features import TOKENS, FeatureStore, fitting, layer_choice, read_apart
+from keras_plm.data.examples import check_word_vectors
+from keras_plm.data.passages import check_joint, check_tokens_are_words
 from keras_plm.heads import MultipleChoice
+from keras_plm.heads.readers.reading import texts_of
+from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.readers.reading import texts_of
-from keras_plm.readouts import Placement
-from keras_plm.resume import set_seed
-from keras_plm.training import run_on
+from keras_plm.training.fit import run_on
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import TOKENS, FeatureStore, fitting, layer_choice, read_apart
 from keras_plm.transfer.method import (
     READERS,
     Method,
@@ -25,7 +25,7 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
-from keras_plm.windows import check_joint, check_tokens_are_words
+from keras_plm.transfer.surgery import clone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class FeatureBased(Method):
         layers: As `layer_choice` takes it.
         reader: `"linear"`, an output layer alone; `"bilstm"`, BERT's two-layer BiLSTM; or one of
             ELMo's networks: `"bcn"` for texts, `"esim"` for pairs of texts, `"bidaf"` for questions
-            with their passages, see `keras_plm.readers`. Its tagger is `"bilstm"` with
+            with their passages, see `keras_plm.heads.readers`. Its tagger is `"bilstm"` with
             `character_filters` under the head `CRFTagger`.
         pool: How a text's vectors are pooled for a linear reader of texts.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's.
@@ -316,7 +316,7 @@ class FeatureBased(Method):
             words: The store of word vectors beside it, or `None`.
             probabilities: If True, give the probability of each label instead.
             batch_size: Examples that are read together; by default as many as have 8,192 vectors.
-            verbose: As in `keras_plm.training.run_on`.
+            verbose: As in `keras_plm.training.fit.run_on`.
         """
         size = {"tokens_per_batch": 8192} if batch_size is None else {"batch_size": batch_size}
         options = {"training": False, **size, **self._asks}

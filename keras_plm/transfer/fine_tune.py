@@ -5,21 +5,20 @@ import numbers
 
 import numpy as np
 
-from keras_plm.cloning import clone, transferred, with_new_tokens
-from keras_plm.distribution import Distribution
 from keras_plm.heads import Classifier, MultipleChoice
+from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
-from keras_plm.lora import adapt, merged
-from keras_plm.optimization import (
+from keras_plm.pretraining import WithLanguageModel
+from keras_plm.training.distribution import Distribution
+from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.training.optimizers import (
     SlantedTriangular,
     WarmupCosineDecay,
     WarmupLinearDecay,
     layer_groups,
 )
-from keras_plm.pretraining import WithLanguageModel
-from keras_plm.readers.reading import texts_of
-from keras_plm.resume import set_seed
-from keras_plm.training import lacks_special_tokens
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.method import (
     READERS,
     Method,
@@ -31,6 +30,7 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
+from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
 # How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
@@ -89,12 +89,12 @@ class FineTune(Method):
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
             ablations put on top, section 5.1, over the vectors of words; of texts also `"bcn"`, of
-            pairs of texts `"esim"`, of questions `"bidaf"`, see `keras_plm.readers`.
+            pairs of texts `"esim"`, of questions `"bidaf"`, see `keras_plm.heads.readers`.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's.
         lora_rank: If given, the encoder's weights stay as they are and only matrices of this rank
-            learn beside those of attention, see `keras_plm.lora`; they are added to them at the
-            end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of special
-            tokens then stay as they were drawn.
+            learn beside those of attention, see `keras_plm.transfer.lora`; they are added to
+            them at the end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of
+            special tokens then stay as they were drawn.
         accumulate: Parts in which the examples of a step are read, one after another, in less
             memory; the step is the same but for dropout, see `Batches.accumulated`.
         remat: Whether a Transformer's blocks are computed again for their gradients, in less
@@ -202,7 +202,7 @@ class FineTune(Method):
             verbose: As in `fit`.
             symmetric: Whether the two texts of a pair have no order: an encoder that reads from
                 left to right is then given both orders.
-            distribution: Of `keras_plm.distribution.distribute`, for several devices.
+            distribution: Of `keras_plm.training.distribution.distribute`, for several devices.
 
         Returns:
             The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`

@@ -8,14 +8,14 @@ import keras
 import numpy as np
 
 from keras_plm import metrics
-from keras_plm.data import tag_scheme_of
+from keras_plm.data.examples import tag_scheme_of
+from keras_plm.data.task import as_examples
+from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
+from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM
+from keras_plm.heads.readers.reading import check_serves, texts_of
 from keras_plm.heads.span_finder import NO_ANSWER
-from keras_plm.optimization import AdamW, WarmupLinearDecay, loss_scaled
-from keras_plm.readers import BCN, ESIM, BiDAF, BiLSTM
-from keras_plm.readers.reading import check_serves, texts_of
-from keras_plm.sequences import as_names
-from keras_plm.task import as_examples
+from keras_plm.training.optimizers import AdamW, WarmupLinearDecay, loss_scaled
 
 READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 

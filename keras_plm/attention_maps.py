@@ -1,0 +1,105 @@
+"""Where the words of a text look in an encoder made of Transformer blocks.
+
+Shapes: B batch, L layers, N heads, T tokens, W words.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_plm.layers import TransformerStack
+from keras_plm.training.fit import lacks_special_tokens
+
+
+def attention_weights(encoder, inputs):
+    """The attention weights of every layer and head.
+
+    The encoder runs as it is, and its blocks once more, along the path that writes out the softmax.
+
+    Args:
+        encoder: A `BERT`, a `GPT`, or another model with one `TransformerStack`.
+        inputs: Its inputs, as `tokenizer.pack` gives them, each (B, T).
+
+    Returns:
+        (B, L, N, T, T), a NumPy array: how much of what a token (next to last axis) takes in is of
+        each token. Rows sum to 1; those of padding have no meaning.
+
+    Raises:
+        ValueError: If the encoder is not made of Transformer blocks.
+
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=3, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> ids = np.array([[2, 5, 6, 3]])
+    >>> weights = attention_weights(encoder, {"token_ids": ids, "padding_mask": ids > 0})
+    >>> weights.shape, round(float(weights[0, 0, 0, 0, 0]), 3)
+    ((1, 3, 2, 4, 4), 1.0)
+    """
+    stack = _stack(encoder)
+    inputs = {name: ops.convert_to_tensor(inputs[name]) for name in encoder.input}
+    causal = getattr(encoder, "causal", False)
+    embedded = encoder(inputs)["layers"][0]  # what the blocks read
+    # As the encoder calls its blocks: what is causal does not look at padding, which comes last.
+    mask = None if causal else inputs["padding_mask"]
+    _, weights = stack(embedded, padding_mask=mask, causal=causal, return_weights=True)
+    weights = [ops.convert_to_numpy(ops.cast(layer, "float32")) for layer in weights]
+    return np.stack(weights, axis=1)
+
+
+def _stack(encoder):
+    found = [x for x in getattr(encoder, "layers", ()) if isinstance(x, TransformerStack)]
+    if len(found) != 1:
+        raise ValueError(
+            "Attention weights are those of an encoder of Transformer blocks, as BERT and GPT. "
+            f"Received: {type(encoder).__name__}"
+        )
+    return found[0]
+
+
+def word_attention(encoder, tokenizer, text):
+    """Where each word of a text looks: what a page shows, or `keras_plm.plots.attention` draws.
+
+    A word of several tokens looks as they do on the mean, and is looked at as much as they are
+    together. Special tokens stand as words of their own.
+
+    Reference: Clark et al. 2019, arXiv 1906.04341, section 4.1.
+
+    Args:
+        encoder: As of `attention_weights`.
+        tokenizer: Its tokenizer.
+        text: One text.
+
+    Returns:
+        `(weights, words)`: (L, N, W, W), a NumPy array, and W strings.
+
+    Raises:
+        ValueError: If the encoder has no Transformer blocks, or the text is no string, has no word,
+            or is longer than the encoder reads.
+    """
+    _stack(encoder)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"`text` is one text, with words in it. Received: {text!r}")
+    # A GPT that is not yet fine-tuned has no vectors of the tokens that stand around a text.
+    if lacks_special_tokens(encoder, tokenizer):
+        tokenizer = tokenizer.unframed()
+    packed = tokenizer.pack([text], return_offsets=True)
+    length = packed["token_ids"].shape[1]
+    if length > encoder.max_sequence_length:
+        raise ValueError(
+            f"The encoder reads {encoder.max_sequence_length} tokens at most. "
+            f"Received: a text of {length}"
+        )
+    weights = attention_weights(encoder, packed)[0]  # (L, N, T, T)
+    words, owners, last = [], [], -1
+    rows = (packed[name][0] for name in ("token_ids", "word_ids", "offsets"))
+    for token, word, (start, end) in zip(*rows, strict=True):
+        if word < 0:
+            words.append(tokenizer.vocabulary[token])
+        elif word != last:
+            begin = start
+            words.append(text[start:end])
+        else:
+            words[-1] = text[begin:end]
+        owners.append(len(words) - 1)
+        last = word
+    member = np.eye(len(words), dtype="float32")[owners]  # (T, W)
+    mean = member / member.sum(axis=0)
+    return np.einsum("tw,lntu,uv->lnwv", mean, weights, member), words

@@ -1,0 +1,294 @@
+"""Three ways to keep a BERT in files, read as one: Hugging Face's, Google's and KerasHub's."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from keras_plm.files.arrays import (
+    WEIGHTS,
+    check_settings,
+    model_type,
+    read_hugging_face_weights,
+    read_object,
+    warn_of_dropout,
+)
+
+# Hugging Face's words for an activation, and ours. Its "gelu" is the exact one, as was Google's
+# when the first weights were released.
+ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+SIZES = {  # ours: Hugging Face's, which are Google's
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+# Keys of Google's configurations; no code reads other values.
+PLAIN = {
+    "directionality": ("bidi",),
+    "pooler_type": ("first_token_transform",),
+}
+NUMBERS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "layer_norm_eps",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """A BERT as its files have it.
+
+    Attributes:
+        config: The configuration's file.
+        file: The weights' file.
+        arguments: Of `BERT`.
+        settings: What else the configuration says.
+        arrays: By the names that these files use.
+        name: From a Hugging Face name to that of these files.
+        is_transposed: Of a name of these files: whether its matrix is (out, in).
+    """
+
+    config: Path
+    file: Path
+    arguments: dict
+    settings: dict
+    arrays: dict
+    name: Callable
+    is_transposed: Callable
+
+
+def read_released(folder):
+    """A `Released` of the files that are in a folder.
+
+    Raises:
+        ImportError: If a package that reads them is not installed.
+        ValueError: If there are none, one is damaged, or the configuration is not that of a BERT.
+    """
+    config = next((p for n in CONFIGS if (p := folder / n).is_file()), None)
+    if not folder.is_dir():
+        raise ValueError(f"No such folder. Received: {str(folder)!r}")
+    if config is None:
+        raise ValueError(
+            "No config.json of a Hugging Face or KerasHub BERT, nor Google's bert_config.json, "
+            f"in this folder. Received: {str(folder)!r}"
+        )
+    settings = read_object(config)
+    if "registered_name" in settings:
+        return _read_keras_hub(folder, config, settings)
+    arguments = _arguments(config, settings)
+    checkpoints = sorted(folder.glob("*.ckpt*.index"))
+    hugging_face = any((folder / f"{n}{end}").is_file() for n in WEIGHTS for end in INDEX)
+    if checkpoints and not hugging_face:
+        return _read_google(folder, config, settings, arguments, checkpoints)
+    arrays, file = read_hugging_face_weights(folder)
+    arrays = {_without_old_names(name): array for name, array in arrays.items()}
+    return Released(config, file, arguments, settings, arrays, lambda name: name, lambda name: True)
+
+
+CONFIGS = ("config.json", "bert_config.json")
+INDEX = ("", ".index.json")
+
+
+def _without_old_names(name):
+    """What Hugging Face calls a weight today, of a bare encoder."""
+    name = name.removeprefix("bert.")
+    for old, new in (("gamma", "weight"), ("beta", "bias")):
+        name = name.replace(f"LayerNorm.{old}", f"LayerNorm.{new}")
+    return name
+
+
+def _arguments(config, settings):
+    """`BERT`'s arguments of a Hugging Face or Google configuration."""
+    positions = settings.get("position_embedding_type", "absolute")
+    kind = model_type(settings) or "bert"
+    if kind != "bert" or positions != "absolute":
+        raise ValueError(
+            f"{config} is not that of a BERT with absolute positions. "
+            f"Received: model_type={kind!r}, position_embedding_type={positions!r}"
+        )
+    foreign = [name for name in ("is_decoder", "add_cross_attention") if settings.get(name)]
+    if foreign:
+        raise ValueError(
+            f"{config}: `BERT` looks both ways, at one text. "
+            f"Received: {foreign[0]}={settings[foreign[0]]}"
+        )
+    check_settings(config, settings, PLAIN, NUMBERS)
+    warn_of_dropout(config, settings, NUMBERS[:2])
+    if settings.get("hidden_act") not in list(ACTIVATIONS):
+        raise ValueError(
+            f"{config}: `hidden_act` must be one of {sorted(ACTIVATIONS)}. "
+            f"Received: {settings.get('hidden_act')!r}"
+        )
+    wrong = [theirs for theirs in SIZES.values() if type(settings.get(theirs)) is not int]
+    if wrong:
+        what = f"{settings[wrong[0]]!r} as" if wrong[0] in settings else "no"
+        raise ValueError(
+            f"{config} is not whole: sizes are whole numbers. Received: {what} {wrong[0]!r}"
+        )
+    return {
+        **{ours: settings[theirs] for ours, theirs in SIZES.items()},
+        "dropout": settings.get("hidden_dropout_prob", 0.1),
+        "activation": ACTIVATIONS[settings["hidden_act"]],
+        "initializer_range": settings.get("initializer_range", 0.02),
+        "norm_epsilon": settings.get("layer_norm_eps", 1e-12),
+    }
+
+
+def _read_google(folder, config, settings, arguments, checkpoints):
+    """A checkpoint of google-research/bert: `bert_model.ckpt.index` and its data."""
+    whole = [path for path in checkpoints if path.name == "bert_model.ckpt.index"] or checkpoints
+    if len(whole) > 1:
+        raise ValueError(
+            f"{folder} must hold one checkpoint: move the others elsewhere. "
+            f"Received: {', '.join(path.name for path in checkpoints)}"
+        )
+    file = whole[0].with_suffix("")
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f"{file} is a checkpoint of TensorFlow, which reads it under every backend: "
+            "pip install tensorflow."
+        ) from error
+    try:
+        reader = tf.train.load_checkpoint(str(file))
+        names = [name for name in reader.get_variable_to_shape_map() if not _is_of_training(name)]
+        arrays = {name: np.asarray(reader.get_tensor(name)) for name in names}
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{file} is no whole checkpoint; are its .index and .data files both there? "
+            f"Received: {error}"
+        ) from error
+    return Released(
+        config,
+        file,
+        arguments,
+        settings,
+        arrays,
+        _google_name,
+        lambda name: not name.endswith("kernel"),
+    )
+
+
+def _is_of_training(name):
+    """Adam's slots and the number of steps."""
+    return name.endswith(("/adam_m", "/adam_v")) or name == "global_step"
+
+
+GOOGLES = {  # Hugging Face's name: Google's, where no rule gives it
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    "classifier.weight": "output_weights",  # run_classifier.py
+    "classifier.bias": "output_bias",
+    "qa_outputs.weight": "cls/squad/output_weights",  # run_squad.py
+    "qa_outputs.bias": "cls/squad/output_bias",
+}
+
+
+def _google_name(name):
+    if name in GOOGLES:
+        return GOOGLES[name]
+    path, kind = name.rsplit(".", 1)
+    if path.endswith("LayerNorm"):
+        kind = {"weight": "/gamma", "bias": "/beta"}[kind]
+    else:
+        kind = "" if path.endswith("_embeddings") else {"weight": "/kernel", "bias": "/bias"}[kind]
+    path = re.sub(r"\.layer\.(\d+)", r".layer_\1", path).replace(".", "/")
+    return f"{'' if path.startswith('cls') else 'bert/'}{path}{kind}"
+
+
+def _read_keras_hub(folder, config, settings):
+    """A preset of KerasHub's `BertBackbone`."""
+    if settings["registered_name"] != "keras_hub>BertBackbone":
+        raise ValueError(
+            f"{config} must be that of KerasHub's BertBackbone; other backbones are read by "
+            f"`keras_plm.checkpoints.keras_hub`. Received: {settings['registered_name']!r}"
+        )
+    arguments = {**settings.get("config", {}), "activation": "gelu_tanh"}
+    names = (*SIZES, "dropout", "activation")
+    missing = [name for name in names if name not in arguments]
+    if missing:
+        raise ValueError(f"{config} is not whole. Received: no {missing[0]!r}")
+    file = folder / "model.weights.h5"
+    if not file.is_file():
+        raise ValueError(f"No file {file}. Received: {str(folder)!r}")
+    return Released(
+        config,
+        file,
+        {name: arguments[name] for name in names},
+        {},
+        _read_hdf5(file),
+        _keras_hub_name,
+        lambda name: False,
+    )
+
+
+def _read_hdf5(path):
+    """The arrays of a file of Keras weights by their paths, heads side by side."""
+    import h5py
+
+    arrays = {}
+
+    def visit(name, item):
+        if not isinstance(item, h5py.Dataset):
+            return
+        # Files of early versions have other names for the same.
+        name = name.replace("_layer_checkpoint_dependencies", "layers").replace("/_", "/")
+        array = np.asarray(item)
+        if name.endswith("attention_layer/output_dense/vars/0"):
+            array = array.reshape(-1, array.shape[-1])  # (N, H, D) -> (N H, D)
+        elif re.search(r"(query|key|value)_dense/vars/1$", name):
+            array = array.reshape(-1)  # (N, H) -> (N H,)
+        elif array.ndim == 3:
+            array = array.reshape(len(array), -1)  # (D, N, H) -> (D, N H)
+        arrays[name] = array.astype("float32")
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no whole HDF5 file; was its copy interrupted? Received: {error}"
+        ) from error
+    return arrays
+
+
+KERAS_HUBS = {  # Hugging Face's layer: KerasHub's, by its place in the file
+    "embeddings.word_embeddings": "reversible_embedding",
+    "embeddings.position_embeddings": "position_embedding",
+    "embeddings.token_type_embeddings": "embedding",
+    "embeddings.LayerNorm": "layer_normalization",
+    "pooler.dense": "dense",
+    "attention.self.query": "self_attention_layer/query_dense",
+    "attention.self.key": "self_attention_layer/key_dense",
+    "attention.self.value": "self_attention_layer/value_dense",
+    "attention.output.dense": "self_attention_layer/output_dense",
+    "attention.output.LayerNorm": "self_attention_layer_norm",
+    "intermediate.dense": "feedforward_intermediate_dense",
+    "output.dense": "feedforward_output_dense",
+    "output.LayerNorm": "feedforward_layer_norm",
+}
+
+
+def _keras_hub_name(name):
+    path, kind = name.rsplit(".", 1)
+    block = re.match(r"encoder\.layer\.(\d+)\.", path)
+    part = path[block.end() :] if block else path
+    if part not in KERAS_HUBS:
+        return name  # a head's, which a backbone has not
+    i = int(block[1]) if block else None
+    inside = f"transformer_encoder{f'_{i}' if i else ''}/" if block else ""
+    return f"layers/{inside}{KERAS_HUBS[part]}/vars/{('weight', 'bias').index(kind)}"

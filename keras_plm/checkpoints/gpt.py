@@ -1,0 +1,289 @@
+"""Released GPT and GPT-2 files to our models and back."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_plm.checkpoints.download import find_folder
+from keras_plm.checkpoints.tokenizer import tokenizer_settings
+from keras_plm.files.arrays import (
+    assign,
+    check_settings,
+    model_type,
+    read_config,
+    read_hugging_face_weights,
+    warn_of_dropout,
+)
+from keras_plm.models import GPT
+from keras_plm.pretraining import CausalLM
+from keras_plm.training.fit import check_vocabulary
+from keras_plm.transfer.lora import ordinary
+
+ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu"}
+# `transformers` means the exact one by "gelu" where GPT-2 is concerned.
+ACTIVATIONS_2 = {**ACTIVATIONS, "gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu_tanh"}
+PLAIN = {  # the values that change nothing
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+NUMBERS = (
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "initializer_range",
+    "layer_norm_epsilon",
+)
+PARTS = {  # ours: theirs
+    "attention/query_key_value": "attn.c_attn",
+    "attention/output": "attn.c_proj",
+    "attention_norm": "ln_1",
+    "feed_forward/intermediate": "mlp.c_fc",
+    "feed_forward/output": "mlp.c_proj",
+    "feed_forward_norm": "ln_2",
+}
+
+
+def load_gpt(path, head=None, num_heads=12, dtype=None):
+    """A GPT or GPT-2 that Hugging Face's `transformers` saved, or OpenAI's released GPT.
+
+    Args:
+        path: A folder, or a released model's name as in `keras_plm.load`, with `config.json` and
+            `model.safetensors`, or `pytorch_model.bin`, or shards of either with their index, of
+            model type `openai-gpt` or `gpt2`; or with `params_shapes.json` and `params_0.npy` ...
+            as openai/finetune-transformer-lm keeps them.
+        head: `None` for the encoder, `"pretraining"` for a `CausalLM` around it.
+        num_heads: Of OpenAI's files alone, which do not tell.
+        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
+
+    Returns:
+        A `GPT`, or a `CausalLM`. Its one dropout is the folder's `resid_pdrop`.
+
+    Raises:
+        ValueError: If a file is missing, a setting is one that `GPT` has not, or the weights do not
+            fit it.
+    """
+    if head not in (None, "pretraining"):
+        raise ValueError(f"`head` must be None or 'pretraining'. Received: {head!r}")
+    path = find_folder(path)
+    if (path / "params_shapes.json").is_file():
+        encoder = _load_slices(path, num_heads, dtype)
+    else:
+        encoder = _load_folder(path, head, dtype)
+    return encoder if head is None else CausalLM(encoder)
+
+
+def _load_folder(path, head, dtype):
+    config = read_config(path, "of a Hugging Face GPT")
+    kind = model_type(config)
+    if kind not in ("openai-gpt", "gpt2"):
+        raise ValueError(
+            f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; a folder of "
+            f"`keras_plm.save` is read by `keras_plm.load`. Received: model_type={kind!r}"
+        )
+    sizes = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
+    missing = [name for name in sizes if name not in config]
+    if missing:
+        raise ValueError(f"{path / 'config.json'} is not whole. Received: no {missing[0]!r}")
+    second = kind == "gpt2"
+    known = ACTIVATIONS_2 if second else ACTIVATIONS
+    activation = config.get("activation_function", "gelu_new") if second else config.get("afn")
+    if activation not in list(known):
+        raise ValueError(
+            f"{path / 'config.json'}: the activation must be one of {sorted(known)}. "
+            f"Received: {activation!r}"
+        )
+    plain = {**PLAIN, "n_ctx": (None, config["n_positions"])}
+    check_settings(path / "config.json", config, plain, NUMBERS)
+    warn_of_dropout(path / "config.json", config, NUMBERS[:3])
+    encoder = GPT(
+        vocabulary_size=config["vocab_size"],
+        num_layers=config["n_layer"],
+        num_heads=config["n_head"],
+        hidden_dim=config["n_embd"],
+        intermediate_dim=config.get("n_inner") or 4 * config["n_embd"],
+        max_sequence_length=config["n_positions"],
+        dropout=config.get("resid_pdrop", 0.1),
+        activation=known[activation],
+        pre_norm=second,
+        initializer_range=config.get("initializer_range", 0.02),
+        norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+        dtype=dtype,
+    )
+    arrays, file = read_hugging_face_weights(path)
+    released = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+    table = released.get("wte.weight" if second else "tokens_embed.weight")
+    if head is not None and not np.array_equal(released.get("lm_head.weight", table), table):
+        raise ValueError(
+            f"{file}: `CausalLM` ties its output to the embeddings, these weights do not. "
+            "Received: another table as lm_head.weight"
+        )
+    # Tied, and masks: nothing of their own.
+    kept = {n: a for n, a in released.items() if n != "lm_head.weight" and not _is_mask(n)}
+    names = {theirs: ours for ours, theirs in _names(encoder).items()}
+    weights = {names.get(theirs, theirs): array for theirs, array in kept.items()}
+    assign({w.path: w for w in encoder.weights}, weights, file)
+    return encoder
+
+
+def _is_mask(name):
+    return name.endswith((".attn.bias", ".attn.masked_bias")) or name == "position_ids"
+
+
+def _names(encoder):
+    """Our weight -> theirs."""
+    tables = ("wte", "wpe") if encoder.pre_norm else ("tokens_embed", "positions_embed")
+    names = {
+        f"{ours}_embedding/embeddings": f"{theirs}.weight"
+        for ours, theirs in zip(("token", "position"), tables, strict=True)
+    }
+    for i in range(encoder.num_layers):
+        for ours, theirs in PARTS.items():
+            kinds = ("gamma", "beta") if ours.endswith("norm") else ("kernel", "bias")
+            for kind, name in zip(kinds, ("weight", "bias"), strict=True):
+                names[f"transformer/block_{i}/{ours}/{kind}"] = f"h.{i}.{theirs}.{name}"
+    if encoder.pre_norm:
+        names |= {f"transformer/final_norm/{ours}": f"ln_f.{theirs}"
+                  for ours, theirs in (("gamma", "weight"), ("beta", "bias"))}  # fmt: skip
+    return names
+
+
+def _load_slices(path, num_heads, dtype):
+    """openai/finetune-transformer-lm: one flat array, cut in ten, its shapes beside it."""
+    file = path / "params_shapes.json"
+    shapes = [tuple(shape) for shape in json.loads(file.read_text())]
+    blocks, rest = divmod(len(shapes) - 2, 12)
+    if blocks < 1 or rest or len(shapes[0]) != 2 or len(shapes[1]) != 2:
+        raise ValueError(
+            f"{file} must hold the shapes of a GPT: positions, tokens, and twelve of each block. "
+            f"Received: {len(shapes)} shapes"
+        )
+    numbers = sorted(int(p.stem.removeprefix("params_")) for p in path.glob("params_[0-9]*.npy"))
+    if numbers != list(range(len(numbers))) or not numbers:
+        raise ValueError(
+            f"{path} must hold params_0.npy, params_1.npy, ... without a gap. Received: {numbers}"
+        )
+    flat = np.concatenate([np.load(path / f"params_{n}.npy").ravel() for n in numbers])
+    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
+    if len(flat) != ends[-1]:
+        raise ValueError(
+            f"{path}: the slices must hold {ends[-1]:,} numbers, as params_shapes.json says. "
+            f"Received: {len(flat):,}"
+        )
+    arrays = [a.reshape(s) for a, s in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+    positions, tokens, *blocks_of = arrays
+    encoder = GPT(
+        vocabulary_size=tokens.shape[0],
+        num_layers=blocks,
+        num_heads=num_heads,
+        hidden_dim=tokens.shape[1],
+        intermediate_dim=blocks_of[6].shape[-1],
+        max_sequence_length=positions.shape[0],
+        dtype=dtype,
+    )
+    names = [name for name in _names(encoder) if "embedding" not in name]
+    weights = {"token_embedding/embeddings": tokens, "position_embedding/embeddings": positions}
+    weights |= {
+        name: array[0] if array.ndim == 3 else array
+        for name, array in zip(names, blocks_of, strict=True)
+    }
+    weights = {name: array.astype("float32") for name, array in weights.items()}
+    assign({w.path: w for w in encoder.weights}, weights, file)
+    return encoder
+
+
+def save_gpt(path, encoder, tokenizer=None):
+    """Writes a GPT as the folder that `transformers` reads, of type `openai-gpt` or `gpt2`.
+
+    Args:
+        path: The folder; files of these names there are replaced.
+        encoder: A `GPT`; with `pre_norm` it is a GPT-2.
+        tokenizer: Its `BytePair`, written as `vocab.json`, `merges.txt` and
+            `tokenizer_config.json`: pieces and added tokens, without the special tokens of tasks.
+            `transformers` finds other words for a GPT in text with contractions or runs of
+            punctuation, see `BytePair`; and it lower-cases all, as the released GPT was trained:
+            with pieces of upper case there is a warning.
+
+    Raises:
+        ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
+    """
+    from safetensors.numpy import save_file
+
+    if not isinstance(encoder, GPT):
+        raise ValueError(f"`encoder` must be a GPT. Received: {type(encoder).__name__}")
+    encoder = ordinary(encoder)
+    second, rate = encoder.pre_norm, encoder.dropout
+    known = ACTIVATIONS_2 if second else ACTIVATIONS
+    activation = next(
+        (theirs for theirs, ours in known.items() if ours == encoder.activation), None
+    )
+    if activation is None:
+        raise ValueError(
+            f"`transformers` has no such GPT. Received: activation={encoder.activation!r}"
+        )
+    config = {
+        "model_type": "gpt2" if second else "openai-gpt",
+        "architectures": ["GPT2LMHeadModel" if second else "OpenAIGPTLMHeadModel"],
+        "activation_function" if second else "afn": activation,
+        "vocab_size": encoder.vocabulary_size,
+        "n_positions": encoder.max_sequence_length,
+        "n_embd": encoder.hidden_dim,
+        "n_layer": encoder.num_layers,
+        "n_head": encoder.num_heads,
+        "resid_pdrop": rate,
+        "embd_pdrop": rate,
+        "attn_pdrop": rate,
+        "layer_norm_epsilon": encoder.norm_epsilon,
+        "initializer_range": encoder.initializer_range,
+    }
+    if second:
+        config["n_inner"] = encoder.intermediate_dim
+    elif encoder.intermediate_dim != 4 * encoder.hidden_dim:
+        raise ValueError(
+            "`transformers` has GPTs whose feed-forward networks are 4 times as wide as the rest. "
+            f"Received: intermediate_dim={encoder.intermediate_dim}"
+        )
+    files = {"config.json": json.dumps(config, indent=1) + "\n"}
+    if tokenizer is not None:
+        files |= _tokenizer_files(tokenizer, "gpt2" if second else "gpt")
+        if not second and not tokenizer.lowercase:
+            warnings.warn(
+                "`transformers` lower-cases what a GPT reads, and this one knows upper case: give "
+                "it ids of this tokenizer, not texts.",
+                stacklevel=2,
+            )
+        check_vocabulary(encoder, tokenizer.text_size)
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    names = _names(encoder)
+    arrays = {
+        f"transformer.{names[w.path]}": keras.ops.convert_to_numpy(w).astype("float32")
+        for w in encoder.weights
+    }
+    save_file(arrays, path / "model.safetensors.tmp", metadata={"format": "pt"})
+    for name, text in files.items():
+        (path / f"{name}.tmp").write_text(text, encoding="utf-8")
+    for name in ("model.safetensors", *files):
+        os.replace(path / f"{name}.tmp", path / name)
+
+
+def _tokenizer_files(tokenizer, scheme):
+    """`vocab.json`, `merges.txt` and `tokenizer_config.json`, as text."""
+    if getattr(tokenizer, "scheme", None) != scheme:
+        raise ValueError(
+            f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
+            f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
+        )
+    pieces = tokenizer.unframed().get_config()["vocabulary"]
+    lines = ["#version: 0.2", *(f"{a} {b}" for a, b in tokenizer.merges)]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    return {
+        "vocab.json": json.dumps(ids, ensure_ascii=False),
+        "merges.txt": "\n".join(lines) + "\n",
+        "tokenizer_config.json": json.dumps(tokenizer_settings(tokenizer), indent=1) + "\n",
+    }

@@ -1,0 +1,423 @@
+"""KerasHub's backbones under our encoder contract, and its tokenizers with offsets and `pack`."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import tokenizers
+from keras import ops
+from tokenizers import decoders, normalizers, pre_tokenizers
+
+from keras_plm.files.arrays import read_object
+from keras_plm.files.saveable import Saveable
+from keras_plm.files.sequences import as_text
+from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.text import open_text
+
+BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
+TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
+
+
+def load_hub(preset, dtype=None):
+    """A KerasHub preset as an encoder and its tokenizer.
+
+    Args:
+        preset: What `keras_hub.models.Backbone.from_preset` takes: a folder, a name as
+            `"roberta_base_en"`, or a handle as `"kaggle://..."` or `"hf://..."`.
+        dtype: Keras policy of the encoder; by default Keras' own.
+
+    Returns:
+        `(encoder, tokenizer)`, a `HubEncoder` and a `HubTokenizer`.
+
+    Raises:
+        ImportError: If keras_hub is not installed.
+        ValueError: As `HubEncoder` and `HubTokenizer.of`; and KerasHub's own.
+    """
+    hub = _keras_hub()
+    preset = str(preset)
+    dtype = dtype or keras.config.dtype_policy().name
+    backbone = hub.models.Backbone.from_preset(preset, dtype=dtype)
+    return from_hub(backbone, hub.tokenizers.Tokenizer.from_preset(preset))
+
+
+def from_hub(backbone, tokenizer):
+    """A KerasHub backbone and its tokenizer as `(encoder, tokenizer)` of ours.
+
+    Raises:
+        ImportError: If keras_hub is not installed.
+        ValueError: As `HubEncoder` and `HubTokenizer.of`.
+    """
+    encoder = HubEncoder(backbone)
+    return encoder, HubTokenizer.of(tokenizer, has_segments="segment_ids" in encoder.input)
+
+
+def load_preset_tokenizer(folder):
+    """The `WordPiece` of a KerasHub preset of a BERT, without KerasHub.
+
+    Raises:
+        ValueError: If the preset has another kind of tokenizer, or a file is damaged.
+    """
+    settings = read_object(folder / "tokenizer.json")
+    kind = settings.get("registered_name")
+    if kind != "keras_hub>BertTokenizer":
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} must be that of a BertTokenizer; other presets are read "
+            "whole, by `keras_plm.load` or `keras_plm.checkpoints.load_hub`. "
+            f"Received: {kind!r}"
+        )
+    options = _word_piece_options(settings.get("config", {}))
+    return WordPiece.load(folder / "assets" / "tokenizer" / "vocabulary.txt", **options)
+
+
+def _keras_hub():
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise ImportError(
+            f"KerasHub's models need the package keras_hub: pip install 'keras-plm[hub]'. ({error})"
+        ) from error
+    return keras_hub
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class HubEncoder(Saveable, keras.Model):
+    """A backbone of KerasHub as an encoder, with the output of every layer.
+
+    For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read
+    `token_ids`: under a head to fine-tune, and in `keras_plm.transfer` to read features, as any
+    encoder here. The backbone's weights are used, not copied.
+
+    Args:
+        backbone: A `keras_hub.models.Backbone`.
+        trainable: If False, the encoder is frozen.
+        name: Of the model.
+
+    Attributes:
+        causal: Whether a token sees only what stands before it, as GPT-2's.
+        num_blocks: Blocks with weights of their own; fewer than `num_layers` where they are shared.
+
+    Call arguments:
+        inputs: A dict of `token_ids`, `padding_mask` (True at real tokens) and, where the backbone
+            has them, `segment_ids`, each (B, T).
+
+    Returns:
+        A dict: `"sequence"` (B, T, D), `"layers"`, a list of L + 1 tensors (B, T, D) with the
+        embeddings first and `"sequence"` last, and `"pooled"` (B, D) where the backbone has it.
+
+    Raises:
+        ImportError: If keras_hub is not installed.
+        ValueError: If it is no backbone, reads other inputs, or its blocks are not found.
+    """
+
+    def __init__(self, backbone, trainable=True, name=None):
+        if not isinstance(backbone, _keras_hub().models.Backbone):
+            raise ValueError(
+                "`backbone` is a `keras_hub.models.Backbone`; a task has one, `task.backbone`. "
+                f"Received: {type(backbone).__name__}"
+            )
+        names = sorted(backbone.input) if isinstance(backbone.input, dict) else []
+        if not {"token_ids", "padding_mask"} <= set(names) <= {*INPUTS}:
+            # FNet mixes its padding with the text; translators read two texts, others images.
+            raise ValueError(
+                "An encoder reads `token_ids`, `padding_mask` and perhaps `segment_ids`. "
+                f"Received: {type(backbone).__name__}, which reads {', '.join(names) or 'no names'}"
+            )
+        blocks = _blocks(backbone)
+        output = backbone.output
+        parts = output if isinstance(output, dict) else {"sequence_output": output}
+        layers = [blocks[0].input_tensors[0], *(block.outputs[0] for block in blocks)]
+        layers[-1] = parts["sequence_output"]  # behind a final norm
+        pooled = [parts["pooled_output"]] if "pooled_output" in parts else []
+        every = keras.Model(backbone.input, [*layers, *pooled], name="backbone")
+
+        inputs = {name: keras.Input((None,), dtype=INPUTS[name], name=name) for name in names}
+        cast = {n: ops.cast(x, backbone.input[n].dtype) for n, x in inputs.items()}
+        found = every(cast)
+        outputs = {"sequence": found[len(blocks)], "layers": found[: len(layers)]}
+        if pooled:
+            outputs["pooled"] = found[-1]
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
+        self.dtype_policy = backbone.dtype_policy
+        self.backbone = backbone
+        self.causal = any("Decoder" in type(block.operation).__name__ for block in blocks)
+        self.hidden_dim = layers[-1].shape[-1]
+        self.num_layers = len(blocks)
+        self.num_blocks = len({id(block.operation) for block in blocks})  # ALBERT's is one
+        config = backbone.get_config()
+        self.vocabulary_size = config.get("vocabulary_size", config.get("vocab_size"))
+        self.max_sequence_length = config.get("max_sequence_length")
+        self.dropout = config.get("dropout", 0.0)
+        self.trainable = trainable
+
+    def get_config(self):
+        return {
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "dropout": self.dropout,
+            "trainable": self.trainable,
+            "dtype": self.dtype_policy.name,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """An encoder of a configuration, of which `dropout` and `dtype` may be others."""
+        _keras_hub()
+        config = dict(config)
+        described = config.pop("backbone")
+        inner = {**described["config"], "trainable": True}
+        dtype, dropout = config.pop("dtype", None), config.pop("dropout", None)
+        if dtype != _name_of(inner.get("dtype")):
+            inner["dtype"] = dtype or keras.config.dtype_policy().name
+        if "dropout" in inner and dropout is not None:
+            inner["dropout"] = dropout
+        backbone = keras.saving.deserialize_keras_object({**described, "config": inner})
+        return cls(backbone, **config)
+
+
+INPUTS = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "bool"}
+
+
+def _name_of(dtype):
+    """The name of a Keras policy in a configuration."""
+    return dtype["config"].get("name") if isinstance(dtype, dict) else dtype
+
+
+def _blocks(backbone):
+    """The calls of a backbone's blocks, lowest first; a block that is shared has several."""
+    by_depth = backbone._nodes_by_depth  # Keras' functional graph: inputs lie deepest
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    blocks = [node for node in nodes if BLOCK.search(node.operation.name)]
+    shapes = {tuple(node.outputs[0].shape) for node in blocks}
+    if not blocks or len(shapes) > 1:
+        raise ValueError(
+            "The blocks of a backbone are those of its layers called '..._layer_<i>', one width "
+            f"for all. Received: {type(backbone).__name__} with {len(blocks)} of them"
+        )
+    return blocks
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class HubTokenizer(SubwordTokenizer):
+    """A tokenizer of KerasHub, rebuilt of its vocabulary, with offsets, word ids and `pack`.
+
+    The pieces are KerasHub's, found by the `tokenizers` package: WordPiece, byte-level byte pairs,
+    or SentencePiece's unigrams. Texts are framed as the model's pre-training did it:
+    `[CLS] a [SEP] b [SEP]` with the model's own marks, RoBERTa's with two between; of GPT-2
+    `a <|endoftext|> b <|endoftext|>`.
+
+    Differs from KerasHub: where WordPiece lower-cases, accents go too, as in the original BERT.
+
+    Args:
+        pieces: A tokenizer of the `tokenizers` package, as its JSON.
+        special: Ids of special tokens: `pad_id`, `sep_id` and, where there are such, `cls_id`,
+            `mask_id`, `unk_id`.
+        between: Number of separators between two texts.
+        has_segments: Whether packs have `segment_ids`.
+
+    Use `HubTokenizer.of` to make one.
+    """
+
+    _middle, _last = "sep_id", "sep_id"
+
+    def __init__(self, pieces, special, between=1, has_segments=False):
+        self._pieces, self.special = pieces, dict(special)
+        self._set(tokenizers.Tokenizer.from_str(pieces))
+        for name, i in self.special.items():
+            setattr(self, name, i)
+        # Of bytes, where nothing is unknown, what stands for a word that is nothing.
+        self.unk_id = self.special.get("unk_id", self.pad_id)
+        self._first = "cls_id" if "cls_id" in self.special else None
+        self._between, self.has_segments = between, has_segments
+        self._words = self._tokenizer
+        if type(self._tokenizer.pre_tokenizer) is pre_tokenizers.ByteLevel:
+            # Given words have the space before them that they have in a text.
+            self._words = tokenizers.Tokenizer.from_str(pieces)
+            self._words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+
+    @property
+    def _of_words(self):
+        return self._words
+
+    @property
+    def starts_word(self):
+        """(len,) whether a token begins a word; `None` of bytes, whose ids do not tell."""
+        saved = json.loads(self._pieces)
+        kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
+        if kind == "WordPiece":
+            inside = [piece.startswith("##") for piece in self.vocabulary]
+        elif kind == "Unigram" and before.get("prepend_scheme") == "always":
+            inside = [not piece.startswith("▁") for piece in self.vocabulary]
+        else:
+            return None
+        inside = np.array(inside)
+        inside[[i for name, i in self.special.items() if name != "unk_id"]] = False
+        return ~inside
+
+    @classmethod
+    def of(cls, tokenizer, has_segments=False):
+        """One with the vocabulary and the special tokens of a KerasHub tokenizer.
+
+        Args:
+            tokenizer: A `keras_hub.tokenizers.Tokenizer`.
+            has_segments: Whether its model reads `segment_ids`.
+
+        Raises:
+            ImportError: If keras_hub is not installed.
+            ValueError: If it is of another kind, or numbers its pieces by rules of its own.
+        """
+        hub = _keras_hub().tokenizers
+        builders = {
+            hub.WordPieceTokenizer: _word_piece,
+            hub.BytePairTokenizer: _byte_pair,
+            hub.SentencePieceTokenizer: _unigram,
+        }
+        build = next((b for kind, b in builders.items() if isinstance(tokenizer, kind)), None)
+        if build is None:
+            raise ValueError(
+                "A KerasHub tokenizer is read if it is of WordPiece, byte pairs or SentencePiece. "
+                f"Received: {type(tokenizer).__name__}"
+            )
+        ids = {"cls": "start", "sep": "end", "pad": "pad", "mask": "mask", "unk": "unk"}
+        special = {f"{ours}_id": getattr(tokenizer, f"{theirs}_token_id", None)
+                   for ours, theirs in ids.items()}  # fmt: skip
+        special = {name: int(i) for name, i in special.items() if i is not None}
+        if "sep_id" not in special or "pad_id" not in special:
+            raise ValueError(
+                "A model's tokenizer has tokens for a text's end and for padding, as "
+                "`RobertaTokenizer` has. "
+                f"Received: {type(tokenizer).__name__} with {sorted(special) or 'neither'}"
+            )
+        if special.get("cls_id") == special["sep_id"]:
+            del special["cls_id"]  # GPT-2's one mark, between texts
+        pieces, unknown = build(tokenizer)
+        if unknown is not None:
+            special["unk_id"] = unknown
+        between = 2 if type(tokenizer).__name__ in TWO_BETWEEN else 1
+        return cls(pieces.to_str(), special, between, has_segments)
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If the file is missing or is none.
+        """
+        with open_text(path) as file:
+            text = file.read()
+        with naming(path, "HubTokenizer"):
+            return cls(**json.loads(text)["model"]["settings"])
+
+    def _to_json(self):
+        model = {"type": "HubTokenizer", "settings": self.get_config()}
+        return json.dumps({"model": model}, ensure_ascii=False)
+
+    def tokenize(self, text):
+        """The pieces of a text, or of a list of words, as strings."""
+        return [
+            self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
+        ]
+
+    def detokenize(self, token_ids):
+        """The text of token ids: pieces joined, special tokens left out."""
+        marks = {i for name, i in self.special.items() if name != "unk_id"}
+        ids = [int(i) for i in token_ids if int(i) not in marks]
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _encode(self, texts, offsets):
+        rows = super()._encode(texts, offsets)
+        if offsets:
+            rows = [_trim(row, text) for row, text in zip(rows, texts, strict=True)]
+        return rows
+
+    def get_config(self):
+        return {
+            "pieces": self._pieces,
+            "special": self.special,
+            "between": self._between,
+            "has_segments": self.has_segments,
+        }
+
+
+def _trim(row, text):
+    """Offsets without the space before a word."""
+    offsets = []
+    for (start, end), word in zip(row.offsets, row.word_ids, strict=True):
+        within = text if isinstance(text, str) else text[word]
+        while start < end and within[start].isspace():
+            start += 1
+        offsets.append((start, end))
+    return Row(row.ids, row.word_ids, offsets)
+
+
+def _word_piece(tokenizer):
+    # Its `get_config` leaves some out.
+    names = ("lowercase", "strip_accents", "split_on_cjk", *WORD_PIECE)
+    options = _word_piece_options({name: getattr(tokenizer, name) for name in names})
+    ours = WordPiece(tokenizer.get_vocabulary(), **options)
+    return ours._tokenizer, ours.unk_id
+
+
+WORD_PIECE = {"suffix_indicator": "##", "split": True, "oov_token": "[UNK]"}
+
+
+def _word_piece_options(config):
+    """Arguments of `WordPiece` in the configuration of a KerasHub tokenizer."""
+    foreign = [name for name, value in WORD_PIECE.items() if config.get(name, value) != value]
+    if foreign:
+        raise ValueError(
+            "Pieces inside words begin with '##', texts are split, and the unknown word is [UNK]. "
+            f"Received: {foreign[0]}={config[foreign[0]]!r}"
+        )
+    return {
+        "lowercase": config.get("lowercase"),
+        "strip_accents": True if config.get("strip_accents") else None,
+        "split_on_cjk": config.get("split_on_cjk", True),
+    }
+
+
+def _byte_pair(tokenizer):
+    """Bytes, as GPT-2's and RoBERTa's."""
+    ids = {piece: int(i) for piece, i in tokenizer.vocabulary.items()}
+    merges = [tuple(merge.split(" ")) for merge in tokenizer.merges]
+    # The model alone knows the special tokens, so that "</s>" in a text is only text.
+    ours = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
+    ours.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ours.decoder = decoders.ByteLevel()
+    return ours, ids.get("<unk>")
+
+
+def _unigram(tokenizer):
+    """SentencePiece's unigrams, as DeBERTa's and ALBERT's."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(tokenizer.proto))
+    kind = proto.trainer_spec.model_type
+    pieces = [piece.piece for piece in proto.pieces]
+    known = list(tokenizer.get_vocabulary())
+    if kind != proto.trainer_spec.UNIGRAM or proto.trainer_spec.byte_fallback:
+        raise ValueError(
+            "Of SentencePiece's models unigrams are read, as DeBERTa's and ALBERT's, without "
+            f"bytes for the unknown. Received: {type(tokenizer).__name__}, model_type={kind}"
+        )
+    if known[: len(pieces)] != pieces:
+        raise ValueError(
+            "The ids of a SentencePiece model must be the model's own. "
+            f"Received: {type(tokenizer).__name__}, which numbers its pieces otherwise"
+        )
+    scores = [(piece.piece, piece.score) for piece in proto.pieces]
+    unknown = next(i for i, piece in enumerate(proto.pieces) if piece.type == piece.UNKNOWN)
+    ours = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unknown, byte_fallback=False))
+    rules = proto.normalizer_spec
+    steps = []
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    ours.normalizer = normalizers.Sequence(steps)
+    prepend = "always" if rules.add_dummy_prefix else "never"
+    ours.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    ours.decoder = decoders.Metaspace(prepend_scheme=prepend)
+    ours.add_tokens(known[len(pieces) :])  # DeBERTa's [MASK]
+    return ours, unknown

@@ -1,0 +1,254 @@
+"""Released files and our own folders <-> models."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_plm._version import __version__
+from keras_plm.checkpoints.bert import load_bert
+from keras_plm.checkpoints.download import find_folder
+from keras_plm.checkpoints.gpt import load_gpt
+from keras_plm.checkpoints.keras_hub import (
+    HubEncoder,
+    HubTokenizer,
+    load_hub,
+    load_preset_tokenizer,
+)
+from keras_plm.checkpoints.tokenizer import read_tokenizer
+from keras_plm.files.arrays import (
+    assign,
+    model_type,
+    read_config,
+    read_object,
+    read_weights,
+)
+from keras_plm.models import (
+    BERT,
+    GPT,
+    NNLM,
+    ELMo,
+    RecurrentLM,
+    Seq2Seq,
+    Transformer,
+    WordVectors,
+)
+from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
+from keras_plm.training.fit import check_vocabulary
+from keras_plm.transfer.lora import ordinary
+
+MODELS = {
+    kind.__name__: kind
+    for kind in (
+        BERT,
+        ELMo,
+        GPT,
+        HubEncoder,
+        NNLM,
+        RecurrentLM,
+        Seq2Seq,
+        Transformer,
+        WordVectors,
+    )
+}
+TOKENIZERS = {
+    kind.__name__: kind for kind in (BytePair, Characters, HubTokenizer, WordPiece, Words)
+}
+
+
+def save(folder, encoder, tokenizer, dtype="float32"):
+    """Writes an encoder and its tokenizer as one folder that every backend reads.
+
+    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`, each written under a
+    temporary name and then put in place. LoRA matrices are merged into their kernels.
+
+    Args:
+        folder: Where to; an earlier save there is replaced.
+        encoder: The encoder.
+        tokenizer: Its tokenizer.
+        dtype: Type of the stored weights, `"float32"` or `"float16"`.
+
+    Raises:
+        ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, `load`
+            could not read them, or the encoder is quantized.
+    """
+    from safetensors.numpy import save_file
+
+    for what, known in ((encoder, MODELS), (tokenizer, TOKENIZERS)):
+        if type(what).__name__ not in known:
+            raise ValueError(
+                f"A folder can hold {', '.join(known)}. Keep another model with `model.save`, and "
+                "word vectors as `WordVectors.from_vectors(words, model.vectors)`. "
+                f"Received: {type(what).__name__}"
+            )
+    folder = Path(folder)
+    config_path = folder / "config.json"
+    if config_path.is_file() and '"keras_plm":' not in config_path.read_text():
+        raise ValueError(
+            f"{folder} holds a model that keras_plm.save did not write: name another folder. "
+            f"Received: {str(folder)!r}"
+        )
+    check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+    encoder = ordinary(encoder)
+    temporary = folder / "save.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    config = encoder.get_config()
+    for name in ("dtype", "trainable"):  # the reader's choice, not the writer's
+        config.pop(name, None)
+    description = {
+        "model": type(encoder).__name__,
+        "tokenizer": type(tokenizer).__name__,
+        "keras_plm": __version__,
+        "config": config,
+    }
+    (temporary / "config.json").write_text(json.dumps(description, indent=1) + "\n")
+    weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
+    save_file(weights, temporary / "model.safetensors")
+    tokenizer.save(temporary / "tokenizer.json")
+    for name in ("tokenizer.json", "model.safetensors", "config.json"):
+        os.replace(temporary / name, folder / name)
+    temporary.rmdir()
+
+
+def load(folder, dtype=None):
+    """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
+
+    A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
+
+    Args:
+        folder: The folder; or a released model's name, as `"bert_base_uncased"` or
+            `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches; or a
+            handle that KerasHub finds, as `"kaggle://keras/roberta/keras/roberta_base_en"`.
+        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
+
+    Returns:
+        `(encoder, tokenizer)`.
+
+    Raises:
+        ImportError: If it takes a package that is not installed.
+        ValueError: If a file is missing, unreadable, or does not fit the others.
+    """
+    if isinstance(folder, str) and "://" in folder:
+        return load_hub(folder, dtype)
+    folder = find_folder(folder)
+    reader = _reader(folder)
+    if reader is not None:
+        if reader is load_hub:
+            return load_hub(folder, dtype)
+        encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
+        schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
+        scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
+        if getattr(tokenizer, "scheme", None) != scheme:
+            raise ValueError(
+                f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
+                f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
+                f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
+            )
+        check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+        return encoder, tokenizer
+    description = read_config(folder, "written by keras_plm.save")
+    kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
+    if kind not in MODELS or kind_of_tokenizer not in TOKENIZERS:
+        raise ValueError(
+            f"{folder / 'config.json'} was not written by keras_plm.save. "
+            f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
+        )
+    try:
+        config = {k: v for k, v in description["config"].items() if k != "trainable"}
+        encoder = MODELS[kind].from_config({**config, "dtype": dtype})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
+        ) from error
+    weights = read_weights(folder / "model.safetensors")
+    assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
+    tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
+    check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+    return encoder, tokenizer
+
+
+def _reader(folder):
+    """What reads the encoder of a folder of others; `None` for our own."""
+    if (folder / "params_shapes.json").is_file():
+        return load_gpt
+    if not (folder / "config.json").is_file():
+        return load_bert if (folder / "bert_config.json").is_file() else None
+    config = read_config(folder, "of a model")
+    if "registered_name" in config:
+        return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
+    readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
+    return readers.get(model_type(config))
+
+
+def average_weights(model, paths):
+    """Gives a model the mean of the weights in several files of it.
+
+    The last few checkpoints of one run average to a better model than the last alone.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 6.1: the last 5 (base) or 20 (big).
+
+    Args:
+        model: The model, with its weights made.
+        paths: Files that `model.save_weights` or `keras.callbacks.ModelCheckpoint` wrote.
+
+    Raises:
+        ValueError: If there is no path, or a file is missing or of another model; the model then
+            keeps its weights.
+    """
+    paths = [Path(path) for path in paths]
+    missing = [path for path in paths if not path.is_file()]
+    if missing or not paths:
+        raise ValueError(
+            f"An average is over at least one file of weights. Received: "
+            f"{f'no file {missing[0]}' if missing else 'no paths'}"
+        )
+    before = model.get_weights()
+    mean = [np.zeros(weight.shape, "float64") for weight in before]
+    try:
+        for path in paths:
+            model.load_weights(path)
+            for total, weight in zip(mean, model.get_weights(), strict=True):
+                total += weight / len(paths)
+    except (ValueError, KeyError, OSError) as error:
+        model.set_weights(before)
+        raise ValueError(
+            f"{path} does not hold the weights of this model. Received: {error}"
+        ) from error
+    model.set_weights([m.astype(w.dtype) for m, w in zip(mean, before, strict=True)])
+
+
+def load_tokenizer(path):
+    """The tokenizer of a folder that we or others wrote.
+
+    Args:
+        path: A folder, or a released model's name as in `load`, with `tokenizer.json`, `vocab.txt`,
+            or `vocab.json` and `merges.txt`; or with OpenAI's `encoder_bpe_40000.json` and
+            `vocab_40000.bpe`; or KerasHub's preset of a BERT.
+
+    Raises:
+        ValueError: If none of these is there, or as `tokenizer_files.read_tokenizer`.
+    """
+    path = find_folder(path)
+    originals = [path / name for name in ("encoder_bpe_40000.json", "vocab_40000.bpe")]
+    if all(file.is_file() for file in originals):
+        return BytePair.load(*originals)
+    if (path / "assets" / "tokenizer").is_dir():
+        return load_preset_tokenizer(path)
+    own = _own_kind(path / "tokenizer.json")
+    return read_tokenizer(path) if own is None else own.load(path / "tokenizer.json")
+
+
+def _own_kind(path):
+    """The class that wrote a `tokenizer.json` which `transformers` does not read."""
+    if not path.is_file():
+        return None
+    model = read_object(path).get("model")
+    model = model if isinstance(model, dict) else {}
+    kinds = {"WordLevel": Words, "Characters": Characters, "HubTokenizer": HubTokenizer}
+    if "unknown" in model:
+        kinds["BPE"] = BytePair
+    return kinds.get(model.get("type"))

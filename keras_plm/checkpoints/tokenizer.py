@@ -1,0 +1,304 @@
+"""Tokenizers of folders that `transformers` reads: what the files say is obeyed or refused."""
+
+import warnings
+
+from keras_plm.files.arrays import read_object
+from keras_plm.tokenizers import BytePair, WordPiece, open_text
+from keras_plm.tokenizers.byte_pair_schemes import read_vocabulary
+from keras_plm.tokenizers.subwords import added_settings, check_added_ids
+from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
+
+CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+WHOLE = "tokenizer.json"
+CLASSES = {"bert": "BertTokenizer", "gpt": "OpenAIGPTTokenizer", "gpt2": "GPT2Tokenizer"}
+# Classes that do what tokenizer.json says, and nothing else.
+GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+# Keys of tokenizer_config.json that change ids, with the one value that our tokenizers know.
+FIXED = {
+    "auto_map": None,
+    "split_special_tokens": False,
+    "truncation_side": "right",
+    "add_bos_token": False,
+    "add_eos_token": False,
+    "do_basic_tokenize": True,
+    "clean_text": True,
+    "wordpieces_prefix": "##",
+    "word_tokenizer_type": None,
+    "subword_tokenizer_type": None,
+}
+# Our attribute: the key, and what `transformers` takes where tokenizer_config.json lacks it.
+STATED = {
+    "bert": {
+        "lowercase": ("do_lower_case", True),
+        "strip_accents": ("strip_accents", None),
+        "split_on_cjk": ("tokenize_chinese_chars", True),
+    },
+    "gpt": {"lowercase": ("do_lower_case", True)},
+    "gpt2": {"add_prefix_space": ("add_prefix_space", False)},
+}
+NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # as `SPECIAL_TOKENS`
+# Special tokens of a class without being named.
+DEFAULT_NAMES = {"bert": (), "gpt": ("<unk>",), "gpt2": ("<|endoftext|>",)}
+
+
+def read_tokenizer(folder):
+    """The `WordPiece` or `BytePair` of a folder that `transformers` reads.
+
+    `tokenizer.json` is read where there is one, else `vocab.txt`, or `vocab.json` with
+    `merges.txt`. `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` add
+    names of special tokens, added tokens and settings. Files that contradict each other are
+    refused, and so is what our tokenizers do not do. Lengths that a folder names are the default
+    of calls there; `pack` takes its `max_length`, and a warning names them.
+
+    Raises:
+        ValueError: If a file is missing, damaged, contradicts another, or asks for something that
+            our tokenizers do not do.
+    """
+    said = {
+        name: read_object(folder / name) if (folder / name).is_file() else {}
+        for name in (CONFIG, MAP, ADDED, WHOLE)
+    }
+    kind = _kind(folder, said[WHOLE])
+    generic = _check_class(folder, said, kind)
+    for key, value in FIXED.items():
+        if said[CONFIG].get(key) not in (None, value):
+            raise _unfit(folder / CONFIG, key, value, said[CONFIG][key])
+    named = _named(folder, said)
+    names = {key: token["content"] for key, token in named.items()}
+    options = {"added_tokens": _added_tokens(folder, said, named, kind)}
+    if kind == "bert":
+        if not set(NAMES).isdisjoint(names):
+            defaults = zip(NAMES, SPECIAL_TOKENS, strict=True)
+            options["special_tokens"] = [names.get(key, default) for key, default in defaults]
+    else:
+        if kind == "gpt" and names.get("unk_token", "<unk>") != "<unk>":
+            raise _unfit(folder / CONFIG, "unk_token", "<unk>", names["unk_token"])
+        padding = said[WHOLE].get("padding") or {}
+        options["pad_token"] = names.get("pad_token", padding.get("pad_token"))
+        if "eos_token" in names:
+            options["end_token"] = names["eos_token"]
+    stated = {
+        ours: said[CONFIG][key] for ours, (key, _) in STATED[kind].items() if key in said[CONFIG]
+    }
+    tokenizer = _load(folder, said, kind, options, stated)
+    for ours, (key, default) in STATED[kind].items():
+        value = said[CONFIG].get(key, default)
+        if key in said[CONFIG] or ((folder / CONFIG).is_file() and not generic):
+            if getattr(tokenizer, ours) != value:
+                what = "says" if key in said[CONFIG] else "lacks the key, which means"
+                raise ValueError(
+                    f"{folder}: the files must agree on `{key}`; state it in {CONFIG}. Received: "
+                    f"{getattr(tokenizer, ours)} of the vocabulary, while {CONFIG} {what} {value}"
+                )
+    check_added_ids(folder, options["added_tokens"], tokenizer)
+    never = set(said[CONFIG].get("never_split") or ()) - set(tokenizer.special_tokens)
+    never -= {token["content"] for token in tokenizer.added_tokens}
+    if never:
+        raise _unfit(folder / CONFIG, "never_split", None, sorted(never))
+    _warn_of_lengths(folder, said)
+    return tokenizer
+
+
+def _unfit(path, key, value, found):
+    return ValueError(f"{path}: `{key}` must be {value!r}. Received: {found!r}")
+
+
+def _kind(folder, whole):
+    """Kind of vocabulary: "bert", "gpt" or "gpt2"."""
+    if whole:
+        model = whole.get("model")
+        model = model if isinstance(model, dict) else {}
+        if model.get("type") == "WordPiece" or "max_input_chars_per_word" in model:
+            return "bert"
+        if model.get("type") == "BPE" or "merges" in model:
+            return "gpt" if model.get("end_of_word_suffix") else "gpt2"
+        raise ValueError(
+            f"{folder / WHOLE}: the component `model` must be a WordPiece or BPE. "
+            f"Received: {model.get('type')!r}"
+        )
+    if (folder / "vocab.txt").is_file():
+        return "bert"
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        pieces = read_object(folder / "vocab.json")
+        return "gpt" if any(piece.endswith("</w>") for piece in pieces) else "gpt2"
+    raise ValueError(
+        "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "
+        f"Received: {str(folder)!r}"
+    )
+
+
+def _check_class(folder, said, kind):
+    """Raises on a class of tokenizers that cuts texts in another way; whether it is generic."""
+    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    generic = False
+    for name, where in (("config.json", config), (CONFIG, said[CONFIG])):
+        found = where.get("tokenizer_class")
+        if found is None:
+            continue
+        plain = str(found).removesuffix("Fast")
+        generic = plain in GENERIC and bool(said[WHOLE])
+        if plain != CLASSES[kind] and not generic:
+            raise ValueError(
+                f"{folder / name}: the `tokenizer_class` of such a vocabulary must be "
+                f"{CLASSES[kind]}. Received: {found!r}"
+            )
+    if generic and kind == "bert" and said[WHOLE].get("post_processor") is None:
+        raise ValueError(
+            f"{folder / WHOLE}: the component `post_processor` must put special tokens around a "
+            "text. Received: none"
+        )
+    return generic
+
+
+def _settings(token, special):
+    """All settings of one added token as JSON has it."""
+    if isinstance(token, dict):
+        token = {key: value for key, value in token.items() if key != "__type"}
+    (settings,) = added_settings([token], special).values()
+    return settings
+
+
+def _named(folder, said):
+    """Key -> settings of the special tokens that are named, those of lists by their number."""
+    found = {}
+    for file in (CONFIG, MAP):
+        tokens = {}
+        for key, token in said[file].items():
+            if key in ("additional_special_tokens", "extra_special_tokens") and token:
+                of_key = token.items() if isinstance(token, dict) else enumerate(token)
+                tokens |= {f"{key}[{name}]": one for name, one in of_key}
+            elif key.endswith("_token") and isinstance(token, str | dict):
+                tokens[key] = token
+        for key, token in tokens.items():
+            settings = _settings(token, special=True)
+            before = found.setdefault(key, settings)
+            if before["content"] != settings["content"] and "[" not in key:
+                raise ValueError(
+                    f"{folder}: {CONFIG} and {MAP} must agree on `{key}`. "
+                    f"Received: {before['content']!r} and {settings['content']!r}"
+                )
+            if before["content"] != settings["content"]:
+                found[f"{file} {key}"] = settings
+    return found
+
+
+def _added_tokens(folder, said, named, kind):
+    """Added tokens with their ids, those that have one in the order of these, then others."""
+    special = {token["content"] for token in named.values()}
+    old = said[ADDED].items()
+    sources = {
+        CONFIG: [
+            {**token, "id": int(i)}
+            for i, token in (said[CONFIG].get("added_tokens_decoder") or {}).items()
+        ],
+        WHOLE: said[WHOLE].get("added_tokens") or [],
+        ADDED: [{"content": token, "id": i, "special": token in special} for token, i in old],
+    }
+    # Without a normalizer `normalized` says nothing.
+    compared = ["id", "single_word", "lstrip", "rstrip"] + ["normalized"] * (kind != "gpt2")
+    listed = {}
+    for file, tokens in sources.items():
+        for token in tokens:
+            settings = {**_settings(token, special=False), "id": token.get("id")}
+            before, where = listed.setdefault(settings["content"], (settings, file))
+            differing = [key for key in compared if before[key] != settings[key]]
+            if file == ADDED:  # ids alone; the rest is a guess
+                differing = [key for key in differing if key == "id"]
+            if differing:
+                raise ValueError(
+                    f"{folder}: {where} and {file} must agree on the token "
+                    f"{settings['content']!r}. Received: {differing[0]}={before[differing[0]]!r} "
+                    f"and {settings[differing[0]]!r}"
+                )
+    for content, (token, file) in listed.items():
+        if type(token["id"]) is not int or (file != CONFIG and sources[CONFIG]):
+            raise ValueError(
+                f"{folder}: every added token must have an id, and be in `added_tokens_decoder` of "
+                f"{CONFIG} where there is one. Received: {content!r} of {file}, id={token['id']!r}"
+            )
+        token["special"] |= content in special
+    tokens = sorted((token for token, _ in listed.values()), key=lambda token: token["id"])
+    pieces, known = _pieces(folder, said), set(listed)
+    for key, token in named.items():
+        if token["content"] in known:
+            continue
+        if token["content"] not in pieces:
+            raise ValueError(
+                f"{folder}: a special token must be a piece, or have an id in "
+                f"`added_tokens_decoder` of {CONFIG}. Received: {key}={token['content']!r}"
+            )
+        tokens.append(token)
+        known.add(token["content"])
+    defaults = [name for name in DEFAULT_NAMES[kind] if name in pieces and name not in known]
+    return tokens + [_settings(name, special=True) for name in defaults]
+
+
+def _pieces(folder, said):
+    """The pieces of the vocabulary, in any order."""
+    if said[WHOLE]:
+        return said[WHOLE]["model"]["vocab"].keys()
+    if (folder / "vocab.txt").is_file():
+        with open_text(folder / "vocab.txt") as file:
+            return {line.rstrip("\n") for line in file}
+    return read_object(folder / "vocab.json").keys()
+
+
+def _load(folder, said, kind, options, stated):
+    """The tokenizer of `tokenizer.json`, or of the vocabulary without it."""
+    if kind == "bert":
+        own = "vocab.txt"
+        if not said[WHOLE]:
+            return WordPiece.load(folder / own, **options, **stated)
+        tokenizer = WordPiece.load(folder / WHOLE, **options)
+        agree = not (folder / own).is_file() or (
+            WordPiece.load(folder / own, **options).vocabulary == tokenizer.vocabulary
+        )
+    else:
+        files = [folder / "vocab.json", folder / "merges.txt"]
+        own = "vocab.json with merges.txt"
+        if not said[WHOLE]:
+            return BytePair.load(*files, **options, **stated)
+        tokenizer = BytePair.load(folder / WHOLE, **options)
+        agree = True
+        if all(file.is_file() for file in files):
+            pieces, merges, _ = read_vocabulary(*files)
+            agree = merges == tokenizer.merges and pieces == tokenizer.vocabulary[: len(pieces)]
+    if not agree:
+        raise ValueError(
+            f"{folder}: {WHOLE} and {own} must have the same pieces: remove the one that is not of "
+            "this model. Received: others"
+        )
+    return tokenizer
+
+
+def _warn_of_lengths(folder, said):
+    """Warns where a folder's texts are shorter than its model could read."""
+    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    positions = config.get("max_position_embeddings", config.get("n_positions"))
+    truncation = said[WHOLE].get("truncation") or {}
+    lengths = [said[CONFIG].get("model_max_length"), truncation.get("max_length")]
+    shortest = min((length for length in lengths if length is not None), default=None)
+    if positions is not None and shortest is not None and shortest < positions:
+        warnings.warn(
+            f"{folder} cuts texts to {shortest} tokens where `transformers` is asked to cut; its "
+            f"model reads {positions}. `pack` cuts with `max_length={shortest}`.",
+            stacklevel=4,
+        )
+
+
+def tokenizer_settings(tokenizer):
+    """The object of `tokenizer_config.json`: settings that the vocabulary does not hold."""
+    kind = "bert" if isinstance(tokenizer, WordPiece) else tokenizer.scheme
+    settings = {"tokenizer_class": CLASSES[kind]}
+    settings |= {key: getattr(tokenizer, ours) for ours, (key, _) in STATED[kind].items()}
+    if kind == "bert":
+        settings |= dict(zip(NAMES, tokenizer.special_tokens, strict=True))
+    else:
+        settings |= {"pad_token": tokenizer.pad_token} if tokenizer.pad_token else {}
+        settings |= {"eos_token": tokenizer.end_token} if hasattr(tokenizer, "end_id") else {}
+    if tokenizer.added_tokens:
+        ids = tokenizer._vocabulary
+        settings["added_tokens_decoder"] = {
+            str(ids[token["content"]]): token for token in tokenizer.added_tokens
+        }
+    return settings

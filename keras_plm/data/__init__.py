@@ -1,0 +1,67 @@
+"""Examples, files of data, and batches of a few static shapes."""
+
+from keras_plm.data.batching import Batches
+from keras_plm.data.corpus import TokenStream, read_ids
+from keras_plm.data.corpus_writer import write_stream
+from keras_plm.data.documents import join_sentences, part_sentences
+from keras_plm.data.examples import (
+    PackedExamples,
+    batches,
+    label_names,
+    stack_padded,
+    translation_batches,
+)
+from keras_plm.data.fasttext import SubwordVectors, read_fasttext
+from keras_plm.data.passages import Windows
+from keras_plm.data.spans import Span, best_answers, best_spans
+from keras_plm.data.squad import (
+    best_threshold,
+    evaluate_squad,
+    read_predictions,
+    read_squad,
+    write_predictions,
+)
+from keras_plm.data.task import (
+    Example,
+    Task,
+    find_file,
+    read_conll,
+    read_parallel,
+    read_table,
+    split_groups,
+)
+from keras_plm.data.word_vectors import read_vectors, write_vectors
+
+__all__ = [
+    "Batches",
+    "Example",
+    "PackedExamples",
+    "Span",
+    "SubwordVectors",
+    "Task",
+    "TokenStream",
+    "Windows",
+    "batches",
+    "best_answers",
+    "best_spans",
+    "best_threshold",
+    "evaluate_squad",
+    "find_file",
+    "join_sentences",
+    "label_names",
+    "part_sentences",
+    "read_conll",
+    "read_fasttext",
+    "read_ids",
+    "read_parallel",
+    "read_predictions",
+    "read_squad",
+    "read_table",
+    "read_vectors",
+    "split_groups",
+    "stack_padded",
+    "translation_batches",
+    "write_predictions",
+    "write_stream",
+    "write_vectors",
+]

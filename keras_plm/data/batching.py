@@ -1,0 +1,560 @@
+"""Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
+
+import copy
+import sys
+import warnings
+
+import keras
+import numpy as np
+
+
+def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
+    """The few static lengths that pad rows of these lengths least.
+
+    Args:
+        lengths: (N,) row lengths.
+        buckets: How many lengths at most; every one costs a compilation on JAX.
+        multiple: Lengths are multiples of this.
+        longest: None is larger; a longest length that is no multiple is cut to it.
+
+    Returns:
+        Ascending lengths, the last at least the longest row (or `longest`).
+
+    >>> bucket_lengths([5, 6, 7, 8, 30, 31, 60], buckets=3)
+    [8, 32, 64]
+    """
+    units = np.maximum(-(-np.asarray(lengths) // multiple), 1)
+    rows = np.bincount(units)  # rows by length in units
+    candidates = np.flatnonzero(rows)
+    counts = np.cumsum(rows)[candidates]  # rows that fit each candidate
+    # cheapest[j]: padded size of all rows up to candidate j, the last bucket ending there.
+    cheapest = (counts * candidates).astype(float)
+    choices = []
+    for _ in range(min(buckets, len(candidates)) - 1):
+        added = (counts[:, None] - counts[None, :]) * candidates[:, None]  # from i + 1 to j
+        total = np.where(added > 0, cheapest[None, :] + added, np.inf)
+        choices.append(np.argmin(total, axis=1))
+        cheapest = np.minimum(cheapest, total.min(axis=1))
+        choices[-1][cheapest < total.min(axis=1)] = -1
+    chosen = [len(candidates) - 1]
+    for choice in reversed(choices):
+        if choice[chosen[-1]] >= 0:
+            chosen.append(int(choice[chosen[-1]]))
+    found = [int(candidates[j]) * multiple for j in reversed(chosen)]
+    return found if longest is None else sorted({min(length, longest) for length in found})
+
+
+def few_lengths(longest):
+    """The lengths 16, 32, 48, 64, 96, 128, 192, ... up to the first that holds `longest`.
+
+    They do not depend on the texts, so that JAX compiles few programs over all calls.
+
+    >>> few_lengths(100)
+    [16, 32, 48, 64, 96, 128]
+    """
+    lengths = [16]
+    while lengths[-1] < longest:
+        last = lengths[-1]
+        lengths.append(last + 16 if last < 64 else last * 3 // 2 if last % 3 else last * 4 // 3)
+    return lengths
+
+
+def _in_steps(lengths):
+    """Lengths rounded up to multiples of 8, and above 128 to steps of 12.5 %."""
+    octaves = np.ceil(np.log2(np.maximum(lengths, 128))).astype(int)  # (128, 256] is the eighth
+    steps = np.maximum(2**octaves // 16, 8)
+    return -(-np.asarray(lengths) // steps) * steps
+
+
+class Batches(keras.utils.PyDataset):
+    """Rows of unequal lengths in batches of a few static shapes.
+
+    Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
+    and what is left over moves up to the next longer bucket, so that only one batch of an epoch
+    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
+    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
+    `evaluate`, and weighted means as accuracy, those over all real rows or words.
+    `scale_weights=False` leaves weights as they are, but 0 where a batch is filled up: for losses
+    that are sums. In the logs of `fit`, the loss of a padded batch counts as that of a full one;
+    weighted metrics of keras_plm's models, and `evaluate`, count real rows only.
+
+    Models of keras_plm evaluate batches of training as those of `training=False`; a plain Keras
+    model raises for them.
+
+    Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
+    epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
+    `fit` of a plain Keras model, or Keras shuffles batches once more (the heads and objectives of
+    keras_plm do that themselves).
+
+    Args:
+        lengths: (N,) row lengths, or a function of the epoch that gives them.
+        collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
+            rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
+        training: If True, shuffle rows and batches, and go on from epoch to epoch.
+        shuffle: If False, rows keep their order in training, too: for states that are carried.
+        batch_size: Rows per batch. Or:
+        tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
+        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`; by default
+            4. Unless `training`, these are then chosen in steps of at most 12.5 %, and the last
+            batch, often the only one, has one of the `few_lengths`.
+        longest: No chosen length is larger: what the model reads.
+        vocabulary_size: How many token ids rows may hold; models of keras_plm that know fewer
+            refuse these batches.
+        fill_last: If False, the last batch has only as many rows as a power of two needs: for
+            outputs, not for means over batches, which Keras does not weigh on every backend.
+        scale_weights: If False, weights are those of `collate`.
+        seed: Of all that is random.
+        shard: `(index, count)`: this process takes the index-th part of every batch.
+
+    Attributes:
+        parts: In how many each batch is read, see `accumulated`; then these count as batches.
+        step: How many batches have been trained on, over all epochs; training goes on behind them.
+            Set it to resume.
+        carries_states: Whether a row goes on in the next batch, on the device where it was.
+
+    Raises:
+        ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
+            one of `batch_size` and `tokens_per_batch` is given, 1 or more.
+
+    >>> def collate(rows, length, rng, epoch):
+    ...     return {"row": rows}, None, None
+    >>> batches = Batches([3, 9, 4, 2, 5], collate, batch_size=2, buckets=[8, 16], seed=1)
+    >>> len(batches), [batch[0]["row"].shape for batch in batches]
+    (3, [(2,), (2,), (2,)])
+    """
+
+    def __init__(
+        self,
+        lengths,
+        collate,
+        training=True,
+        shuffle=True,
+        batch_size=None,
+        tokens_per_batch=None,
+        buckets=None,
+        longest=None,
+        vocabulary_size=None,
+        fill_last=True,
+        scale_weights=True,
+        seed=0,
+        shard=(0, 1),
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if (batch_size is None) == (tokens_per_batch is None):
+            raise ValueError(
+                "Give exactly one of `batch_size` and `tokens_per_batch`. "
+                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
+            )
+        if (tokens_per_batch if batch_size is None else batch_size) < 1:
+            raise ValueError(
+                "A batch has 1 row or token or more. "
+                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
+            )
+        self._drawn_anew = callable(lengths)
+        self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
+        self.collate = collate
+        self.training = training
+        self.shuffle = shuffle
+        self.batch_size = batch_size
+        self.tokens_per_batch = tokens_per_batch
+        self.vocabulary_size = vocabulary_size
+        self.fill_last = fill_last
+        self.scale_weights = scale_weights
+        self.seed = seed
+        self.shard = shard
+        self.distribution, self.parts = None, 1
+        self._rounded_to = shard[1]
+        self.class_weight = None
+        self.step, self._begun = 0, False
+        self._plans, self._factors = {}, None
+
+        first = self._lengths(0)
+        if not len(first):
+            raise ValueError("There is nothing to batch. Received: no rows")
+        if buckets is None and not training:
+            full = bucket_lengths(_in_steps(first), 4, longest=longest)
+            last = few_lengths(np.max(first))
+            last = last if longest is None else sorted({min(n, longest) for n in last})
+        else:
+            full = buckets
+            if buckets is None or isinstance(buckets, int):
+                full = bucket_lengths(first, 4 if buckets is None else buckets, longest=longest)
+                if callable(lengths) and longest is not None:
+                    full[-1] = longest  # rows of a later epoch may be longer
+            last = full = sorted(full)
+        self._full, self._last = full, last  # lengths of whole batches, and of the last
+        self.buckets = sorted({*full, last[-1]})
+        for length in self.buckets:
+            if self.rows_per_batch(length) % shard[1]:
+                raise ValueError(
+                    "Every batch must part evenly among the shards. Received: "
+                    f"{self.rows_per_batch(length)} rows of length {length}, shard={shard}"
+                )
+        self._count = len(self._plan(0))
+
+    def rows_per_batch(self, length):
+        """Rows of every batch of a bucket, all shards together."""
+        if self.batch_size is not None:
+            return self.batch_size
+        count = self._rounded_to
+        return max(self.tokens_per_batch // length // count, 1) * count
+
+    carries_states = False
+
+    def sharded(self, distribution):
+        """These batches over the devices of a `distribution.Distribution`.
+
+        Every batch holds the same examples, filled up with rows of weight 0 to a multiple of the
+        devices; this process draws its part.
+
+        Raises:
+            ValueError: If weights are left as they are and a batch does not part evenly: rows of
+                weight 0 would then lower the loss; or states are carried, on several devices.
+        """
+        count = distribution.num_replicas
+        if self.carries_states and count > 1:
+            raise ValueError(
+                "Rows that go on from batch to batch, as a biLM's, stay on one device: "
+                f"`distribute(devices=1)`. Received: {count} devices"
+            )
+        self._check_even(self.parts * count, f"{count} devices")
+        return self._changed(distribution=distribution, shard=distribution.part)
+
+    def accumulated(self, count):
+        """These batches in parts, for an optimizer that accumulates as many gradients.
+
+        Parts are read one after another, each by all devices, in the memory of one; the step that
+        `gradient_accumulation_steps=count` then makes is that of the whole batch, also where its
+        parts have unequally many labels, because weights average 1 over all of them. `step` and
+        the length of an epoch count parts.
+
+        Raises:
+            ValueError: If `count` is below 1, batches are parted already, or weights are left as
+                they are: Keras steps by the mean of the parts, which is not their sum.
+        """
+        if count < 1 or self.parts > 1:
+            raise ValueError(
+                "Batches are parted once, into 1 part or more. "
+                f"Received: count={count}, of batches in {self.parts} parts"
+            )
+        if count > 1 and not self.scale_weights:
+            raise ValueError(
+                "The gradient that is accumulated is a mean over the parts, and the loss of these "
+                f"batches is a sum: choose smaller batches. Received: count={count}"
+            )
+        return self._changed(parts=count, step=self.step * count)
+
+    def for_evaluation(self):
+        """These rows as `training=False` reads them: each once, in one order, from the first.
+
+        Class weights apply to training only and are left out.
+        """
+        if not self.training and self.class_weight is None:
+            return self
+        return self._changed(training=False, step=0, class_weight=None, _begun=False)
+
+    def collated_by(self, collate):
+        """Batches of the same rows, whose arrays another `collate` makes."""
+        return self._changed(collate=collate)
+
+    def _changed(self, **attributes):
+        """A copy with other attributes, which makes its own plans and scales."""
+        made = copy.copy(self)
+        vars(made).update(attributes, _plans={}, _factors=None)
+        return made
+
+    @property
+    def multiple(self):
+        """Batches are filled up to a multiple of this: of all parts and devices."""
+        devices = self.shard[1] if self.distribution is None else self.distribution.num_replicas
+        return self.parts * devices
+
+    def _check_even(self, count, said):
+        """Raises if rows of weight 0 would change a loss that is a sum."""
+        for length in () if self.scale_weights else self.buckets:
+            if self.rows_per_batch(length) % count:
+                raise ValueError(
+                    "A loss that is a sum has batches that part evenly among the devices: "
+                    "choose the size of a batch so. Received: "
+                    f"{self.rows_per_batch(length)} rows of length {length}, {said}"
+                )
+
+    def plan(self, epoch):
+        """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
+        if epoch not in self._plans:
+            plan = self._plan(epoch)
+            # Rows that are drawn anew give a few batches more or less.
+            plan = [plan[i % len(plan)] for i in range(self._count)]
+            # Two, because the batches that Keras takes for an epoch may lie in two after a resume.
+            recent = list(self._plans.items())[-1:]
+            self._plans = {**dict(recent), epoch: plan}
+        return self._plans[epoch]
+
+    def _plan(self, epoch):
+        lengths = np.asarray(self._lengths(epoch))
+        if lengths.max() > self.buckets[-1]:
+            raise ValueError(
+                "No row may be longer than the last bucket. "
+                f"Received: length {lengths.max()}, buckets={self.buckets}"
+            )
+        rng = np.random.default_rng([self.seed, epoch])
+        if not self.shuffle:
+            order = np.arange(len(lengths))
+        elif self.training:
+            order = rng.permutation(len(lengths))
+        else:
+            order = np.argsort(lengths, kind="stable")
+        bucket = np.searchsorted(self._full, lengths[order])
+        plan, left = [], np.zeros(0, dtype=np.int64)
+        for i, length in enumerate(self._full):
+            rows = np.concatenate([left, order[bucket == i]])
+            size = self.rows_per_batch(length)
+            full = len(rows) // size * size
+            plan += [(length, part) for part in rows[:full].reshape(-1, size)]
+            left = rows[full:]
+        if len(left):
+            # The shortest bucket that holds what is left over, no longer one than needed.
+            longest = lengths[left].max()
+            length = self._last[np.searchsorted(self._last, longest)]
+            if len(left) > self.rows_per_batch(length):
+                length = self._full[np.searchsorted(self._full, longest)]
+            size = self.rows_per_batch(length)
+            if not self.fill_last:  # a text alone is not 500 rows of padding
+                count = self.shard[1]
+                size = min(size, count << ((len(left) - 1) // count).bit_length())
+            filled = size - len(left)
+            plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
+        if self.training and self.shuffle:
+            plan = [plan[i] for i in rng.permutation(len(plan))]
+        # Keras' TensorFlow path takes the signature from the first two batches: of different
+        # buckets, they tell it which dimensions vary. (`fit` gives it `tf_dataset` instead.)
+        other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
+        if other is not None:
+            plan[1], plan[other] = plan[other], plan[1]
+        return plan
+
+    @property
+    def num_batches(self):
+        return len(self)
+
+    def __len__(self):
+        return self._count * self.parts
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def _place(self, index):
+        """The epoch of batch `index` from where training stands, its number there, and its part."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
+        epoch, index = divmod(self.step + index, len(self)) if self.training else (0, index)
+        return epoch, *divmod(index, self.parts)
+
+    def _own(self, array, part):
+        """What this shard draws of a part of a batch."""
+        shard, count = self.shard
+        if self.parts * count == 1:
+            return array
+        return array.reshape(self.parts, count, -1, *array.shape[1:])[part, shard]
+
+    def rows(self, index):
+        """The rows of batch `index` of this shard, -1 where it is filled up."""
+        epoch, number, part = self._place(index)
+        rows = self.plan(epoch)[number][1]
+        rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
+        return self._own(rows, part)
+
+    def __getitem__(self, index):
+        epoch, number, part = self._place(index)
+        if self.distribution is not None:
+            self.distribution.drawn()
+        return self._finish(part, *self._collate(epoch, number))
+
+    def _finish(self, part, x, y, weights):
+        """A part of a batch as Keras takes it: weights scaled, this shard's rows."""
+        if y is not None and self.scale_weights:
+            leaves = keras.tree.flatten(weights)
+            if self.training:
+                leaves = [leaf * (leaf.size / max(leaf.sum(), 1e-9)) for leaf in leaves]
+            else:
+                # Keras averages over all positions of a batch, then over batches by their rows.
+                leaves = [
+                    leaf * (factor * leaf.size / len(leaf))
+                    for leaf, factor in zip(leaves, self._evaluation_factors(), strict=True)
+                ]
+            weights = keras.tree.pack_sequence_as(weights, leaves)
+        if y is not None:
+            weights = keras.tree.map_structure(lambda leaf: leaf.astype("float32"), weights)
+            if self.class_weight is not None:
+                of_classes = weights_of(self.class_weight, y)
+                more = np.ndim(of_classes) - np.ndim(weights)
+                weights = np.reshape(weights, (*np.shape(weights), *[1] * more)) * of_classes
+        batch = (x,) if y is None else (x, y, weights)
+        return keras.tree.map_structure(lambda leaf: self._own(leaf, part), batch)
+
+    def _collate(self, epoch, number):
+        """A batch of an epoch, all shards, with weights of 0 where it is filled up."""
+        length, rows = self.plan(epoch)[number]
+        rng = np.random.default_rng([self.seed, epoch, number])
+        real = rows >= 0
+        x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, epoch)
+        if y is not None:
+            if weights is None:
+                weights = keras.tree.map_structure(lambda leaf: np.ones(len(leaf)), y)
+            weights = keras.tree.map_structure(
+                lambda leaf: leaf * real.reshape(-1, *[1] * (np.ndim(leaf) - 1)), weights
+            )
+        more = -len(rows) % self.multiple
+        if not more:
+            return x, y, weights
+        x, y = (
+            keras.tree.map_structure(
+                lambda leaf: np.concatenate([leaf, leaf[:1].repeat(more, 0)]), a
+            )
+            for a in (x, y)
+        )
+        weights = keras.tree.map_structure(
+            lambda leaf: np.concatenate([leaf, np.zeros_like(leaf[:1].repeat(more, 0))]), weights
+        )
+        return x, y, weights
+
+    def _evaluation_factors(self):
+        """For each array of weights, all rows over the sum of all weights."""
+        if self._factors is None:
+            rows, sums = 0, 0.0
+            for number, (_, of_batch) in enumerate(self.plan(0)):
+                rows += len(of_batch) + -len(of_batch) % self.multiple
+                leaves = keras.tree.flatten(self._collate(0, number)[2])
+                sums = sums + np.array([leaf.sum() for leaf in leaves])
+            self._factors = rows / np.maximum(sums, 1e-9)
+        return self._factors
+
+    def tf_dataset(self):
+        """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
+
+        Keras would take the signature from the next two batches, which after a resume may be of
+        one bucket. An axis is left open unless it is the same in every bucket; where rows are drawn
+        anew, the first epoch cannot tell.
+        """
+        import tensorflow as tf
+
+        numbers = {length: number for number, (length, _) in enumerate(self.plan(0))}
+        parts = [self._finish(0, *self._collate(0, number)) for number in numbers.values()]
+
+        def spec(*leaves):
+            axes = [set(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
+            unknown = self._drawn_anew and len(self.buckets) > 1
+            shape = [None if unknown or len(sizes) > 1 else sizes.pop() for sizes in axes[1:]]
+            return tf.TensorSpec([None, *shape], leaves[0].dtype)
+
+        signature = keras.tree.map_structure(spec, *parts)
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.with_options(options).prefetch(2)
+
+    def on_epoch_begin(self):
+        self._begun = True
+        method = _method_that_reads()
+        if method == "evaluate" and (self.training or self.class_weight is not None):
+            raise ValueError(
+                "`evaluate` and validation need weights that are not scaled for training: make "
+                "these batches with `training=False` and without weights of classes. "
+                "Received: batches of training"
+            )
+        if method == "predict":
+            rows = np.concatenate([self.rows(i) for i in range(len(self))])
+            if not np.array_equal(rows, np.arange(len(rows))):
+                raise ValueError(
+                    "`predict` gives outputs in the order of batches, and these are shuffled, "
+                    "sorted by length or filled up: give arrays, or read rows with "
+                    "`keras_plm.training.run_on`. Received: Batches in another order than the rows"
+                )
+
+    def on_epoch_end(self):
+        # Keras also ends an epoch that it never began, before the first.
+        if self._begun and self.training:
+            self.step += len(self)
+        self._begun = False
+
+
+def class_weights(class_weight, labels=None):
+    """A `class_weight` dict, by name or id, as an array over class ids.
+
+    Raises:
+        ValueError: If a name or id is unknown, a class is named twice, or a weight is negative or
+            not finite.
+    """
+    if not isinstance(class_weight, dict):
+        raise ValueError(
+            f"`class_weight` is a dict of classes and weights. Received: {class_weight!r:.60}"
+        )
+    names = {name: i for i, name in enumerate(() if labels is None else labels)}
+    ids = {}
+    for key, weight in class_weight.items():
+        i = names.get(key, key)
+        known = isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0
+        if not known or (names and i >= len(names)) or i in ids:
+            raise ValueError(
+                "`class_weight` names classes by name or id, each once. "
+                f"Received: {key!r}, with labels {list(names)}"
+            )
+        if not 0 <= weight < np.inf:
+            raise ValueError(
+                "A class weight must be 0 or more, and finite. "
+                f"Received: class_weight={{{key!r}: {weight}}}"
+            )
+        ids[int(i)] = float(weight)
+    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
+    for i, weight in ids.items():
+        array[i] = weight
+    return array
+
+
+def weights_of(class_weight, y):
+    """Weight of each class id in `y`, from an array indexed by id; 1 for other ids.
+
+    Raises:
+        ValueError: If `y` is no array of class ids.
+    """
+    if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
+        raise ValueError(
+            "Weights of classes need targets that are class ids, one array of integers. "
+            f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
+        )
+    known = (y >= 0) & (y < len(class_weight))
+    return np.where(known, class_weight[np.where(known, y, 0)], 1.0).astype("float32")
+
+
+def _method_that_reads():
+    """`"fit"`, `"evaluate"` or `"predict"`: the method of Keras that begins an epoch; or `None`.
+
+    Keras does not say, and a plain Keras model has no other place to find out.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
+        if name in ("fit", "evaluate", "predict") and module.split(".")[0] == "keras":
+            return name
+        frame = frame.f_back
+    return None
+
+
+def warn_of_cuts(what, examples, rows, tokens, max_length):
+    """Warns that texts were too long.
+
+    Args:
+        what: Which of the examples' texts.
+        examples: All examples.
+        rows: The numbers of those that were cut.
+        tokens: How many tokens were cut.
+        max_length: Of a row.
+    """
+    first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
+    warnings.warn(
+        f"Rows have at most max_length={max_length} tokens: the {what} of {len(rows):,} of "
+        f"{len(examples):,} examples were cut, by {tokens:,} tokens in all. The first is {first}",
+        stacklevel=2,
+    )

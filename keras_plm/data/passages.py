@@ -1,0 +1,369 @@
+"""Questions and their passages as rows: long passages in windows that overlap.
+
+Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
+"""
+
+import functools
+
+import numpy as np
+
+from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
+from keras_plm.data.pair_positions import TextPlaces
+from keras_plm.files.sequences import as_list
+from keras_plm.tokenizers import Characters, Words
+
+MAX_LENGTH = 384  # google-research/bert, run_squad.py
+STRIDE = 128
+QUESTION_LENGTH = 64  # of a question that leaves no room; run_squad.py, `max_query_length`
+
+
+class Windows:
+    """Each question with its passage in one row, or in several that share tokens.
+
+    A row is packed as the tokenizer packs two texts, the question first. Where both have no room in
+    `max_length` tokens, the passage is read in windows, each `stride` tokens behind the one before,
+    and every token is in one at least. Questions and passages are cut into pieces once, a passage
+    once for all its questions; rows are put together when they are read.
+
+    Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
+    Differs from it: windows go on by half of their room where that is less than `stride`, so that
+    they always overlap; a question of more than 64 tokens is cut only where it leaves the passage
+    no room, then to 64 tokens or half of the row, with a warning; an answer's tokens are found by
+    their offsets.
+
+    With `apart=True` an encoder reads question and window each by itself. A row of vectors is then
+    made of theirs, the question's first, without what the tokenizer puts around a text; behind them
+    is a vector of zeros that stands for no answer.
+
+    Args:
+        examples: A list of `Example(question, answers, pair=passage, starts=starts)`; to predict,
+            without answers. Of several answers the first is learned, as in the original.
+        tokenizer: One that puts two texts in a row, with a special token before it, [CLS], or
+            behind it, as GPT's `_classify_`.
+        max_length: Longest row T.
+        stride: Tokens between the beginnings of windows.
+        apart: Whether question and passage are read apart, as by ELMo.
+        word_tokenizer: With `apart`: a `Words`; rows also hold `vector_ids`, the ids in its
+            vocabulary of the tokens, which are words.
+
+    Attributes:
+        examples_of: (R,) the question of each row, ascending.
+        lengths: (R,) tokens of each row.
+        begins, counts: (R,) the first token of the passage that is in each row, and their number.
+        first: (R,) where in the row the passage's tokens begin.
+        cut_to: To how many tokens questions were cut; `None` if none was.
+        null: (R,) where in the row stands what means no answer, a special token.
+        places: `TextPlaces` of question and passage; what means no answer is read as the passage's
+            last.
+        targets: (R, 2) where the answer begins and ends in each row, both `null` where it does not
+            stand in it whole; `None` without answers.
+
+    Raises:
+        ValueError: If there is nothing to read, a question has no passage, no token of it has room
+            in `max_length`, some questions have answers and others none, an answer has no token,
+            or the tokenizer puts no two texts in one row.
+    """
+
+    def __init__(
+        self,
+        examples,
+        tokenizer,
+        max_length=MAX_LENGTH,
+        stride=STRIDE,
+        apart=False,
+        word_tokenizer=None,
+    ):
+        examples = as_list(examples, "examples", "questions with their passages")
+        if not examples:
+            raise ValueError(
+                "Give a list of questions with their passages, one or more. Received: []"
+            )
+        if tokenizer is None:
+            raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        if not apart:
+            check_joint(tokenizer)
+        if stride < 1:
+            raise ValueError(f"`stride` must be 1 token or more. Received: stride={stride}")
+        self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
+        self.apart = apart
+        self.passages = [_passage_of(example, i) for i, example in enumerate(examples)]
+        questions = _unique([example.text for example in examples])
+        passages = _unique(self.passages)
+        self._questions = tokenizer.pieces(list(questions))
+        self._passages = tokenizer.pieces(list(passages), return_offsets=True)
+        self._word_ids = None
+        if word_tokenizer is not None:
+            check_tokens_are_words(tokenizer)
+            self._word_ids = [word_tokenizer.pieces(list(part)) for part in (questions, passages)]
+        question_of = np.array([questions[example.text] for example in examples])
+        self._passage_of = np.array([passages[passage] for passage in self.passages])
+
+        # Apart, each text must have room for its own special tokens too.
+        special = 1 + tokenizer.num_special() if apart else tokenizer.num_special(paired=True)
+        whole = self._questions.lengths
+        limit = max(min(QUESTION_LENGTH, (max_length - special) // 2), 1)
+        kept = np.where(whole < max_length - special, whole, np.minimum(whole, limit))
+        self._questions = self._questions.part(lengths=kept)
+        asked = kept[question_of]  # (N,)
+        lost = whole[question_of] - asked
+        if lost.any():
+            rows = np.flatnonzero(lost)
+            warn_of_cuts("questions", examples, rows, int(lost.sum()), max_length)
+        self.cut_to = limit if lost.any() else None
+        total = self._passages.lengths[self._passage_of]
+        room = max_length - special - asked
+        for wrong, rule in (
+            (room < 1, f"A row of max_length={max_length} tokens must have room for the "
+                       f"question, the passage and {special} special tokens: raise `max_length`."),
+            (total < 1, "A passage has a token or more."),
+        ):  # fmt: skip
+            if wrong.any():
+                i = int(wrong.argmax())
+                raise ValueError(
+                    f"{_place(examples[i], i)}{rule} Received: a question of "
+                    f"{whole[question_of[i]]} tokens, a passage of {total[i]}"
+                )
+        step = np.minimum(stride, (room + 1) // 2)
+        windows = 1 + np.maximum(-(-(total - room) // step), 0)
+        self.examples_of = np.repeat(np.arange(len(examples)), windows)  # (R,)
+        number = np.arange(len(self.examples_of)) - (np.cumsum(windows) - windows)[self.examples_of]
+        self.begins = number * step[self.examples_of]
+        self.counts = np.minimum(room[self.examples_of], total[self.examples_of] - self.begins)
+        self._asked = question_of[self.examples_of]
+        self._read = self._passage_of[self.examples_of]
+        self.asked = asked[self.examples_of]
+        behind = 1 if apart else int(tokenizer.framed[1])
+        self.lengths = self.asked + self.counts + (1 if apart else special)
+        self.first = self.lengths - self.counts - behind
+        at_begin = tokenizer.has_cls and not apart
+        self.null = np.zeros_like(self.first) if at_begin else self.lengths - 1
+        begins = np.stack([0 * self.first if apart else 0 * self.first + tokenizer.framed[0],
+                           self.first], axis=1)  # fmt: skip
+        counts = np.stack([self.asked, self.counts], axis=1)
+        self.places = TextPlaces(self.lengths, begins, counts, last=self.null)
+        # How many windows behind a window still share tokens with it.
+        self._reach = int(np.where(windows > 1, -(-room // step) - 1, 0).max())
+        self.targets = self._find(examples)
+
+    def __len__(self):
+        return len(self.examples_of)
+
+    def _find(self, examples):
+        """`targets`: of every question's first answer."""
+        known = [getattr(example, "starts", None) is not None for example in examples]
+        if not any(known):
+            return None
+        if not all(known):
+            i = known.index(False)
+            raise ValueError(
+                f"{_place(examples[i], i)}Either all questions have answers, `starts=[]` where the "
+                f"passage has none, or no question. Received: starts=None in example {i}"
+            )
+        pieces, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
+        start = np.array([examples[i].starts[0] for i in asked], dtype=np.int64)
+        end = start + np.array([len(examples[i].label[0]) for i in asked], dtype=np.int64)
+        # Tokens of all passages on one line, each passage on a stretch of its own.
+        wide = 1 + max(len(passage) for passage in self.passages)
+        row = np.repeat(np.arange(len(pieces.lengths)), pieces.lengths)
+        here = self._passage_of[asked]
+        ends = row * wide + pieces.offsets[:, 1]
+        begins = row * wide + pieces.offsets[:, 0]
+        # The first token that ends behind the answer's start, the last that begins before its end.
+        first = np.searchsorted(ends, here * wide + start, side="right") - pieces.starts[here]
+        last = np.searchsorted(begins, here * wide + end, side="left") - 1 - pieces.starts[here]
+        if (first > last).any():
+            i = asked[int((first > last).argmax())]
+            raise ValueError(
+                f"{_place(examples[i], i)}An answer is learned from its tokens; this one has none. "
+                f"Received: {examples[i].label[0]!r} for {type(self.tokenizer).__name__}"
+            )
+        spans = np.full((len(examples), 2), -1)
+        spans[asked] = np.stack([first, last], axis=1)
+        spans = spans[self.examples_of] - self.begins[:, None]  # (R, 2), within each window
+        inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
+        return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
+
+    def collate(self, rows, length, rng, epoch, text_places=False, few_shapes=False):
+        asked = self._questions.part(self._asked[rows])
+        read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
+        join, arrays = self.tokenizer.join, self.tokenizer.arrays
+        if self.apart:
+            x, second = (arrays(join(texts), length=length) for texts in (asked, read))
+            x = {name: np.stack([x[name], second[name]], axis=1) for name in x}  # (B, 2, T, ...)
+            x["word_positions"] = self._word_positions(rows, length)
+            if self._word_ids is not None:
+                x["vector_ids"] = self._vector_ids(rows, length)
+        else:
+            x = arrays(join(asked, read), length=length)
+        if text_places:
+            x.update(self.places.arrays(rows, length, few_lengths(length) if few_shapes else None))
+        x["answer_mask"] = self.answer_mask(rows, length)
+        if self.targets is None:
+            return x, None, None
+        return x, self.targets[rows].astype("int32"), np.ones((len(rows), 2), "float32")
+
+    def _word_positions(self, rows, length):
+        """(B, T) which of a row's 2 T vectors, T of each text, are its tokens'; -1 at others."""
+        begin, place = int(self.tokenizer.framed[0]), np.arange(length)
+        in_passage = place - self.first[rows][:, None]
+        at = np.where(in_passage < 0, begin + place, length + begin + in_passage)
+        return np.where(in_passage < self.counts[rows][:, None], at, -1).astype("int32")
+
+    def _vector_ids(self, rows, length):
+        """(B, T) the ids of a row's words, 0 behind them."""
+        ids, place = np.zeros((len(rows), length), "int32"), np.arange(length)
+        for pieces, texts, begin, at, count in (
+            (self._word_ids[0], self._asked, 0 * self.begins, 0 * self.first, self.asked),
+            (self._word_ids[1], self._read, self.begins, self.first, self.counts),
+        ):
+            within = place - at[rows][:, None]  # (B, T)
+            here = (within >= 0) & (within < count[rows][:, None])
+            start = (pieces.starts[texts[rows]] + begin[rows])[:, None]
+            ids[here] = pieces.token_ids[(start + within)[here]]
+        return ids
+
+    def texts(self):
+        """Each question and each window of a passage once, for encoders that read them apart.
+
+        Returns:
+            `(sources, of_rows)`: two `TextRows`, of questions and of passages, and (R, 2) which of
+            both, counted on, are a row's.
+        """
+        read = np.stack([self._read, self.begins, self.counts], axis=1)
+        windows, numbers = np.unique(read, axis=0, return_inverse=True)
+        parts = self._questions, self._passages.part(*windows.T)
+        behind = len(self._questions.lengths)
+        of_rows = np.stack([self._asked, behind + numbers.reshape(-1)], axis=1)
+        return [TextRows(self.tokenizer, part) for part in parts], of_rows
+
+    def batches(
+        self,
+        training=True,
+        batch_size=None,
+        tokens_per_batch=None,
+        text_places=False,
+        **options,
+    ):
+        """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets.
+
+        With `text_places` `x` also tells where question and passage are, see `places`.
+        """
+        if batch_size is None and tokens_per_batch is None:
+            batch_size = 32
+        made = Batches(
+            self.lengths,
+            functools.partial(self.collate, text_places=text_places, few_shapes=not training),
+            training=training,
+            batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
+            longest=self.max_length,
+            vocabulary_size=len(self.tokenizer),
+            **{"fill_last": self.targets is not None, **options},
+        )
+        made.source = self
+        return made
+
+    def passage_mask(self, rows, length):
+        """(rows, T) True at the passage's tokens."""
+        place = np.arange(length) - self.first[rows][:, None]
+        return (place >= 0) & (place < self.counts[rows][:, None])
+
+    def answer_mask(self, rows, length):
+        """(rows, T) True where an answer may begin and end: in the passage, and at `null`."""
+        mask = self.passage_mask(rows, length)
+        mask[np.arange(len(mask)), self.null[rows]] = True
+        return mask
+
+    def context_mask(self, rows, length):
+        """(rows, T) True at the passage's tokens that have most context in this window.
+
+        Of the windows that a token is in, one is its own: where the smaller number of tokens to its
+        left and right in the window is largest; of equals the longer window, then the earlier.
+        """
+        own = self.passage_mask(rows, length)
+        token = np.arange(length) - self.first[rows][:, None] + self.begins[rows][:, None]
+        score = self._context(rows, token)
+        for distance in range(1, self._reach + 1):
+            for other, earlier in ((rows - distance, True), (rows + distance, False)):
+                there = np.clip(other, 0, len(self) - 1)
+                same = (other == there) & (self.examples_of[there] == self.examples_of[rows])
+                found = np.where(same[:, None], self._context(there, token), -1)
+                own &= (found < score) | ((found == score) & (not earlier))
+        return own
+
+    def _context(self, rows, token):
+        """How much context tokens of the passage have in windows, -1 outside."""
+        left = token - self.begins[rows][:, None]
+        right = self.counts[rows][:, None] - 1 - left
+        context = np.minimum(left, right)
+        # As the original's smaller side + 0.01 * length, in whole numbers.
+        return np.where(context < 0, -1, 100 * context + self.counts[rows][:, None])
+
+    def offsets(self, examples, first, last):
+        """(2, ...) where spans of tokens begin and end in the passages, in characters."""
+        starts = self._passages.starts[self._passage_of[examples]]
+        offsets = self._passages.offsets
+        return np.stack([offsets[starts + first, 0], offsets[starts + last, 1]])
+
+
+class TextRows:
+    """Texts that are each a row, as rows of an encoder; their words are their tokens."""
+
+    def __init__(self, tokenizer, pieces):
+        self.tokenizer, self.pieces = tokenizer, pieces
+        self.words = pieces.lengths
+        self.lengths = pieces.lengths + tokenizer.num_special()
+
+    def collate(self, rows, length, rng, epoch):
+        x = self.tokenizer.arrays(self.tokenizer.join(self.pieces.part(rows)), length=length)
+        place = np.arange(length)
+        at = place + self.tokenizer.framed[0]
+        x["word_positions"] = np.where(place < self.words[rows][:, None], at, -1)
+        return x, None, None
+
+
+def _unique(texts):
+    """Each text that occurs -> its number."""
+    return {text: i for i, text in enumerate(dict.fromkeys(texts))}
+
+
+def _place(example, i):
+    return f"{getattr(example, 'where', '') or f'example {i}'}: "
+
+
+def _passage_of(example, i):
+    text, passage = getattr(example, "text", example), getattr(example, "pair", None)
+    for name, value in (("question", text), ("passage", passage)):
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(
+                f"{_place(example, i)}A question and its passage are texts: "
+                "`Example(question, pair=passage)`, or to `predict` questions and `pairs`. "
+                f"Received: {value!r:.60} as {name}"
+            )
+    return passage
+
+
+def check_tokens_are_words(tokenizer):
+    """Raises unless a tokenizer's tokens are the words that word vectors are of."""
+    if not isinstance(tokenizer, (Characters, Words)):
+        raise ValueError(
+            "Answers are found among tokens, and word vectors stand beside them where tokens are "
+            "words, as ELMo's: leave `words` out. "
+            f"Received: `words` for {type(tokenizer).__name__}"
+        )
+
+
+def check_joint(tokenizer):
+    """Raises unless a tokenizer packs two texts in a row with a token for no answer."""
+    if not getattr(tokenizer, "joint_pairs", False):
+        raise ValueError(
+            "Question and passage are read in one row: use an encoder whose tokenizer puts two "
+            "texts in one, as `WordPiece`, or GPT's `BytePair` with its special tokens, which a "
+            "GPT knows when it was fine-tuned; or a reader of both, 'bidaf' or 'bilstm'. "
+            f"Received: {type(tokenizer).__name__}, which packs one text in a row"
+        )
+    if not (tokenizer.has_cls or tokenizer.framed[1]):
+        raise ValueError(
+            "A special token before or behind the texts stands for no answer. "
+            f"Received: {type(tokenizer).__name__} without one"
+        )

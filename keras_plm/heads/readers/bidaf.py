@@ -1,0 +1,137 @@
+"""The network with which ELMo finds answers in passages: BiDAF with self-attention."""
+
+import keras
+from keras import ops
+
+from keras_plm.heads.readers.bi_attention import BiAttention, SelfAttention
+from keras_plm.heads.readers.bilstm import BiLSTM
+from keras_plm.layers import Dense
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class BiDAF(keras.layers.Layer):
+    """A passage is read beside a question, then beside itself, for where an answer stands.
+
+        p = BiLSTM(passage), q = BiLSTM(question)        one BiLSTM for both
+        x = ReLU(W g(p, q) + v)                          g: see `BiAttention`, of the passage
+        h = BiLSTM(x)
+        s_t = sum_u softmax_u(S_tu) h_u, u != t          S as in `BiAttention`
+        x = x + ReLU(W' [h; s; h * s] + v')
+        begins = w . BiLSTM(x),  ends = w' . BiLSTM([x; that BiLSTM's outputs])
+
+    Reference: Clark and Gardner 2018, arXiv 1710.10723, section 3.1, which ELMo's experiments on
+    SQuAD build on; attention between the two: Seo et al. 2017 (BiDAF), arXiv 1611.01603.
+
+    Differs from Clark and Gardner: LSTMs stand where they have GRUs.
+
+    Args:
+        units: Width of each direction; 90 in the original.
+        dropout: Share dropped of what each BiLSTM reads, the same numbers at all words
+            ("variational"); 0.2 in the original.
+
+    Call arguments:
+        passage: (B, T, D).
+        question: (B, S, D).
+        passage_mask: (B, T), True at real positions, which come first; all of them when omitted.
+        question_mask: (B, S).
+        passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: what stands behind p
+            and q ("ELMo at the output"; Peters et al. 2018, section 5.2).
+
+    Returns:
+        (B, 2, T) scores: each position as an answer's first, and as its last; of no meaning at
+        padding.
+
+    >>> import numpy as np
+    >>> tuple(BiDAF(units=3)(np.ones((2, 4, 5)), question=np.ones((2, 6, 5))).shape)
+    (2, 2, 4)
+    """
+
+    reads = "questions with their passages"
+    serves = ("answers",)
+    texts = ("question", "passage")
+
+    def __init__(self, units, dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dropout = dropout
+        options = {"dtype": self.dtype_policy}
+        self.drop = keras.layers.SpatialDropout1D(dropout, name="drop", **options)
+        self.bi_attention = BiAttention(name="bi_attention", **options)
+        self.self_attention = SelfAttention(name="self_attention", **options)
+        for name in ("encoder", "reader", "begins", "ends"):
+            setattr(self, name, BiLSTM(units, num_layers=1, name=name, **options))
+        for name in ("attended", "self_attended"):
+            setattr(self, name, Dense(2 * units, activation="relu", name=name, **options))
+        for name in ("begin_scores", "end_scores"):
+            setattr(self, name, Dense(1, name=name, **options))
+
+    def build(
+        self,
+        passage_shape,
+        question_shape=None,
+        passage_mask_shape=None,
+        question_mask_shape=None,
+        passage_behind_shape=None,
+        question_behind_shape=None,
+    ):
+        def shape(times):
+            return (*passage_shape[:-1], times * self.units)
+
+        self.encoder.build(passage_shape)
+        width = 2 * self.units + (passage_behind_shape[-1] if passage_behind_shape else 0)
+        self.bi_attention.build((*passage_shape[:-1], width))
+        self.attended.build((*passage_shape[:-1], 4 * width))
+        self.reader.build(shape(2))
+        self.self_attention.build(shape(2))
+        self.self_attended.build(shape(6))
+        self.begins.build(shape(2))
+        self.begin_scores.build(shape(2))
+        self.ends.build(shape(4))
+        self.end_scores.build(shape(2))
+
+    def call(
+        self,
+        passage,
+        question,
+        passage_mask=None,
+        question_mask=None,
+        passage_behind=None,
+        question_behind=None,
+        training=None,
+    ):
+        def read(layer, x, mask):
+            return layer(self.drop(x, training=training), padding_mask=mask)
+
+        p, q = (
+            read(self.encoder, passage, passage_mask),
+            read(self.encoder, question, question_mask),
+        )
+        if passage_behind is not None:
+            p = ops.concatenate([p, passage_behind], axis=-1)
+            q = ops.concatenate([q, question_behind], axis=-1)
+        attended, _ = self.bi_attention(
+            p, second=q, first_mask=passage_mask, second_mask=question_mask
+        )
+        x = self.attended(attended)
+        h = read(self.reader, x, passage_mask)
+        s = self.self_attention(h, padding_mask=passage_mask)
+        x = x + self.self_attended(ops.concatenate([h, s, h * s], axis=-1))
+        begins = read(self.begins, x, passage_mask)
+        ends = read(self.ends, ops.concatenate([x, begins], axis=-1), passage_mask)
+        scores = [self.begin_scores(begins), self.end_scores(ends)]
+        return ops.stack([score[..., 0] for score in scores], axis=1)
+
+    def compute_output_spec(
+        self,
+        passage,
+        question,
+        passage_mask=None,
+        question_mask=None,
+        passage_behind=None,
+        question_behind=None,
+        training=None,
+    ):
+        return keras.KerasTensor((passage.shape[0], 2, passage.shape[1]), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units, "dropout": self.dropout}

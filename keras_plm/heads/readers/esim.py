@@ -1,0 +1,126 @@
+"""The network with which ELMo tells whether one sentence follows from another: ESIM."""
+
+import keras
+from keras import ops
+
+from keras_plm.heads.readers.bilstm import BiLSTM
+from keras_plm.layers import Dense, Dropout, Pooling, masked_softmax
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class ESIM(keras.layers.Layer):
+    """Two texts are read, aligned word by word, compared, and read again, to one vector.
+
+        a = BiLSTM(first), b = BiLSTM(second)                  one BiLSTM for both
+        a~_t = sum_s softmax_s(a_t . b_s) b_s                  what the second text has on a word
+        m = BiLSTM(ReLU(W [a; a~; a - a~; a * a~] + v))        and of the second text the same
+        outputs = ReLU(W' [mean(m_a); max(m_a); mean(m_b); max(m_b)] + v')
+
+    Reference: Chen et al. 2017, arXiv 1609.06038, section 3; as ELMo has it, AllenNLP's `ESIM`,
+    whose last layer is ReLU where the paper's is tanh.
+
+    Args:
+        units: Width of each direction and of the layers between; 300 in the originals.
+        dropout: Share dropped of what each BiLSTM reads, the same numbers at all words of a text
+            ("variational"), and before the last layer; 0.5 in the originals.
+
+    Call arguments:
+        first: (B, T, D).
+        second: (B, S, D).
+        first_mask: (B, T), True at real positions, which come first; all of them when omitted.
+        second_mask: (B, S).
+        first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: what stands behind a and b
+            ("ELMo at the output"; Peters et al. 2018, section 5.2).
+
+    Returns:
+        (B, units).
+
+    >>> import numpy as np
+    >>> tuple(ESIM(units=3)(np.ones((2, 4, 5)), second=np.ones((2, 6, 5))).shape)
+    (2, 3)
+    """
+
+    reads = "pairs of texts"
+    serves = ("texts",)
+    texts = ("first", "second")
+
+    def __init__(self, units, dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dropout = dropout
+        options = {"dtype": self.dtype_policy}
+        self.drop_words = keras.layers.SpatialDropout1D(dropout, name="drop_words", **options)
+        self.drop = Dropout(dropout, name="drop", **options)
+        self.encoder = BiLSTM(units, num_layers=1, name="encoder", **options)
+        self.comparison = Dense(units, activation="relu", name="comparison", **options)
+        self.composition = BiLSTM(units, num_layers=1, name="composition", **options)
+        self.hidden = Dense(units, activation="relu", name="hidden", **options)
+        self.mean = Pooling("mean", name="mean", **options)
+        self.highest = Pooling("max", name="max", **options)
+
+    def build(
+        self,
+        first_shape,
+        second_shape=None,
+        first_mask_shape=None,
+        second_mask_shape=None,
+        first_behind_shape=None,
+        second_behind_shape=None,
+    ):
+        self.encoder.build(first_shape)
+        width = 2 * self.units + (first_behind_shape[-1] if first_behind_shape else 0)
+        self.comparison.build((*first_shape[:-1], 4 * width))
+        self.composition.build((*first_shape[:-1], self.units))
+        self.hidden.build((None, 8 * self.units))
+
+    def call(
+        self,
+        first,
+        second,
+        first_mask=None,
+        second_mask=None,
+        first_behind=None,
+        second_behind=None,
+        training=None,
+    ):
+        masks = [
+            ops.ones_like(x[..., 0], dtype="bool") if mask is None else ops.cast(mask, "bool")
+            for x, mask in ((first, first_mask), (second, second_mask))
+        ]
+        a, b = (
+            self.encoder(self.drop_words(x, training=training), padding_mask=mask)
+            for x, mask in zip((first, second), masks, strict=True)
+        )
+        if first_behind is not None:
+            a = ops.concatenate([a, first_behind], axis=-1)
+            b = ops.concatenate([b, second_behind], axis=-1)
+        scores = ops.matmul(a, ops.swapaxes(b, 1, 2))  # (B, T, S)
+        pools = [
+            *self._composed(a, b, scores, *masks, training),
+            *self._composed(b, a, ops.swapaxes(scores, 1, 2), *masks[::-1], training),
+        ]
+        return self.hidden(self.drop(ops.concatenate(pools, axis=-1), training=training))
+
+    def _composed(self, x, y, scores, x_mask, y_mask, training):
+        """The mean and the maximum of a text's words, compared with the other text."""
+        # A text without positions has equal weights, of padding: none of them count.
+        weights = masked_softmax(scores, y_mask[:, None]) * ops.cast(y_mask, x.dtype)[:, None]
+        seen = ops.matmul(weights, y)  # (B, T, 2 units + E)
+        compared = self.comparison(ops.concatenate([x, seen, x - seen, x * seen], axis=-1))
+        m = self.composition(self.drop_words(compared, training=training), padding_mask=x_mask)
+        return self.mean(m, padding_mask=x_mask), self.highest(m, padding_mask=x_mask)
+
+    def compute_output_spec(
+        self,
+        first,
+        second,
+        first_mask=None,
+        second_mask=None,
+        first_behind=None,
+        second_behind=None,
+        training=None,
+    ):
+        return keras.KerasTensor((first.shape[0], self.units), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units, "dropout": self.dropout}

@@ -1,0 +1,249 @@
+"""The recurrence of an LSTM, with or without a projection, and its gradient by hand.
+
+What the inputs give to the gates is computed for all steps in one product before the loop, and the
+gradients of the weights in one product each behind it; in the loop stay the products with the
+state. Automatic differentiation would add a product and a sum over all weights for every step.
+
+Shapes: T steps, B batch, D width of the input, n cells, P width of what is handed on (n without a
+projection).
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_plm.layers._fused import fold
+
+
+def lstm(
+    x, kernel, recurrent_kernel, bias, projection, state, cell_clip=None, projection_clip=None
+):
+    """Runs an LSTM over time.
+
+        i, j, f, o = x_t K + m W + b,    c = clip(σ(f) c + σ(i) tanh(j)),
+        m = clip((σ(o) tanh(c)) W_P).
+
+    Reference: Sak et al. 2014, arXiv 1402.1128, section 2, without peepholes.
+
+    Args:
+        x: (T, B, D).
+        kernel: (D, 4 n), K: the columns of the gates i, j, f, o.
+        recurrent_kernel: (P, 4 n), W.
+        bias: (4 n,).
+        projection: (n, P), or `None`: then P is n and m is σ(o) tanh(c).
+        state: The state before, (B, P) and (B, n) float32.
+        cell_clip, projection_clip: Largest absolute value of c and of m; `None` for no limit.
+
+    Returns:
+        `(ms, cs)`, (T, B, P) and (T, B, n) float32; the plain LSTM's second is `None` on torch,
+        whose kernel keeps its cells. No gradient flows back from them.
+    """
+    clips = cell_clip, projection_clip
+    if keras.backend.backend() == "torch":
+        if projection is None and clips == (None, None):
+            return _torch_plain_lstm(x, kernel, recurrent_kernel, bias, state)
+        inputs = (x.flatten(0, 1) @ kernel + bias).view(*x.shape[:2], -1)
+        return _torch_lstm()(inputs, recurrent_kernel, projection, *state, *clips)
+    inputs = ops.matmul(x, kernel) + bias  # (T, B, 4 n)
+    if projection is None:
+
+        @ops.custom_gradient
+        def run(inputs, recurrent_kernel, m, c):
+            outputs, saved = _forward(inputs, recurrent_kernel, None, m, c, *clips)
+            return outputs, functools.partial(_backward, saved, recurrent_kernel, None, clips)
+
+        return run(inputs, recurrent_kernel, *state)
+
+    @ops.custom_gradient
+    def run_projected(inputs, recurrent_kernel, projection, m, c):
+        outputs, saved = _forward(inputs, recurrent_kernel, projection, m, c, *clips)
+        return outputs, functools.partial(_backward, saved, recurrent_kernel, projection, clips)
+
+    return run_projected(inputs, recurrent_kernel, projection, *state)
+
+
+def _clip(x, limit):
+    return x if limit is None else ops.clip(x, -limit, limit)
+
+
+def _gates(z, units):
+    """The four gates of (B, 4 n), float32."""
+    z = ops.cast(z, "float32")
+    sigmoid, tanh = ops.sigmoid, ops.tanh
+    i, j = sigmoid(z[..., :units]), tanh(z[..., units : 2 * units])
+    return i, j, sigmoid(z[..., 2 * units : 3 * units]), sigmoid(z[..., 3 * units :])
+
+
+def _forward(inputs, recurrent_kernel, projection, m, c, cell_clip, projection_clip):
+    units = c.shape[-1]
+
+    def step(state, inputs):
+        m, c = state
+        i, j, f, o = _gates(inputs[0] + ops.matmul(m, recurrent_kernel), units)
+        c = _clip(f * c + i * j, cell_clip)
+        h = ops.cast(o * ops.tanh(c), m.dtype)
+        m = h if projection is None else _clip(ops.matmul(h, projection), projection_clip)
+        return (m, c), (m, c, i, j, f, o)
+
+    _, (ms, cs, *gates) = fold(step, (m, c), (inputs,))
+    return (ms, cs), (m, c, ms, cs, *gates)
+
+
+def _backward(saved, recurrent_kernel, projection, clips, *upstream, **kwargs):
+    """Gradients for inputs, recurrent kernel, projection (if any), m and c."""
+    upstream = kwargs.get("upstream", upstream)
+    upstream = upstream[0] if len(upstream) == 1 else upstream
+    wanted = upstream[0]  # of the states; that of the cells is left out
+    first_m, first_c, ms, cs, *gates = saved
+    cell_clip, projection_clip = clips
+    kernel, back = ops.transpose(recurrent_kernel), None
+    if projection is not None:
+        back = ops.transpose(projection)
+    before = ops.concatenate([first_c[None], cs[:-1]], axis=0)
+
+    def step(state, inputs):
+        dz, dc = state
+        wanted, m, c, before, i, j, f, o = inputs
+        dm = wanted + ops.matmul(dz, kernel)
+        if projection is not None and projection_clip is not None:
+            dm = dm * ops.cast(ops.abs(m) < projection_clip, dm.dtype)
+        dh = ops.cast(dm if projection is None else ops.matmul(dm, back), "float32")
+        tanh = ops.tanh(c)
+        dc = dc + dh * o * (1 - tanh * tanh)
+        if cell_clip is not None:
+            dc = dc * ops.cast(ops.abs(c) < cell_clip, "float32")
+        slopes = (
+            dc * j * i * (1 - i),
+            dc * i * (1 - j * j),
+            dc * before * f * (1 - f),
+            dh * tanh * o * (1 - o),
+        )
+        dz = ops.cast(ops.concatenate(slopes, axis=-1), dm.dtype)
+        return (dz, dc * f), (dm, dz)
+
+    start = ops.zeros_like(ops.concatenate([first_c] * 4, axis=-1)), ops.zeros_like(first_c)
+    start = ops.cast(start[0], ms.dtype), start[1]
+    steps = (wanted, ms, cs, before, *gates)
+    (last, dc), (dm, dz) = fold(step, start, steps, reverse=True)
+    first = ops.matmul(last, kernel), dc
+    d_kernel = _outer(ops.concatenate([first_m[None], ms[:-1]], axis=0), dz)
+    if projection is None:
+        return dz, d_kernel, *first
+    h = ops.cast(gates[3] * ops.tanh(cs), ms.dtype)
+    return dz, d_kernel, _outer(h, dm), *first
+
+
+def _outer(a, b):
+    """Sums of outer products over steps and rows: (T, B, x) and (T, B, y) to (x, y)."""
+    a = ops.reshape(a, (-1, a.shape[-1]))
+    return ops.matmul(ops.transpose(a), ops.reshape(b, (-1, b.shape[-1])))
+
+
+def _torch_plain_lstm(x, kernel, recurrent_kernel, bias, state):
+    """torch's own kernel, fused on every device; its gates stand in another order: i, f, j, o."""
+    import torch
+
+    def reordered(weight):
+        i, j, f, o = weight.chunk(4, dim=-1)
+        return torch.cat([i, f, j, o], dim=-1).t().contiguous()  # as cuDNN wants them
+
+    weights = [reordered(w) for w in (kernel, recurrent_kernel, bias[None])]
+    weights[2] = weights[2][:, 0]
+    weights.append(torch.zeros_like(weights[2]))
+    state = [s[None].to(x.dtype) for s in state]
+    training = torch.is_grad_enabled()
+    return torch.lstm(x, state, weights, True, 1, 0.0, training, False, False)[0], None
+
+
+@functools.cache
+def _torch_lstm():
+    import torch
+
+    class Recurrence(torch.autograd.Function):
+        """As `_forward` and `_backward`, in place and without a copy of any step."""
+
+        @staticmethod
+        def forward(ctx, inputs, kernel, projection, m, c, cell_clip, projection_clip):
+            steps, _, four = inputs.shape
+            n = four // 4
+            gates, cs = torch.empty_like(inputs), inputs.new_empty((steps, *c.shape))
+            cs = cs.float()
+            hs = inputs.new_empty((steps, *c.shape))
+            ms = hs if projection is None else inputs.new_empty((steps, *m.shape))
+            first_m, first_c = m, c
+            for t in range(steps):
+                gate = gates[t]
+                torch.addmm(inputs[t], m, kernel, out=gate)
+                gate[:, :n].sigmoid_()
+                gate[:, n : 2 * n].tanh_()
+                gate[:, 2 * n :].sigmoid_()
+                i, j, f, o = gate.split(n, dim=1)
+                c = torch.mul(f, c, out=cs[t]).addcmul_(i, j)
+                if cell_clip is not None:
+                    c.clamp_(-cell_clip, cell_clip)
+                torch.tanh(c, out=hs[t]) if hs.dtype == c.dtype else hs[t].copy_(c.tanh())
+                h = hs[t].mul_(o)
+                m = h
+                if projection is not None:
+                    m = torch.mm(h, projection, out=ms[t])
+                    if projection_clip is not None:
+                        m.clamp_(-projection_clip, projection_clip)
+            ctx.save_for_backward(kernel, projection, first_m, first_c, gates, cs, hs, ms)
+            ctx.clips = cell_clip, projection_clip
+            ctx.mark_non_differentiable(cs)
+            return ms, cs
+
+        @staticmethod
+        def backward(ctx, wanted, _):
+            kernel, projection, first_m, first_c, gates, cs, hs, ms = ctx.saved_tensors
+            cell_clip, projection_clip = ctx.clips
+            steps, batch, four = gates.shape
+            n = four // 4
+            i, j, f, o = gates.split(n, dim=-1)
+            # The few places that a clip held back; mostly there are none.
+            within_c = within_m = None
+            if cell_clip is not None:
+                within_c = cs.abs() < cell_clip
+                within_c = None if within_c.all() else within_c
+            if projection is not None and projection_clip is not None:
+                within_m = ms.abs() < projection_clip
+                within_m = None if within_m.all() else within_m
+            dz = torch.empty_like(gates)
+            dms = wanted.new_empty(wanted.shape) if projection is not None else None
+            transposed = kernel.t()
+            back = None if projection is None else projection.t()
+            dc = torch.zeros_like(first_c)
+            dm = wanted[steps - 1]
+            for t in reversed(range(steps)):
+                gate, out = gates[t].view(batch, 4, n), dz[t].view(batch, 4, n)
+                i, j, f, o = gate.unbind(1)
+                if t < steps - 1:
+                    dm = torch.addmm(wanted[t], dz[t + 1], transposed)
+                if within_m is not None:
+                    dm = dm * within_m[t]
+                dh = dm
+                if projection is not None:
+                    dms[t] = dm
+                    dh = torch.mm(dm, back)
+                tanh = cs[t].tanh()
+                torch.mul(dh, tanh, out=out[:, 3])
+                dc = dc + (dh * o).mul_(1 - tanh.square())
+                if within_c is not None:
+                    dc = dc * within_c[t]
+                torch.mul(dc, j, out=out[:, 0])
+                torch.mul(dc, i, out=out[:, 1])
+                torch.mul(dc, cs[t - 1] if t else first_c, out=out[:, 2])
+                slopes = gate * (1 - gate)
+                slopes[:, 1] = 1 - j.square()
+                out.mul_(slopes)
+                dc = dc.mul_(f)
+            m_before = torch.cat([first_m[None], ms[:-1]]).flatten(0, 1)
+            flat = dz.flatten(0, 1)
+            d_kernel = m_before.t() @ flat
+            d_projection = None
+            if projection is not None:
+                d_projection = hs.flatten(0, 1).t() @ dms.flatten(0, 1)
+            return dz, d_kernel, d_projection, dz[0] @ transposed, dc, None, None
+
+    return Recurrence.apply

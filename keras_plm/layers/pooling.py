@@ -1,0 +1,247 @@
+"""Many vectors into one: the learned mix of layers, and poolings over time."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_plm.files.sequences import as_names
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class ScalarMix(keras.layers.Layer):
+    """A learned weighted mean of layers, `gamma * sum_j softmax(s)_j h_j`.
+
+    Feature-based transfer reads an encoder through this mix: it learns which layers the task
+    wants. The mix costs L + 1 parameters.
+
+    Reference: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1; the penalty in section
+    3.4; the layer norm in section 3.2.
+
+    Args:
+        num_layers: Number of layers to mix.
+        layer_norm: If True, each layer is first normalised by one mean and one variance over all
+            its real positions and features, as the released code does.
+        penalty: λ, the coefficient of the L2 penalty on `s`: large values keep the mix near
+            a plain mean, small values let it concentrate.
+        trainable_gamma: If False, the scale gamma stays at 1.
+
+    Call arguments:
+        inputs: A list of tensors (B, T, D), or one tensor (B, T, L, D).
+        padding_mask: (B, T), True at real positions; used by `layer_norm` only.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: If the number of layers received is not `num_layers`.
+
+    >>> import numpy as np
+    >>> mix = ScalarMix(num_layers=2)
+    >>> mixed = mix([np.ones((1, 2, 3)), 3 * np.ones((1, 2, 3))])
+    >>> round(float(mixed[0, 0, 0]), 4)
+    2.0
+    """
+
+    def __init__(self, num_layers, layer_norm=False, penalty=0.0, trainable_gamma=True, **kwargs):
+        super().__init__(**kwargs)
+        self.num_layers = num_layers
+        self.layer_norm = layer_norm
+        self.penalty = penalty
+        self.trainable_gamma = trainable_gamma
+
+    def build(self, inputs_shape):
+        regularizer = keras.regularizers.L2(self.penalty) if self.penalty else None
+        self.scalars = self.add_weight(
+            name="scalars",
+            shape=(self.num_layers,),
+            initializer="zeros",
+            regularizer=regularizer,
+            autocast=False,
+        )
+        self.gamma = self.add_weight(
+            name="gamma",
+            shape=(),
+            initializer="ones",
+            trainable=self.trainable_gamma,
+            autocast=False,
+        )
+
+    def mixing_weights(self):
+        """(L,) the softmax of the scalars: each layer's share in the mix, as floats."""
+        return ops.convert_to_numpy(ops.softmax(ops.cast(self.scalars, "float32")))
+
+    def call(self, inputs, padding_mask=None):
+        layers = inputs
+        if not isinstance(inputs, (list, tuple)):
+            layers = [inputs[:, :, j] for j in range(inputs.shape[2])]
+        if len(layers) != self.num_layers:
+            raise ValueError(
+                "`ScalarMix` needs as many layers as it was made for. "
+                f"Received: {len(layers)} layers, num_layers={self.num_layers}"
+            )
+        if self.layer_norm:
+            layers = [self._normalise(layer, padding_mask) for layer in layers]
+        shares = ops.cast(self.gamma * ops.softmax(self.scalars), self.compute_dtype)
+        return sum(shares[j] * layer for j, layer in enumerate(layers))
+
+    def _normalise(self, layer, padding_mask):
+        x = ops.cast(layer, "float32")
+        if padding_mask is None:
+            mask = ops.ones_like(x[..., :1])
+        else:
+            mask = ops.cast(padding_mask, "float32")[..., None]  # (B, T, 1)
+        count = ops.maximum(ops.sum(mask) * x.shape[-1], 1.0)
+        mean = ops.sum(x * mask) / count
+        variance = ops.sum(ops.square((x - mean) * mask)) / count
+        # 1e-12: bilm-tf's weight_layers.
+        return ops.cast((x - mean) * ops.rsqrt(variance + 1e-12), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            "layer_norm": self.layer_norm,
+            "penalty": self.penalty,
+            "trainable_gamma": self.trainable_gamma,
+        }
+
+
+POOLINGS = ("cls", "mean", "max", "last")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Pooling(keras.layers.Layer):
+    """One vector for a text: that of one position, or the mean or maximum over real positions.
+
+    Args:
+        pool: `"cls"` (the first position), `"mean"`, `"max"` or `"last"` (the last real position).
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask: (B, T), True at real positions; all of them when omitted.
+
+    Returns:
+        (B, D). A row without real positions gives zeros, but under `"cls"`.
+
+    Raises:
+        ValueError: If `pool` is unknown.
+
+    >>> import numpy as np
+    >>> x = np.array([[[1.0], [3.0], [50.0]]])
+    >>> float(Pooling("mean")(x, padding_mask=np.array([[True, True, False]]))[0, 0])
+    2.0
+    """
+
+    def __init__(self, pool="cls", **kwargs):
+        super().__init__(**kwargs)
+        if pool not in POOLINGS:
+            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {pool!r}")
+        self.pool = pool
+
+    def call(self, inputs, padding_mask=None):
+        if self.pool == "cls":
+            return inputs[:, 0]
+        # Means need float32 at least: bfloat16 cannot count beyond 256.
+        wide = keras.backend.result_type(inputs.dtype, "float32")
+        if padding_mask is None:
+            if self.pool == "last":
+                return inputs[:, -1]
+            if self.pool == "max":
+                return ops.max(inputs, axis=1)
+            return ops.cast(ops.mean(ops.cast(inputs, wide), axis=1), inputs.dtype)
+        if self.pool == "last":
+            real = ops.cast(padding_mask, "bool")
+            # Counted from the end, so that padding may stand before a text, too.
+            behind = ops.argmax(ops.cast(ops.flip(real, axis=1), "int32"), axis=1)  # (B,)
+            last = ops.cast(real.shape[1] or ops.shape(real)[1], "int32") - 1
+            last = (last - ops.cast(behind, "int32"))[:, None, None]
+            found = ops.take_along_axis(inputs, last, axis=1)[:, 0]
+            return ops.where(ops.any(real, axis=1)[:, None], found, ops.zeros_like(found))
+        mask = ops.cast(padding_mask, "bool")[..., None]  # (B, T, 1)
+        if self.pool == "mean":
+            real, x = ops.cast(mask, wide), ops.cast(inputs, wide)
+            mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
+            return ops.cast(mean, inputs.dtype)
+        floor = ops.cast(-3e4, inputs.dtype)
+        highest = ops.max(ops.where(mask, inputs, floor), axis=1)
+        return ops.where(ops.any(mask, axis=1), highest, ops.zeros_like(highest))
+
+    def get_config(self):
+        return {**super().get_config(), "pool": self.pool}
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerChoice:
+    """Which of an encoder's layers are read, and how they become one vector.
+
+    Layers are numbered as in the encoder's output: 0 the embeddings, 1 the first block, -1 the
+    last. A range that reaches below the first block stops there, so that "the last four" of a
+    two-block encoder are its two. Word vectors have only layer 0, which is their last.
+
+    Attributes:
+        first, last: The first and last layer read, with all layers between them. Or:
+        layers: The layers read, each once, in the order in which they are concatenated.
+        combine: `"concat"`, `"mean"`, or `"mix"` for a learned `ScalarMix`.
+
+    Raises:
+        ValueError: If `combine` is unknown, or there is not exactly one of `first` with `last`, and
+            `layers`.
+
+    >>> LayerChoice(layers=(-1, 0)).indices(5)
+    [4, 0]
+    >>> LayerChoice(-4, -1).indices(13), LayerChoice(1, -1).indices(5), LayerChoice(0, 0).indices(5)
+    ([9, 10, 11, 12], [1, 2, 3, 4], [0])
+    """
+
+    first: int | None = None
+    last: int | None = None
+    combine: str = "concat"
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self):
+        range_given = [self.first is not None, self.last is not None]
+        if range_given != [self.layers is None] * 2:
+            raise ValueError(
+                "A choice of layers is a `first` and a `last` one, or a tuple of `layers`. "
+                f"Received: first={self.first}, last={self.last}, layers={self.layers}"
+            )
+        if self.layers is not None:
+            layers = tuple(as_names(self.layers, "layers"))
+            if not layers or not all(isinstance(layer, int) for layer in layers):
+                raise ValueError(f"`layers` must be whole numbers. Received: {self.layers!r}")
+            object.__setattr__(self, "layers", layers)
+        if self.combine not in ("concat", "mean", "mix"):
+            raise ValueError(
+                f"`combine` must be 'concat', 'mean' or 'mix'. Received: {self.combine!r}"
+            )
+
+    def indices(self, count):
+        """The layers read of an encoder with `count` layers, embeddings included.
+
+        Raises:
+            ValueError: If the encoder is too shallow.
+        """
+        if self.layers is not None:
+            found = [layer + count * (layer < 0) for layer in self.layers]
+            if min(found) < 0 or max(found) >= count or len(set(found)) < len(found):
+                raise ValueError(
+                    "Each of `layers` must be a layer of the encoder, and each another one. "
+                    f"Received: layers {self.layers} of {count - 1} blocks"
+                )
+            return found
+        lowest = min(count - 1, 1)
+        first = self.first if self.first >= 0 else max(count + self.first, lowest)
+        last = self.last if self.last >= 0 else count + self.last
+        if self.first == self.last:
+            first = last
+        if not 0 <= first <= last < count or (self.last < 0 and last < lowest):
+            raise ValueError(
+                "This encoder has too few layers for this choice. "
+                f"Received: layers {self.first} to {self.last} of {count - 1} blocks"
+            )
+        return list(range(first, last + 1))
+
+    def width(self, count, hidden_dim):
+        """Width of the one vector."""
+        return hidden_dim * (len(self.indices(count)) if self.combine == "concat" else 1)

@@ -1,0 +1,234 @@
+"""The softmax over a large vocabulary, whole or sampled, in the memory of a few positions.
+
+Shapes: N positions, P width, V words, S words that are summed over, R rows of a chunk.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.layers._fused import fold, row_logsumexp, row_softmax
+from keras_plm.layers.embedding import rows_of
+
+LOGITS = 1 << 21  # so many at a time stay in the processor's cache
+ROWS = 256  # with fewer positions the kernel's gradient is written more often than is worth it
+
+
+def logsumexp_of_products(x, kernel, bias=None, rows=None):
+    """`logsumexp(x W^T + b)`, without all N · S products in memory at once.
+
+    The gradient computes them again, chunk by chunk.
+
+    Args:
+        x: (N, P).
+        kernel: (S, P), W.
+        bias: (S,) float32; zeros when omitted.
+        rows: Positions of a chunk; by default as many as the cache holds the products of, 256 or
+            more.
+
+    Returns:
+        (N,) float32.
+    """
+    count, size = ops.shape(x)[0], kernel.shape[0]
+    rows = rows or max(LOGITS // size, ROWS)
+    if isinstance(count, int):
+        rows = max(-(-count // max(-(-count // rows), 1)), 1)  # as many chunks, of one size
+    biased = bias is not None
+    # The sums of `products` cost no pass of their own as two more columns, of types that are not
+    # too coarse for them.
+    by_columns = biased and kernel.dtype == bias.dtype
+
+    def chunks(tensor):
+        """(N, ...) as (K, R, ...), filled up with zeros."""
+        padding = [[0, -count % rows]] + [[0, 0]] * (len(tensor.shape) - 1)
+        tensor = ops.pad(tensor, padding)
+        return ops.reshape(tensor, (-1, rows, *tensor.shape[1:]))
+
+    def table_of(kernel, bias):
+        """(S, P), or (S, P + 2) with columns for the sums."""
+        if not by_columns:
+            return kernel
+        return ops.concatenate([kernel, bias[0][:, None], ops.ones_like(bias[0][:, None])], axis=1)
+
+    def products(x, table, bias):
+        """x W^T + b, (R, S)."""
+        if by_columns:
+            x = ops.concatenate([x, ops.ones_like(x[:, :1]), ops.zeros_like(x[:, :1])], axis=1)
+        found = ops.matmul(x, ops.transpose(table))
+        return ops.cast(found, "float32") + bias[0] if biased and not by_columns else found
+
+    def probabilities(x, table, bias, total):
+        """exp(x W^T + b - total), (R, S) in the type of `x`."""
+        if by_columns:
+            x = ops.concatenate([x, ops.ones_like(x[:, :1]), -total[:, None]], axis=1)
+            return ops.exp(ops.matmul(x, ops.transpose(table)))
+        return ops.cast(row_softmax(products(x, table, bias), total), x.dtype)
+
+    @ops.custom_gradient
+    def run(x, kernel, *bias):
+        xs, table = chunks(x), table_of(kernel, bias)
+
+        def forward(state, inputs):
+            return state, (row_logsumexp(products(inputs[0], table, bias)),)
+
+        sums = fold(forward, (), (xs,))[1][0]  # (K, R)
+
+        def gradient(*upstream, **kwargs):
+            wanted = chunks(kwargs.get("upstream", upstream[0] if upstream else None))
+            table = table_of(kernel, bias)
+
+            def backward(state, inputs):
+                x, total, wanted = inputs
+                shares = probabilities(x, table, bias, total)
+                wanted = ops.cast(wanted, x.dtype)[:, None]
+                x = x * wanted
+                if biased:
+                    x = ops.concatenate([x, wanted], axis=1)
+                both = ops.matmul(ops.transpose(shares), x)  # (S, P) or P + 1
+                parts = (both[:, :-1], both[:, -1]) if biased else (both,)
+                if state:  # sums over many chunks lose little in float32
+                    parts = tuple(
+                        s + ops.cast(p, "float32") for s, p in zip(state, parts, strict=True)
+                    )
+                return parts, (ops.matmul(shares, kernel) * wanted,)
+
+            weights = (kernel, *bias)
+            if xs.shape[0] == 1:  # nothing to sum
+                state, (d_x,) = backward((), (xs[0], sums[0], wanted[0]))
+            else:
+                start = tuple(ops.zeros(weight.shape, "float32") for weight in weights)
+                state, (d_x,) = fold(backward, start, (xs, sums, wanted))
+            d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
+            return d_x, *(ops.cast(d, w.dtype) for d, w in zip(state, weights, strict=True))
+
+        return ops.reshape(sums, (-1,))[:count], gradient
+
+    return run(x, kernel, *((bias,) if biased else ()))
+
+
+def row_products(x, rows):
+    """(N,) float32: the product of each row of `x` (N, P) with its own of `rows` (N, P).
+
+    `rows` are rounded to the type of `x` first, as in a product with a whole table; the sum is in
+    float32, as that of matrix products is.
+    """
+    rows = ops.cast(ops.cast(rows, x.dtype), "float32")
+    return ops.sum(ops.cast(x, "float32") * rows, axis=-1)
+
+
+def log_uniform_words(rng, vocabulary_size, count):
+    """Different random words, the frequent more likely: P(k) = log((k + 2) / (k + 1)) / log(V + 1).
+
+    Reference: `tf.random.log_uniform_candidate_sampler`; Jean et al. 2015, arXiv 1412.2007, section
+    3, for what samples are for.
+
+    Args:
+        rng: A NumPy generator.
+        vocabulary_size: V, words in the order of their frequency.
+        count: S, less than V.
+
+    Returns:
+        `(ids, counts, tries)`: (S,) int32; (S,) float32, how often each was to be expected; and the
+        number of drawings that it took, for `expected_counts` of other words.
+
+    >>> ids, counts, tries = log_uniform_words(np.random.default_rng(0), 1000, 100)
+    >>> len(set(ids.tolist())), bool((ids < 10).sum() >= 5)
+    (100, True)
+    """
+    ids = np.zeros(0, np.int64)
+    while True:
+        drawn = np.exp(rng.random(2 * count) * np.log(vocabulary_size + 1)).astype(np.int64) - 1
+        ids = np.concatenate([ids, np.minimum(drawn, vocabulary_size - 1)])
+        _, first = np.unique(ids, return_index=True)
+        if len(first) >= count:
+            first = np.sort(first)[:count]
+            tries = int(first[-1]) + 1
+            ids = ids[first]
+            return ids.astype(np.int32), expected_counts(ids, vocabulary_size, tries), tries
+
+
+def expected_counts(ids, vocabulary_size, tries):
+    """How likely words are among the different ones of so many log-uniform drawings, float32."""
+    ids = np.asarray(ids, "float64")
+    shares = np.log((ids + 2) / (ids + 1)) / np.log(vocabulary_size + 1)
+    return (-np.expm1(tries * np.log1p(-shares))).astype("float32")
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SampledSoftmax(keras.layers.Layer):
+    """How unlikely a word is under a softmax over all words, in training over a sample of them.
+
+    Told apart are the true word and the sampled ones. The logarithm of how often a word was to be
+    expected is subtracted from its logit, the true word's, too; what is learned is then the same as
+    over all words, though the loss is lower. The true word counts once, sampled or not. Memory is
+    that of one chunk of positions, time N · S · P, or N · V · P without samples.
+
+    Reference: Jean et al. 2015, arXiv 1412.2007, section 3; Peters et al. 2018 (allenai/bilm-tf,
+    training.py): 8,192 samples, all words at test.
+
+    Args:
+        vocabulary_size: Number of words V, in the order of their frequency if words are sampled.
+
+    Call arguments:
+        inputs: (..., P).
+        target_ids: (...) the true words.
+        sample_ids: (S,) different words, or `None` for all.
+        sample_counts: (S,) how often each was to be expected, see `log_uniform_words`.
+        target_counts: (...) the same of the true words.
+        target_sampled: (...) True where the true word is among the samples.
+
+    Returns:
+        (...) -log p(true word), float32.
+
+    >>> layer = SampledSoftmax(vocabulary_size=7)
+    >>> tuple(layer(np.ones((2, 3, 4)), target_ids=np.ones((2, 3), "int32")).shape)
+    (2, 3)
+    """
+
+    def __init__(self, vocabulary_size, **kwargs):
+        super().__init__(**kwargs)
+        self.autocast = False  # counts and losses stay in float32
+        self.vocabulary_size = vocabulary_size
+
+    def build(self, inputs_shape, **other_shapes):
+        width = inputs_shape[-1]
+        self.kernel = self.add_weight(
+            (self.vocabulary_size, width),
+            keras.initializers.RandomNormal(stddev=width**-0.5),
+            name="kernel",
+            autocast=False,
+        )
+        self.bias = self.add_weight((self.vocabulary_size,), "zeros", name="bias", autocast=False)
+
+    def call(
+        self,
+        inputs,
+        target_ids,
+        sample_ids=None,
+        sample_counts=None,
+        target_counts=None,
+        target_sampled=None,
+    ):
+        width, sizes = inputs.shape[-1], ops.shape(target_ids)
+        x = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))  # (N, P)
+        target_ids = ops.cast(ops.reshape(target_ids, (-1,)), "int32")
+        kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
+        wanted = row_products(x, rows_of(kernel, target_ids))  # (N,)
+        wanted = wanted + rows_of(bias[:, None], target_ids)[:, 0]
+        if sample_ids is None:
+            total = logsumexp_of_products(x, ops.cast(kernel, x.dtype), bias)
+            return ops.reshape(total - wanted, sizes)
+        sample_ids = ops.cast(sample_ids, "int32")
+        kernel = ops.cast(rows_of(kernel, sample_ids), x.dtype)  # (S, P)
+        bias = rows_of(bias[:, None], sample_ids)[:, 0] - ops.log(sample_counts)
+        total = logsumexp_of_products(x, kernel, bias)
+        wanted = wanted - ops.log(ops.reshape(target_counts, (-1,)))
+        sampled = ops.reshape(target_sampled, (-1,))
+        total = ops.where(sampled, total, ops.logaddexp(total, wanted))
+        return ops.reshape(total - wanted, sizes)
+
+    def compute_output_spec(self, inputs, target_ids, *others, **more):
+        return keras.KerasTensor(inputs.shape[:-1], dtype="float32")
+
+    def get_config(self):
+        return {**super().get_config(), "vocabulary_size": self.vocabulary_size}

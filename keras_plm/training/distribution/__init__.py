@@ -1,0 +1,140 @@
+"""One script on one device or many, under JAX, TensorFlow and torch alike.
+
+    distribution = distribute()  # all devices there are; one is fine
+    with distribution.scope():
+        model = MaskedLM(BERT(...))
+        model.compile(distribution.optimizer(AdamW(1e-4)))
+    model.fit(distribution.shard(batches), epochs=3)
+
+A step reads the same examples whatever the number of devices: each takes its part of every batch,
+and a batch that does not part evenly is filled up with rows of weight 0. What a backend cannot do
+raises, with what can.
+"""
+
+import os
+import re
+
+import keras
+
+from keras_plm.training.distribution.on_jax import LAYOUTS, OnJAX
+from keras_plm.training.distribution.on_tensorflow import OnTensorFlow
+from keras_plm.training.distribution.on_torch import OnTorch
+from keras_plm.training.distribution.one_device import Distribution
+
+__all__ = ["LAYOUTS", "Distribution", "begun_processes", "distribute"]
+
+WAIT = 600  # seconds for the others, at the beginning and in every step
+
+
+def distribute(
+    how="auto",
+    mesh=None,
+    layout="transformer",
+    devices=None,
+    coordinator=None,
+    num_processes=None,
+    process_id=None,
+    timeout=WAIT,
+):
+    """Puts training on several devices.
+
+    JAX takes all devices of this process, or of all processes of a cluster, and can lay a model's
+    weights over them. TensorFlow takes the devices of one machine (`MirroredStrategy`), or a TPU.
+    torch takes one device a process: begin them with `torchrun`, or name the coordinator.
+
+    Args:
+        how: `"data"`: every device has all weights and a part of each batch. `"model"`, of JAX
+            alone: weights lie over devices, too. `"auto"`: `"data"`, on one device where there is
+            one.
+        mesh: Of `"model"`: `(data, model)`, over how many devices each batch lies, and each weight.
+            By default all devices share the weights.
+        layout: Of `"model"`: a name in `LAYOUTS`, or a dict from regular expressions of weights'
+            paths to axes, `"model"` or `None` for each of a weight's.
+        devices: How many devices of this process, the first ones; by default all.
+        coordinator: `"host:port"` of process 0, where there are several that nobody has brought
+            together. On a TPU pod `"auto"`: it knows its processes.
+        num_processes, process_id: How many there are, and which this is.
+        timeout: Seconds to wait for the others: at the beginning, and in every step, with all that
+            one of them does meanwhile, such as compiling or writing files. Behind it torch raises,
+            and a process of JAX, in which nothing can, says so and ends with status 1.
+
+    Returns:
+        A `Distribution`.
+
+    Raises:
+        ValueError: If an argument has no meaning, there are fewer devices than are asked for, the
+            backend cannot do this, or nobody knows of processes to bring together.
+        TimeoutError: If the others do not come.
+    """
+    if how not in ("auto", "data", "model"):
+        raise ValueError(f"`how` is 'auto', 'data' or 'model'. Received: {how!r}")
+    if how != "model" and mesh is not None:
+        raise ValueError(
+            "A `mesh` is of how='model': say so, or leave it out. "
+            f"Received: how={how!r}, mesh={mesh}"
+        )
+    if mesh is not None and (
+        not isinstance(mesh, (tuple, list)) or not all(isinstance(n, int) for n in mesh)
+    ):
+        raise ValueError(f"`mesh` is a pair of whole numbers, (data, model). Received: {mesh!r}")
+    if devices is not None and (not isinstance(devices, int) or devices < 1):
+        raise ValueError(
+            f"`devices` is 1 or more, or `None` for all there are. Received: {devices!r}"
+        )
+    if not timeout > 0:
+        raise ValueError(f"`timeout` is more than 0 seconds. Received: {timeout}")
+    named = (coordinator, num_processes, process_id)
+    if coordinator != "auto" and any(x is None for x in named) != all(x is None for x in named):
+        raise ValueError(
+            "Several processes need all three, `coordinator`, `num_processes` and `process_id`. "
+            f"Received: coordinator={coordinator!r}, num_processes={num_processes}, "
+            f"process_id={process_id}"
+        )
+    if coordinator not in (None, "auto"):
+        address = re.fullmatch(r".+:(\d+)", coordinator)
+        if address is None or not 0 < int(address[1]) < 2**16:
+            raise ValueError(
+                "`coordinator` is 'host:port', of a port from 1 to 65535, or 'auto'. "
+                f"Received: {coordinator!r}"
+            )
+    if num_processes is not None and not 0 <= process_id < num_processes:
+        raise ValueError(
+            "`process_id` counts from 0 to below `num_processes`. "
+            f"Received: process_id={process_id}, num_processes={num_processes}"
+        )
+    backend = keras.backend.backend()
+    begun_processes()
+    if how == "model" and backend != "jax":
+        raise ValueError(
+            "Only JAX lays weights over devices here: set KERAS_BACKEND=jax, or choose how='data'. "
+            f"Received: how='model' under {backend}"
+        )
+    if backend == "jax":
+        made = OnJAX(how, mesh, layout, devices, named, timeout)
+        if made.num_devices == 1:  # a mesh of one would be compiled for again
+            made = Distribution()
+    elif backend == "tensorflow":
+        made = OnTensorFlow(devices, coordinator)
+    else:
+        made = OnTorch(devices, named, timeout)
+    if made.num_processes > 1:
+        Distribution.of_processes = made
+    return made
+
+
+def begun_processes():
+    """How many processes `torchrun` began: 1 without it.
+
+    Raises:
+        ValueError: If these are several of another backend, which would not know of each other.
+    """
+    backend, begun = keras.backend.backend(), int(os.environ.get("WORLD_SIZE", 1))
+    if backend == "torch":
+        return begun
+    if begun > 1 and "TORCHELASTIC_RUN_ID" in os.environ:  # other launchers set WORLD_SIZE too
+        raise ValueError(
+            "torchrun begins processes of torch, and others would each train a model of its own: "
+            "set KERAS_BACKEND=torch, or begin one process without torchrun. "
+            f"Received: {begun} processes under {backend}"
+        )
+    return 1

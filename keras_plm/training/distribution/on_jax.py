@@ -1,0 +1,325 @@
+"""Several devices under JAX: batches, and weights, are laid over a mesh."""
+
+import contextlib
+import faulthandler
+import math
+import os
+import random
+import re
+import socket
+import sys
+import threading
+import time
+
+import keras
+import numpy as np
+
+from keras_plm.training.distribution.one_device import (
+    Distribution,
+    check_same,
+    digest,
+    not_together,
+    too_few,
+)
+from keras_plm.training.distribution.whole_batch import inner
+
+BATCH, MODEL = "batch", "model"  # names of the axes of a mesh
+HERE = b"."  # what process 0 answers the others, once all are there
+# Which axis of a weight lies on which axis of the mesh: our Transformers, after Shoeybi et al. 2019
+# (Megatron-LM), arXiv 1909.08053, section 3: the first product of a pair by columns, the second by
+# rows. The table of tokens by columns, as vocabularies divide by nothing.
+LAYOUTS = {
+    "transformer": {
+        r"(query_key_value|query|key|value|intermediate)/kernel$": (None, MODEL),
+        r"(query_key_value|query|key|value|intermediate)/bias$": (MODEL,),
+        r"(attention|feed_forward)/output/kernel$": (MODEL, None),
+        r"token_embedding/embeddings$": (None, MODEL),
+    }
+}
+
+
+class OnJAX(Distribution):
+    def __init__(self, how, mesh, layout, devices, named, timeout):
+        import jax
+
+        if named[0] is not None:
+            _meet(named, timeout)
+        self.num_processes, self.process_id = jax.process_count(), jax.process_index()
+        if self.num_processes > 1:
+            _draw_alike(self.process_id)
+        found = jax.devices()
+        if devices is not None:
+            if self.num_processes > 1:
+                raise ValueError(
+                    "Several processes take all their devices. "
+                    f"Received: devices={devices} in {self.num_processes} processes"
+                )
+            if devices > len(found):
+                fix = "ask for fewer; on a CPU XLA_FLAGS=--xla_force_host_platform_device_count=N "
+                raise too_few(devices, len(found), found[0].platform, fix + "makes N of one")
+            found = found[:devices]
+        names = [f"{device.platform}:{device.id}" for device in found]
+        self.layout = None
+        if how == "model":
+            mesh = (1, len(found)) if mesh is None else tuple(mesh)
+            if len(mesh) != 2 or min(mesh) < 1 or np.prod(mesh) != len(found):
+                count = len(found)
+                able = [(n, count // n) for n in range(1, count + 1) if count % n == 0]
+                raise ValueError(
+                    "`mesh` is (data, model), whose product is the number of devices: give one of "
+                    f"{', '.join(map(str, able))}, or as many `devices` as this one's. "
+                    f"Received: mesh={mesh} for {count} devices"
+                )
+            self.layout = LAYOUTS.get(layout) if isinstance(layout, str) else layout
+            if self.layout is None:
+                raise ValueError(
+                    f"Known layouts: {', '.join(LAYOUTS)}; or give a dict. Received: {layout!r}"
+                )
+            grid = keras.distribution.DeviceMesh(mesh, (BATCH, MODEL), names)
+            of_paths = keras.distribution.LayoutMap(grid)
+            for path, axes in self.layout.items():
+                of_paths[path] = axes
+            self.keras = keras.distribution.ModelParallel(
+                layout_map=of_paths, batch_dim_name=BATCH, auto_shard_dataset=False
+            )
+            super().__init__(mesh[0], len(found))
+            self.model_shards = mesh[1]
+        else:
+            grid = keras.distribution.DeviceMesh((len(found),), (BATCH,), names)
+            self.keras = keras.distribution.DataParallel(device_mesh=grid, auto_shard_dataset=False)
+            super().__init__(len(found))
+            self.model_shards = 1
+        self._part = _part([d.process_index for d in found], self.model_shards, self.process_id)
+        self.timeout, self._came = timeout, time.monotonic()
+
+    @property
+    def part(self):
+        return self._part
+
+    @contextlib.contextmanager
+    def scope(self):
+        try:
+            with self.keras.scope(), self._alike():
+                yield
+        except ValueError as error:
+            if self.model_shards == 1 or "evenly divide" not in str(error):
+                raise
+            shape = re.search(r"full shape: (\([\d, ]*\))", str(error))
+            raise ValueError(
+                "The model axis of the mesh must divide each axis that lies on it: choose another "
+                f"mesh. Received: mesh=(..., {self.model_shards}), "
+                + (f"a weight of shape {shape[1]}" if shape else str(error))
+            ) from error
+
+    def optimizer(self, optimizer):
+        # JAX sums by itself. The mark tells `fit` that batches of one device are not parted.
+        if self.num_devices > 1:
+            inner(optimizer).distribution = self
+        return optimizer
+
+    @contextlib.contextmanager
+    def running(self, model, batches, training=True):
+        if self.model_shards > 1:
+            if not model.built:
+                with self.scope():
+                    model._symbolic_build(data_batch=batches[0])
+            check_layout(model, self.layout, self.model_shards)
+        kept = [*model.variables, *getattr(getattr(model, "optimizer", None), "variables", [])]
+        for variable in kept:
+            count = len(variable.value.sharding.device_set)
+            if count != self.num_devices:
+                raise ValueError(
+                    "The model does not lie on all devices: build and compile it "
+                    f"`with distribution.scope():`. Received: {variable.path} on {count} of "
+                    f"{self.num_devices}"
+                )
+        with self.keras.scope(), self._alike(), self._watched():
+            if self.num_processes > 1:
+                from jax.experimental import multihost_utils
+
+                all_of_them = multihost_utils.process_allgather(digest(batches))
+                check_same(all_of_them.reshape(self.num_processes, -1))
+            yield
+
+    @contextlib.contextmanager
+    def _alike(self):
+        """Says in a sentence what JAX says in pages of numbers."""
+        try:
+            yield
+        except (AssertionError, RuntimeError) as error:  # of a weight; of Keras, that builds
+            if "is not the same on each process" not in str(error):
+                raise
+            raise ValueError(
+                "All processes begin with the same weights: call `set_seed` with one seed in each "
+                "before the model is built, and build the same. "
+                f"Received: others in process {self.process_id} of {self.num_processes}"
+            ) from None
+
+    def drawn(self):
+        self._came = time.monotonic()
+
+    @contextlib.contextmanager
+    def _watched(self):
+        """Ends this process where no batch is drawn any more.
+
+        XLA waits without a limit for a process that lives and does not come, and nothing can be
+        raised in a thread that waits there.
+        """
+        if self.num_processes == 1:
+            yield
+            return
+        ended = threading.Event()
+
+        def watch():
+            while not ended.wait(min(self.timeout, 10) / 10):
+                if time.monotonic() - self._came > self.timeout:
+                    print(
+                        f"No step came to an end for {self.timeout} s, behind which this process "
+                        "ends: see below where it stood, and what the others say. Where a step, "
+                        "with its compiling, or what runs between two takes longer, give "
+                        "`distribute` a longer `timeout`; else another process does not come. "
+                        f"Received: process {self.process_id} of {self.num_processes}",
+                        file=sys.stderr,
+                    )
+                    faulthandler.dump_traceback()
+                    os._exit(1)
+
+        self.drawn()
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _part(processes, model_shards, process_id):
+    """Which part of each batch a process draws, and how many parts there are.
+
+    Processes draw the same rows where a batch does not lie over them, but a model's weights.
+
+    Args:
+        processes: The process of each device, in the order of the mesh.
+        model_shards: Over how many devices each weight lies.
+        process_id: The one that asks.
+    """
+    lines = {}
+    for i, process in enumerate(processes):
+        lines.setdefault(process, set()).add(i // model_shards)
+    parts = sorted({tuple(sorted(held)) for held in lines.values()})
+    if len({len(part) for part in parts}) > 1 or len(set().union(*parts)) < sum(map(len, parts)):
+        raise ValueError(
+            "Each process must hold whole rows of the mesh, or a part of one: choose a mesh whose "
+            f"model axis divides a process's devices, or is a multiple of them. Received: "
+            f"mesh=({len(processes) // model_shards}, {model_shards}), whose devices are of the "
+            f"processes {processes}"
+        )
+    return parts.index(tuple(sorted(lines[process_id]))), len(parts)
+
+
+def _meet(named, timeout):
+    """Brings JAX's processes together."""
+    import jax
+
+    if jax.distributed.is_initialized():
+        return
+    coordinator, num_processes, process_id = named
+    options = {}
+    try:
+        if coordinator != "auto":
+            # Before JAX does it, which ends a process that waits in vain.
+            _gather(*named, until=time.monotonic() + timeout)
+            options = {
+                "coordinator_address": coordinator,
+                "num_processes": num_processes,
+                "process_id": process_id,
+            }
+        jax.distributed.initialize(initialization_timeout=math.ceil(timeout), **options)
+    except Exception as error:  # XLA's own, of several types
+        raise not_together(named, timeout, error) from None
+
+
+def _draw_alike(process_id):
+    """Gives all processes the random numbers, of which Keras draws weights, of the first."""
+    from jax.experimental import multihost_utils
+
+    version, state, _ = random.getstate()
+    state = multihost_utils.broadcast_one_to_all(np.array(state, "uint32"))
+    if process_id:  # the first goes on as one device would
+        random.setstate((version, tuple(int(number) for number in state), None))
+
+
+def _gather(coordinator, num_processes, process_id, until):
+    """Waits until all processes are there: each tells process 0 its number, which answers them.
+
+    Raises:
+        OSError: If they are not by then, a time of `time.monotonic`.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if process_id == 0:
+        _await_others(int(port), num_processes, until)
+        return
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _left(until)) as to_first:
+                to_first.sendall(process_id.to_bytes(4, "big"))
+                to_first.settimeout(_left(until))
+                if to_first.recv(1) == HERE:
+                    return
+                raise ConnectionError("who answered is not process 0")
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def _await_others(port, num_processes, until):
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+    waiting = {}
+    with socket.create_server(("", port), **both if socket.has_dualstack_ipv6() else {}) as server:
+        while len(waiting) < num_processes - 1:
+            server.settimeout(_left(until))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                raise TimeoutError(f"{len(waiting) + 1} of {num_processes} came") from None
+            connection.settimeout(1)
+            try:
+                number = int.from_bytes(connection.recv(4), "big")
+            except OSError:
+                number = 0
+            if 0 < number < num_processes:  # else a stranger
+                waiting[number] = connection
+        for connection in waiting.values():
+            connection.sendall(HERE)
+            connection.close()
+
+
+def _left(until):
+    return max(until - time.monotonic(), 0.01)
+
+
+def check_layout(model, layout, shards):
+    """Raises unless a model's heads and weights part evenly."""
+    for layer in model._flatten_layers():
+        heads = getattr(layer, "num_heads", None)
+        if isinstance(heads, int) and heads % shards:
+            raise ValueError(
+                "The model axis of the mesh must divide the number of heads. "
+                f"Received: {layer.path} of num_heads={heads}, mesh=(..., {shards})"
+            )
+    found = 0
+    for weight in model.trainable_weights:
+        axes = next((a for path, a in layout.items() if re.search(path, weight.path)), ())
+        found += bool(axes)
+        for size, axis in zip(weight.shape, axes, strict=False):
+            if axis is not None and size % shards:
+                raise ValueError(
+                    "The model axis of the mesh must divide each axis that lies on it. "
+                    f"Received: {weight.path} of shape {tuple(weight.shape)}, mesh=(..., {shards})"
+                )
+    if not found:
+        raise ValueError(
+            "The layout names none of this model's weights, all of which would lie on every device:"
+            " give a dict as `layout`, or choose how='data'. "
+            f"Received: weights such as {model.trainable_weights[0].path}"
+        )

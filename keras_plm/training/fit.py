@@ -1,0 +1,349 @@
+"""Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
+
+import contextlib
+import math
+import warnings
+
+import keras
+import numpy as np
+
+from keras_plm.data.batching import Batches, class_weights, weights_of
+from keras_plm.files.saveable import Saveable
+from keras_plm.training.distribution.one_device import Distribution
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Keeps `Batches` in step with `fit`: `batches.step` counts what was trained on.
+
+    Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
+
+    Args:
+        batches: The `Batches` that `fit` is given.
+        before: Steps that were trained on other batches before these.
+
+    Attributes:
+        steps: Finished steps, those before this `fit` included.
+    """
+
+    def __init__(self, batches, before=0):
+        super().__init__()
+        self.steps = batches.step + before
+        self.follow(batches, before)
+
+    def follow(self, batches, before=0):
+        """Goes on with other batches, of which none was trained on before step `before`."""
+        self.batches, self.before = batches, before
+        self._begun = self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begun = self.steps
+        self.batches.step = self.steps - self.before
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = self._begun + batch + 1
+
+    def on_train_end(self, logs=None):
+        self.batches.step = self.steps - self.before
+
+
+class FiniteLoss(keras.callbacks.Callback):
+    """Ends training with an error after an epoch whose loss is not finite.
+
+    It reads the mean that `fit` reports after each epoch, so that no step waits for the device.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        check_loss(self.model, logs, f"in epoch {epoch + 1}")
+
+
+def check_loss(model, logs, when):
+    """Raises if the loss that `fit` or `evaluate` reports is not finite.
+
+    Args:
+        model: The compiled model.
+        logs: What Keras reports: a dict, or `None`.
+        when: Words for the error: in which epoch, say.
+
+    Raises:
+        FloatingPointError: With the step and the learning rate.
+    """
+    loss = (logs or {}).get("loss")
+    if loss is None or math.isfinite(loss := float(loss)):
+        return
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, dict):  # a schedule
+        rate = rate["config"].get("peak", float(optimizer.learning_rate))
+    raise FloatingPointError(
+        "The loss must be finite, and training diverged: choose a lower learning rate, clip the "
+        "gradients, or train in float32 instead of float16. "
+        f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
+        f"learning_rate={float(rate):g}"
+    )
+
+
+def check_outputs(outputs):
+    """Raises if an array that a model gave is not finite.
+
+    Raises:
+        FloatingPointError: With the first such number.
+    """
+    outputs = np.asarray(outputs)
+    if not (finite := np.isfinite(outputs)).all():
+        raise FloatingPointError(
+            "A model's outputs must be finite: where training diverged, train again with a lower "
+            "learning rate; where float16 overflowed, use float32 or bfloat16. "
+            f"Received: {outputs[~finite].ravel()[0]} among the outputs"
+        )
+
+
+class FitsBatches(Saveable):
+    """Lets a Keras model's `fit` take `Batches` as they are.
+
+    They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
+    worked into the weights. A reloaded model is compiled as it was, its own defaults too. `fit`
+    raises if the loss of an epoch is not finite, see `FiniteLoss`.
+    """
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        # First, for those given may score the model or save it.
+        callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
+        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        source, before = x, None
+        if isinstance(source, Batches):
+            if kwargs.get("steps_per_epoch") is not None:
+                raise ValueError(
+                    "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
+                    "stop early a callback. "
+                    f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
+                )
+            check_batches(self, source)
+            _check_accumulation(self, source)
+            options |= {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
+            before = source.class_weight
+            if class_weight is not None:
+                weights, options["class_weight"] = self._class_weights(class_weight), None
+        elif class_weight is not None:
+            y = args[0] if args else kwargs.get("y")
+            options |= self._weighted(y, class_weight, kwargs.pop("sample_weight", None))
+            if options.get("sample_weight") is not None and kwargs.get("validation_split"):
+                raise ValueError(
+                    "Class weights that are combined with sample weights would also weigh the "
+                    "validation split: give `validation_data`. "
+                    f"Received: validation_split={kwargs['validation_split']}"
+                )
+        if isinstance(kwargs.get("validation_data"), Batches):
+            # Keras makes its iterator of them itself, before it calls `evaluate`.
+            held_out = kwargs["validation_data"]
+            check_batches(self, held_out)
+            held_out = held_out.for_evaluation()
+            on_tensorflow = keras.backend.backend() == "tensorflow"
+            kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
+        scaled = isinstance(source, Batches) and source.scale_weights
+        if scaled != self._scaled_weights:
+            self._scaled_weights, self.train_function = scaled, None  # it is traced for one of both
+        try:
+            if isinstance(source, Batches):
+                source.class_weight = before if class_weight is None else weights
+                if keras.backend.backend() == "tensorflow":
+                    x = source.tf_dataset()
+                    if source.distribution is None and self.train_function is None:
+                        # Else TensorFlow traces the first step twice, for variables that it makes.
+                        self._symbolic_build(data_batch=source[0])
+            with warnings.catch_warnings(), self._distributed(source, training=True):
+                # An encoder's pooler has no part in tagging, which is no mistake.
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+                return super().fit(x, *args, **options, **kwargs)
+        finally:
+            if isinstance(source, Batches):
+                source.class_weight = before
+
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
+        """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
+        options = {"sample_weight": sample_weight, "class_weight": None}
+        if class_weight is not None:
+            options |= self._weighted(y, class_weight, sample_weight)
+        return super().train_on_batch(x, y, **options, **kwargs)
+
+    takes_class_weight = True  # whether targets are classes, one of each output
+
+    def _class_weights(self, class_weight):
+        """An array over the ids of this model's classes; raises if it has none."""
+        if not self.takes_class_weight:
+            raise ValueError(
+                "`class_weight` is for models whose targets are classes. "
+                f"Received: class_weight={class_weight} for a {type(self).__name__}"
+            )
+        return class_weights(class_weight, getattr(self, "labels", None))
+
+    def _weighted(self, y, class_weight, sample_weight=None):
+        """Options of Keras that weigh classes of arrays `y`, or of a data set if that is `None`."""
+        array = self._class_weights(class_weight)
+        per_word = getattr(self, "per_word", False)
+        if per_word and y is None:
+            raise ValueError(
+                "`class_weight` of tags is for arrays and `Batches`: make these of the examples. "
+                "Received: another data set"
+            )
+        if not per_word and sample_weight is None:
+            return {"class_weight": dict(enumerate(array.tolist()))}
+        weights = weights_of(array, keras.ops.convert_to_numpy(y))
+        if sample_weight is not None:
+            given = keras.ops.convert_to_numpy(sample_weight)
+            weights = weights * given.reshape(*given.shape, *[1] * (weights.ndim - given.ndim))
+        return {"class_weight": None, "sample_weight": weights}
+
+    def _distributed(self, source, training):
+        """What the distribution of batches does around the work on them."""
+        distribution = getattr(source, "distribution", None)
+        if distribution is not None:
+            return distribution.running(self, source, training)
+        several = getattr(getattr(self, "distribute_strategy", None), "num_replicas_in_sync", 1)
+        optimizer = getattr(self, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        alone = training and hasattr(optimizer, "distribution")
+        if isinstance(source, Batches) and (several > 1 or alone):
+            raise ValueError(
+                "This model is on several devices, and these batches are not: give it "
+                "`distribution.shard(batches)`. Received: Batches of one device"
+            )
+        together = Distribution.of_processes
+        if training and together is not None:
+            raise ValueError(
+                f"{together.num_processes} processes train together, and each would train a model "
+                "of its own on this: make `Batches` of it and give `distribution.shard(batches)`. "
+                f"Received: {type(source).__name__}"
+            )
+        return contextlib.nullcontext()
+
+    summed_over = None  # a context in which metrics are those of all processes
+    parts_of_sum = 1  # processes over which a loss is averaged that is a sum
+
+    _scaled_weights = False  # whether `fit` reads weights that average 1 over each batch
+    _in_training = False  # whether the current step is one of training
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self._in_training = training
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
+        return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if self._in_training and self._scaled_weights and sample_weight is not None:
+            sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self):
+        if self.summed_over is None:
+            return super().get_metrics_result()
+        with self.summed_over(self.metrics):
+            return super().get_metrics_result()
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
+        check_batches(self, x)
+        source = x = x.for_evaluation() if isinstance(x, Batches) else x
+        if isinstance(x, Batches) and keras.backend.backend() == "tensorflow":
+            x = x.tf_dataset()  # Keras would take the signature from the first two batches
+        with self._distributed(source, training=False):
+            return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`; raises for `Batches` in another order than their rows."""
+        check_batches(self, x)
+        x = x.for_evaluation() if isinstance(x, Batches) else x
+        return super().predict(x, *args, **kwargs)
+
+
+def _unscaled(weights):
+    """Weights of 0 and 1, perhaps times those of classes, that `Batches` scaled for training."""
+    real = keras.ops.cast(keras.ops.not_equal(weights, 0), weights.dtype)
+    return weights * keras.ops.mean(real)
+
+
+def _check_accumulation(model, batches):
+    """Raises unless an optimizer steps behind the last part of each batch."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    every = getattr(inner, "gradient_accumulation_steps", None) or 1
+    if batches.parts > 1 and every != batches.parts:
+        raise ValueError(
+            "An optimizer accumulates as many gradients as its batches have parts: give it "
+            f"`gradient_accumulation_steps={batches.parts}`. Received: {every}"
+        )
+    if batches.parts > 1 and inner is not optimizer:
+        raise ValueError(
+            "A part whose gradients overflow in float16 is left out, and the next step would be of "
+            "parts of two batches: choose 'mixed_bfloat16', or batches in one part. "
+            f"Received: {type(optimizer).__name__}, batches in {batches.parts} parts"
+        )
+
+
+def check_batches(model, batches):
+    """Raises unless a model can read these `Batches`; other data pass."""
+    if not isinstance(batches, Batches):
+        return
+    limit = getattr(getattr(model, "encoder", model), "max_sequence_length", None)
+    if limit is not None and batches.buckets[-1] > limit:
+        raise ValueError(
+            f"This model reads at most {limit} positions: make the batches with "
+            f"`max_length={limit}`, to which they are padded then. "
+            f"Received: batches of length {batches.buckets[-1]}"
+        )
+    if batches.vocabulary_size is not None:
+        check_vocabulary(model, batches.vocabulary_size)
+
+
+def check_vocabulary(model, count):
+    """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
+    known = getattr(model, "vocabulary_size", None)
+    if known is None:
+        known = getattr(getattr(model, "encoder", None), "vocabulary_size", None)
+    if known is not None and count > known:
+        raise ValueError(
+            "A model must know every id of its tokenizer: build it with "
+            "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
+            "`with_new_tokens`. "
+            f"Received: {count} pieces, vocabulary_size={known}"
+        )
+
+
+def lacks_special_tokens(model, tokenizer):
+    """Whether a model knows a tokenizer's pieces but not its special tokens, as a GPT at first."""
+    known = getattr(model, "vocabulary_size", None)
+    return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
+
+
+def run_on(model, batches, verbose=0):
+    """Runs a model on every batch, in its own shape; batches of training as those of evaluation.
+
+    `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+
+    Args:
+        model: The model.
+        batches: `Batches`.
+        verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
+
+    Yields:
+        `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
+        arrays in the model's output structure.
+
+    Raises:
+        FloatingPointError: If an output is not finite.
+    """
+    batches = batches.for_evaluation()
+    bar = keras.utils.Progbar(len(batches), verbose=verbose) if verbose else None
+    for i in range(len(batches)):
+        rows = batches.rows(i)
+        outputs = model.predict_on_batch(batches[i][0])
+        # By number, for TensorFlow's devices each give all rows, one behind the other.
+        (real,) = np.nonzero(rows >= 0)
+        outputs = keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
+        keras.tree.map_structure(check_outputs, outputs)
+        yield rows[real], outputs
+        if bar is not None:
+            bar.update(i + 1)

@@ -1,0 +1,573 @@
+"""Repeatable and resumable training: seeds, and what `fit` needs to go on as if never stopped."""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+import time
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_plm.training.fit import StepCounter
+
+
+def set_seed(seed):
+    """Seeds Python, NumPy and the backend.
+
+    `keras.utils.set_random_seed` does the same, but loads TensorFlow under every backend where
+    it is installed.
+    """
+    if keras.backend.backend() == "tensorflow":
+        keras.utils.set_random_seed(seed)
+        return
+    random.seed(seed)  # Keras draws the seeds of layers from it
+    np.random.seed(seed)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        torch.manual_seed(seed)
+
+
+class TrainingState(StepCounter):
+    """Saves all state of a `fit` on `Batches` as it goes, and restores it.
+
+    Weights, optimizer slots, the state of every seed generator (and torch's own), metrics, and
+    the position in the batches, as the number of finished steps. With the same versions, threads
+    and batches the resumed run is bit for bit the one that never stopped.
+    `keras.callbacks.BackupAndRestore` keeps neither random states nor the position in an epoch.
+
+    Each file, `state-000123.safetensors` behind step 123, is written under a temporary name,
+    flushed to the disk and renamed, so that neither a kill nor a full disk harms those before it.
+    It holds a SHA-256 of all it says; where the newest is damaged, the one before is restored.
+
+    What cannot be had: Keras counts an epoch from where `fit` begins, so that after a resume within
+    one its epochs, its `History` and validation fall elsewhere. Metrics are nevertheless those
+    of whole passes through the batches; `history` has them. With `steps_per_execution` above 1 that
+    holds where it divides the steps that are left of a pass.
+    Under torch a run with this callback drops other units than one without, from the second
+    epoch on.
+
+    Args:
+        folder: Where the files are kept.
+        batches: The `keras_plm.data.batching.Batches` that `fit` is given.
+        every_seconds: How often to save; at the end of training in any case. `None`: never by time.
+        on_save: Called with this callback after each save.
+        total_steps: Where training ends, the steps before a stop included; by default where `fit`
+            ends.
+        every_steps: Save whenever so many steps more are finished, too.
+        keep: How many files stay, the newest ones.
+
+    Attributes:
+        steps: Finished steps, those of resumed runs included.
+        epoch: Finished passes through the batches.
+        finished: Whether `total_steps` are done.
+        history: A dict of metrics for each finished pass, those before a resume included.
+
+    Raises:
+        ValueError: If a number is below 1; in `restore` and `fit`, if JAX trains in several
+            processes, of which each sees a part of the state.
+
+    Example:
+
+        state = TrainingState("run", batches, total_steps=3 * len(batches))
+        state.restore(model)  # compiled; does nothing where there is nothing
+        if not state.finished:
+            model.fit(batches, epochs=3, initial_epoch=state.epoch, callbacks=[state])
+    """
+
+    def __init__(
+        self,
+        folder,
+        batches,
+        every_seconds=300,
+        on_save=None,
+        total_steps=None,
+        every_steps=None,
+        keep=2,
+    ):
+        super().__init__(batches)
+        for name, value in (("every_steps", every_steps), ("keep", keep)):
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be 1 or more. Received: {name}={value}")
+        self.total_steps = total_steps
+        self.folder = Path(folder)
+        self.every_seconds = every_seconds
+        self.every_steps = every_steps
+        self.keep = keep
+        self.on_save = on_save
+        self.history = []
+        self._saved_at, self._saved_steps = time.monotonic(), self.steps
+        self._random = None
+        self._known = None, None
+        self._metrics = None  # where a pass goes on with metrics that Keras resets
+
+    @property
+    def finished(self):
+        return self.total_steps is not None and self.steps >= self.total_steps
+
+    @property
+    def epoch(self):
+        return max(self.steps - self.before, 0) // len(self.batches)
+
+    @property
+    def _within_pass(self):
+        return (self.steps - self.before) % len(self.batches) != 0
+
+    def on_train_begin(self, logs=None):
+        _check_whole()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch)
+        if self._metrics is not None and self._within_pass:
+            for variable, value in zip(self._metric_variables(), self._metrics, strict=True):
+                variable.assign(value)
+        self._metrics = None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            # torch's data loader draws from the generator of dropout whenever an epoch begins,
+            # and epochs begin elsewhere after a resume.
+            _set_torch_random(self._random)
+        elif not self._within_pass:  # as Keras does it where its epochs are the passes
+            _sync(self.model)
+            self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch)
+        self._random = _torch_random()
+        if not self._within_pass:
+            self.history.append({name: float(value) for name, value in (logs or {}).items()})
+        if self.finished:
+            self.model.stop_training = True
+        every, seconds = self.every_steps, self.every_seconds
+        if (every is not None and self.steps // every > self._saved_steps // every) or (
+            seconds is not None and anywhere(time.monotonic() - self._saved_at > seconds)
+        ):
+            self.save()
+
+    def on_test_begin(self, logs=None):
+        self._keep_metrics()  # validation overwrites them
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._keep_metrics()
+
+    def on_train_end(self, logs=None):
+        super().on_train_end()
+        self.save()
+
+    def _keep_metrics(self):
+        if self._metrics is None:
+            _sync(self.model)
+            found = self._metric_variables()
+            self._metrics = [np.array(keras.ops.convert_to_numpy(v)) for v in found]
+
+    def save(self):
+        """Writes the state as it is now.
+
+        Raises:
+            OSError: If there is no room, say; the files that are there stay whole.
+            FloatingPointError: If the weights are not finite; the files that are there stay.
+        """
+        _sync(self.model)
+        metrics = self._metric_variables() if self._metrics is None else self._metrics
+        metrics = _summed([np.array(keras.ops.convert_to_numpy(v)) for v in metrics])
+        variables = self._variables()
+        arrays = {
+            name: np.array(keras.ops.convert_to_numpy(v), order="C")
+            for name, v in variables.items()
+        }
+        for name, variable in variables.items():
+            learned = name.startswith("model/") and variable.trainable
+            if learned and not np.isfinite(arrays[name]).all():
+                raise FloatingPointError(
+                    "The state is not saved, because weights must be finite and training diverged: "
+                    f"start again in another folder than {self.folder}, with a lower learning "
+                    f"rate. Received: {variable.path} with a number that is not finite, "
+                    f"after step {self.steps}"
+                )
+        arrays |= {f"metric/{i:04d}": value for i, value in enumerate(metrics)}
+        arrays |= _of_all(self._random or _torch_random())
+        self._saved_at, self._saved_steps = time.monotonic(), self.steps
+        if _process():
+            return  # the first one writes
+        note = {"steps": self.steps, "history": self.history, **self._about()}
+        _write(self.folder / f"state-{self.steps:06d}.safetensors", note, arrays)
+        # A later one is damaged or of a run that was given up.
+        files = _files(self.folder)
+        mine = [path for path in files if _steps_of(path) <= self.steps]
+        for path in set(files) - set(mine[-self.keep :]):
+            path.unlink(missing_ok=True)
+        if self.on_save is not None:
+            self.on_save(self)
+
+    def restore(self, model):
+        """Puts a compiled model and the batches where the saved run stopped.
+
+        A damaged file is passed over with a warning where there is a whole one. Metrics other than
+        those of the saved run begin anew, with a warning too.
+
+        Returns:
+            True if there was something to restore.
+
+        Raises:
+            ValueError: If all files are damaged, or the newest whole one is of another model (one
+                of other settings, too) or optimizer, other batches or devices that part otherwise;
+                nothing is changed then.
+        """
+        _check_whole()
+        with _scope(model, self.batches):
+            return self._restore(model)
+
+    def _restore(self, model):
+        found = _newest(self.folder)
+        _check_same(-1 if found is None else found[1]["steps"], self.folder)
+        if found is None:
+            return False
+        path, note, arrays = found
+        self.set_model(model)
+        model.optimizer.build(model.trainable_variables)
+        variables = self._variables()
+        torchs = {n: arrays.pop(n) for n in list(arrays) if n.startswith("torch_random")}
+        torchs = {n: v for n, v in torchs.items() if "@" not in n} | {
+            n.partition("@")[0]: v for n, v in torchs.items() if n.endswith(f"@{_process()}")
+        }
+        metrics = [arrays.pop(n) for n in sorted(arrays) if n.startswith("metric/")]
+        self._check(path, note, arrays, variables)
+        if metrics:
+            # TensorFlow builds them with the first batch, too late for what they held.
+            model._symbolic_build(data_batch=self.batches[0])
+            shapes = [tuple(v.shape) for v in self._metric_variables()]
+            if shapes != [value.shape for value in metrics]:
+                warnings.warn(
+                    f"{path} is of a run with other metrics, which begin anew. Received: "
+                    f"{len(shapes)} variables of metrics instead of {len(metrics)}",
+                    stacklevel=2,
+                )
+                metrics = []
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+        # Sums of all processes, which the first one has from now on.
+        self._metrics = [value * (not _process()) for value in metrics] or None
+        self._random = torchs or None
+        _set_torch_random(self._random)
+        self.steps = self._saved_steps = note["steps"]
+        self.history = note.get("history", [])
+        self.batches.step = max(self.steps - self.before, 0)
+        return True
+
+    def _about(self):
+        """By what a state is known to be of the same run."""
+        return {
+            "model": type(self.model).__name__,
+            "optimizer": type(self.model.optimizer).__name__,
+            "settings": self._settings_of(self.model),
+            "devices": _devices(self.model, self.batches),
+            "parts": getattr(getattr(self.batches, "distribution", None), "num_replicas", 1),
+            "batches": [self.before, len(self.batches)],
+        }
+
+    def _settings_of(self, model):
+        if self._known[0] is not model:  # a tokenizer among them takes a while
+            self._known = model, _settings(model)
+        return self._known[1]
+
+    def _check(self, path, note, arrays, variables):
+        """Raises, saying what differs, unless a file is of this run."""
+        about = self._about()
+        for name in ("model", "optimizer"):
+            if note.get(name, about[name]) != about[name]:
+                raise ValueError(
+                    f"{path} is the state of another {name}. "
+                    f"Received: {about[name]} instead of {note[name]}"
+                )
+        if note.get("devices", about["devices"]) != about["devices"]:
+            raise ValueError(
+                f"{path} is of a run on another number of devices, which adds in another order: "
+                f"go on with as many. Received: {about['devices']} instead of {note['devices']}"
+            )
+        if note.get("parts", about["parts"]) != about["parts"]:
+            raise ValueError(
+                f"{path} is of a run whose batches part otherwise among the devices: take its mesh."
+                f" Received: {about['parts']} parts instead of {note['parts']}"
+            )
+        before, count = note.get("batches", about["batches"])
+        if before == self.before and count != len(self.batches):
+            raise ValueError(
+                f"{path} is of a run on other batches. "
+                f"Received: {len(self.batches)} batches a pass instead of {count}"
+            )
+        shapes = {name: array.shape for name, array in arrays.items()}
+        wanted = {name: tuple(v.shape) for name, v in variables.items()}
+        if shapes != wanted:
+            name = min(name for name, _ in set(shapes.items()) ^ set(wanted.items()))
+            here = f"{variables[name].path} of shape {wanted[name]}" if name in wanted else "none"
+            there = f"shape {shapes[name]}" if name in shapes else "none"
+            raise ValueError(
+                f"{path} is the state of another {name.partition('/')[0]}. "
+                f"Received: as variable {name} {here} instead of {there}"
+            )
+        if None not in (note.get("settings"), about["settings"]):
+            other = sorted(
+                name
+                for name in note["settings"].keys() | about["settings"].keys()
+                if note["settings"].get(name) != about["settings"].get(name)
+            )
+            if other:
+                raise ValueError(
+                    f"{path} is the state of another model: build it as it was. Received: other "
+                    f"values of {', '.join(other)}"
+                )
+
+    def _variables(self):
+        """What training changes, but metrics: names that do not depend on the process."""
+        # `variables`, not `weights`, which leaves out seed generators.
+        metrics = {id(v) for v in self._metric_variables()}
+        model = [v for v in self.model.variables if id(v) not in metrics]
+        named = {f"model/{i:04d}": v for i, v in enumerate(model)}
+        for i, v in enumerate(self.model.optimizer.variables):
+            named[f"optimizer/{i:04d}"] = v
+        return named
+
+    def _metric_variables(self):
+        found = [v for metric in self.model.metrics for v in metric.variables]
+        return list({id(v): v for v in found}.values())
+
+
+def has_state(folder):
+    """Whether a folder holds a `TrainingState` to go on with."""
+    return bool(_files(folder))
+
+
+def _files(folder):
+    """The states in a folder, the oldest first."""
+    names = re.compile(r"state(-\d+)?\.safetensors")
+    files = [path for path in Path(folder).glob("state*") if names.fullmatch(path.name)]
+    return sorted(files, key=_steps_of)
+
+
+def _steps_of(path):
+    # `state.safetensors` is of a version that kept one file.
+    return int(path.stem.partition("-")[2] or -1)
+
+
+def _write(path, note, arrays):
+    """Writes a file of arrays and a note whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob("state*.safetensors.tmp"):  # of a run that was killed
+        left.unlink()
+    note = json.dumps(note)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        save_file(arrays, temporary, metadata={"state": note, "sha256": _digest(note, arrays)})
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"{path} could not be written; those before it are whole. Received: {error}"
+        ) from error
+    if hasattr(os, "O_DIRECTORY"):  # so that the new name is on the disk, too
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def _newest(folder):
+    """`(path, note, arrays)` of the newest whole state, or `None` if there is no file."""
+    from safetensors import SafetensorError, safe_open
+
+    damaged = []
+    for path in reversed(_files(folder)):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = file.metadata()
+                note = json.loads(about["state"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+            if path.stem != "state" and about["sha256"] != _digest(about["state"], arrays):
+                raise ValueError("its checksum is another")
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            damaged.append((path, error))
+            continue
+        if damaged:
+            names = ", ".join(f"{bad} ({error})" for bad, error in damaged)
+            warnings.warn(f"No whole training state: {names}. Going on from {path}", stacklevel=3)
+        return path, note, arrays
+    if damaged:
+        names = ", ".join(str(path) for path, _ in damaged)
+        raise ValueError(
+            f"{names}: no whole training state. Remove what is damaged to begin anew. "
+            f"Received: {damaged[0][1]}"
+        )
+    return None
+
+
+def _digest(note, arrays):
+    digest = hashlib.sha256(note.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def _sync(model):
+    """Writes to a model's variables what JAX's training step holds elsewhere."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def _scope(model, batches):
+    """Where a model's variables are made: in its distribution."""
+    distribution = getattr(batches, "distribution", None)
+    if distribution is None:  # of TensorFlow alone a model knows it
+        distribution = getattr(model, "distribute_strategy", None)
+    return contextlib.nullcontext() if distribution is None else distribution.scope()
+
+
+def _devices(model, batches):
+    """How many devices share a batch or the weights."""
+    if getattr(batches, "distribution", None) is not None:
+        return batches.distribution.num_devices
+    if keras.backend.backend() == "torch":
+        return _processes()
+    if keras.backend.backend() == "tensorflow":
+        return model.distribute_strategy.num_replicas_in_sync
+    distribution = keras.distribution.distribution()
+    return 1 if distribution is None else int(np.prod(distribution.device_mesh.shape))
+
+
+def _settings(model):
+    """Digests of what a model was built with, by name; `None` where it cannot tell."""
+
+    dropped = ("name", "trainable", "build_config", "compile_config")
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items() if key not in dropped}
+        if isinstance(value, str):  # names count how many were built before
+            return re.sub(r"_\d+$", "", value)
+        return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def digest(value):
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+    try:
+        found = plain(keras.saving.serialize_keras_object(model)["config"])
+        return {name: digest(value) for name, value in found.items()}
+    except (NotImplementedError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _check_whole():
+    """Raises where a process sees a part of the state alone."""
+    if _processes() > 1 and keras.backend.backend() == "jax":
+        raise ValueError(
+            "Of JAX's processes each sees a part of the state: train in one, on as many "
+            f"devices, or under torch. Received: {_processes()} processes"
+        )
+
+
+def _processes():
+    """How many processes train together."""
+    if keras.backend.backend() == "torch":
+        from torch import distributed
+
+        started = distributed.is_available() and distributed.is_initialized()
+        return distributed.get_world_size() if started else 1
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.process_count()
+    return 1
+
+
+def _process():
+    """Which of several of torch's processes this is."""
+    if keras.backend.backend() != "torch" or _processes() == 1:
+        return 0
+    from torch import distributed
+
+    return distributed.get_rank()
+
+
+def anywhere(flag):
+    """Whether a flag is up in any of the processes that train together: all of them ask."""
+    if keras.backend.backend() != "torch" or _processes() == 1:
+        return flag
+    return bool(_summed([np.array([float(flag)])])[0][0])
+
+
+def _summed(arrays):
+    """Arrays summed over torch's processes."""
+    if keras.backend.backend() != "torch" or _processes() == 1 or not arrays:
+        return arrays
+    import torch
+    from torch import distributed
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    flat = np.concatenate([array.reshape(-1).astype("float64") for array in arrays])
+    flat = torch.from_numpy(flat).to(device)
+    distributed.all_reduce(flat)
+    parts = np.split(flat.cpu().numpy(), np.cumsum([array.size for array in arrays])[:-1])
+    pairs = zip(parts, arrays, strict=True)
+    return [part.reshape(array.shape).astype(array.dtype) for part, array in pairs]
+
+
+def _of_all(states):
+    """The states of random numbers of all of torch's processes, by name and process."""
+    count = _processes()
+    if keras.backend.backend() != "torch" or count == 1:
+        return states
+    found = {}
+    for name, state in states.items():
+        mine = np.zeros((count, *state.shape))
+        mine[_process()] = state
+        for process, value in enumerate(_summed([mine])[0]):
+            found[f"{name}@{process}"] = value.astype(state.dtype)
+    return found
+
+
+def _check_same(steps, folder):
+    """Raises unless all of torch's processes found a state of the same step."""
+    found = np.zeros(_processes())
+    found[_process()] = steps
+    found = _summed([found])[0]
+    if len(set(found.tolist())) > 1:
+        raise ValueError(
+            "All processes go on from one state: name a folder that every machine sees. "
+            f"Received: {str(folder)!r} with states behind steps {found.astype(int).tolist()}"
+        )
+
+
+def _torch_random():
+    """The states of torch's generators, or nothing under another backend."""
+    if keras.backend.backend() != "torch":
+        return {}
+    import torch
+
+    states = {"torch_random": torch.get_rng_state()}
+    for i in range(torch.cuda.device_count()):
+        states[f"torch_random_{i}"] = torch.cuda.get_rng_state(i)
+    return {name: state.numpy() for name, state in states.items()}
+
+
+def _set_torch_random(states):
+    if not states or keras.backend.backend() != "torch":
+        return
+    import torch
+
+    for name, state in states.items():
+        state = torch.from_numpy(np.array(state))
+        if name == "torch_random":
+            torch.set_rng_state(state)
+        elif int(name.removeprefix("torch_random_")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(state, int(name.removeprefix("torch_random_")))

@@ -1,0 +1,157 @@
+"""Features of texts as arrays, for whatever reads them: a function, a scikit-learn transformer."""
+
+import tempfile
+import weakref
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+from keras_plm.data.examples import fingerprint
+from keras_plm.files.sequences import as_texts
+from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.transfer.feature_store import FeatureStore, layer_choice
+
+
+def extract_features(
+    encoder,
+    tokenizer,
+    texts,
+    layers="last",
+    pool=None,
+    feature_gb=8.0,
+    batch_size=None,
+    verbose=0,
+):
+    """Vectors of texts from chosen layers of an encoder.
+
+    Args:
+        encoder: The encoder; it runs once, without dropout.
+        tokenizer: The encoder's.
+        texts: A list of texts or of lists of words.
+        layers: As `layer_choice` takes it; not one whose weights are learned.
+        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer puts
+            in its row, marks too; `None` for one per word.
+        feature_gb: Largest store of features while they are computed, in gigabytes.
+        batch_size, verbose: As in `FeatureStore.build`.
+
+    Returns:
+        (N, D) float32, rounded to float16, with a `pool`; otherwise a list of N arrays (words, D).
+        D is the encoder's width, times the number of layers for a concatenation; of pairs that are
+        read apart, twice that, the first text's vector before the second's.
+
+    Raises:
+        ValueError: If the choice of layers has weights to learn, and as `FeatureStore.build`.
+    """
+    choice = layer_choice(layers)
+    _refuse_learned(choice, layers)
+    texts = as_texts(texts)
+    if not texts:
+        width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
+        return np.zeros((0, width), "float32") if pool else []
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"batch_size": batch_size, "verbose": verbose}
+        store = FeatureStore.build(folder, encoder, tokenizer, texts, pool, feature_gb, **options)
+        rows = [store.vectors(i, choice) for i in range(len(store))]
+        rows = [row.reshape(len(row), row.shape[1] * row.shape[2]) for row in rows]
+        del store
+    return np.stack([row.ravel() for row in rows]) if pool else rows
+
+
+def _refuse_learned(choice, name):
+    if choice.combine == "mix":
+        raise ValueError(
+            "A weighted sum is learned with a reader: use `FeatureBased` or `compare_layers`, or "
+            "read a plain mean: 'mean_all' of what stands above the embeddings, or of all layers "
+            f"LayerChoice(0, -1, 'mean'). Received: layers={name!r}"
+        )
+
+
+# What `FeatureExtractor` has read so far, kept as long as the encoder is.
+_EXTRACTED = weakref.WeakKeyDictionary()
+
+
+class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Features of texts as a scikit-learn transformer, for "a classifier of your choosing".
+
+    It learns nothing, works in a `Pipeline` and, on one column of a table, in a
+    `ColumnTransformer`; `set_output(transform="pandas")` names its columns. In `GridSearchCV` over
+    `layers` and `pool` the encoder runs once per text: what was read is kept, all layers of it, for
+    as long as the encoder lives and its weights stay the same.
+
+    Args:
+        encoder: The encoder.
+        tokenizer: The encoder's.
+        layers: As `layer_choice` takes it; not one whose weights are learned.
+        pool: `"cls"`, `"mean"` or `"max"`.
+        batch_size, verbose: As in `FeatureStore.build`.
+
+    Raises:
+        ValueError: On `transform`, if `layers` has weights to learn or `pool` is unknown.
+    """
+
+    def __init__(self, encoder, tokenizer, layers="last", pool="mean", batch_size=None, verbose=0):
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.layers = layers
+        self.pool = pool
+        self.batch_size = batch_size
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.requires_fit, tags.no_validation = False, True
+        return tags
+
+    @property
+    def _n_features_out(self):  # scikit-learn's name: how many names `get_feature_names_out` gives
+        count = len(self.encoder.output["layers"])
+        return layer_choice(self.layers).width(count, self.encoder.hidden_dim)
+
+    def __sklearn_clone__(self):
+        # scikit-learn would copy the encoder for every candidate of a search.
+        return type(self)(**self.get_params(deep=False))
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def fit(self, X, y=None):  # noqa: N803
+        """Does nothing but check the parameters."""
+        choice = layer_choice(self.layers)
+        _refuse_learned(choice, self.layers)
+        choice.indices(len(self.encoder.output["layers"]))
+        if self.pool not in POOLINGS:
+            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        return self
+
+    def transform(self, X):  # noqa: N803
+        """(N, D) vectors of N texts."""
+        self.fit(X)
+        # A `ColumnTransformer` gives a table of one column if it is given a list of names.
+        if getattr(X, "ndim", 1) == 2 and X.shape[1] == 1:
+            raise ValueError(
+                "Texts are one column: name it without brackets in a `ColumnTransformer`. "
+                f"Received: X of shape {X.shape}"
+            )
+        X = as_texts(X, "X")  # noqa: N806
+        choice = layer_choice(self.layers)
+        count = len(self.encoder.output["layers"])
+        if not len(X):
+            return np.zeros((0, choice.width(count, self.encoder.hidden_dim)), "float32")
+        state = fingerprint(self.encoder, self.tokenizer)
+        if _EXTRACTED.get(self.encoder, (None,))[0] != state:
+            _EXTRACTED[self.encoder] = (state, {})  # forgets what earlier weights gave
+        known = _EXTRACTED[self.encoder][1].setdefault(self.pool, {})
+        texts = [x if isinstance(x, str) else tuple(x) for x in X]
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            every = LayerChoice(0, -1, "concat")
+            lists = [text if isinstance(text, str) else list(text) for text in new]
+            options = {"batch_size": self.batch_size, "verbose": self.verbose}
+            rows = extract_features(
+                self.encoder, self.tokenizer, lists, every, self.pool, **options
+            )
+            known.update(zip(new, rows.reshape(len(new), count, -1), strict=True))
+        indices = choice.indices(count)
+        rows = np.stack([known[text][indices] for text in texts])  # (N, n, D)
+        return rows.mean(axis=1) if choice.combine == "mean" else rows.reshape(len(rows), -1)

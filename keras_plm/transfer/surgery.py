@@ -1,0 +1,106 @@
+"""Copies of encoders: as they are, with fewer pre-trained layers, with more tokens."""
+
+import numbers
+
+import keras
+import numpy as np
+
+from keras_plm.training.optimizers import weight_depths
+
+
+def clone(encoder, **changes):
+    """A trainable copy of an encoder with the same weights.
+
+    Args:
+        encoder: The encoder.
+        **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
+
+    Raises:
+        ValueError: If the encoder has no such argument, or LoRA is enabled in it.
+    """
+    check_merged(encoder)
+    config = encoder.get_config()
+    unknown = sorted(set(changes) - set(config))
+    if unknown:
+        raise ValueError(f"{type(encoder).__name__} has no such argument. Received: {unknown}")
+    copy = type(encoder).from_config({**config, **changes})
+    copy.set_weights(encoder.get_weights())
+    copy.trainable = changes.get("trainable", True)
+    return copy
+
+
+def check_merged(encoder):
+    """Raises if LoRA is enabled in an encoder: a copy has no such matrices."""
+    thin = [weight.path for weight in encoder.weights if "lora_kernel" in weight.path]
+    if thin:
+        raise ValueError(
+            "An encoder with LoRA enabled cannot be copied: `keras_plm.save` it, which merges the "
+            f"matrices into their kernels, and `load` it. Received: {thin[0]}"
+        )
+
+
+def transferred(encoder, count):
+    """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
+
+    Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
+    released code's `n_transfer`; of a BERT's top layers and pooler Zhang et al. 2021, arXiv
+    2006.05987, section 5.
+
+    Args:
+        encoder: A pre-trained encoder.
+        count: How many layers above the embeddings are transferred: 0 for the embeddings alone, -1
+            for nothing at all. What stands above the last layer, a final norm or a pooler, is
+            transferred with all of them.
+
+    Raises:
+        ValueError: If the encoder has fewer layers, its layers share their weights, it does not
+            number its blocks in their names, or LoRA is enabled in it.
+    """
+    check_merged(encoder)
+    layers = len(encoder.output["layers"]) - 1
+    if not isinstance(count, numbers.Integral) or not -1 <= count <= layers:
+        raise ValueError(
+            f"`n_transfer` is None for all, or a whole number from -1 to this encoder's {layers} "
+            f"layers. Received: {count!r}"
+        )
+    depths = {} if count == layers else weight_depths(encoder)
+    if 0 < count < layers != getattr(encoder, "num_blocks", layers):
+        raise ValueError(
+            "The layers of this encoder share their weights: `n_transfer` must be None, 0 or -1. "
+            f"Received: {count}"
+        )
+    copy = type(encoder).from_config(encoder.get_config())
+    copy.trainable = True
+    for new, old in zip(copy.weights, encoder.weights, strict=True):
+        depth = depths.get(old.path)
+        if (layers if depth is None else depth) <= count:
+            new.assign(keras.ops.convert_to_numpy(old))  # JAX would share the array
+    return copy
+
+
+def with_new_tokens(encoder, vocabulary_size, seed=0):
+    """A copy of an encoder that knows more tokens, whose vectors are new.
+
+    They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,
+    openai/finetune-transformer-lm, train.py.
+
+    Args:
+        encoder: An encoder with a `token_embedding`.
+        vocabulary_size: Of the copy.
+        seed: Of the new vectors.
+
+    Raises:
+        ValueError: If LoRA is enabled in the encoder.
+    """
+    check_merged(encoder)
+    known = encoder.get_config()["vocabulary_size"]
+    copy = type(encoder).from_config({**encoder.get_config(), "vocabulary_size": vocabulary_size})
+    copy.trainable = True
+    rng = np.random.default_rng(seed)
+    for new, old in zip(copy.weights, encoder.weights, strict=True):
+        array = keras.ops.convert_to_numpy(old)
+        if new.shape != old.shape:
+            more = rng.normal(0, 0.02, (vocabulary_size - known, *old.shape[1:]))
+            array = np.concatenate([array, more.astype(array.dtype)])
+        new.assign(array)
+    return copy
