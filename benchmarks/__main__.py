@@ -458,8 +458,9 @@ def add_data(commands):
 
 
 def run_data(flags):
-    from benchmarks import language_models, translation, vectors, word_similarity
+    from benchmarks import word_similarity
     from benchmarks.progress import console
+    from benchmarks.suites import language_models, translation, word_vectors
     from benchmarks.tasks import TASKS, checksum, write_text_of
     from keras_plm.data.task import find_file
 
@@ -479,11 +480,11 @@ def run_data(flags):
     }
     rows = [(task.name, task.source, task.licence, task.files) for task in TASKS.values()]
     rows.append((translation.TASK, translation.SOURCE, translation.LICENCE, captions))
-    books = {f"part {i}": name for i, name in enumerate(vectors.BOOKS)}
+    books = {f"part {i}": name for i, name in enumerate(word_vectors.BOOKS)}
     questions = {**word_similarity.PAIRS, "analogies": word_similarity.QUESTIONS}
     for module, name, files in (
         (language_models, language_models.TASK, language_models.FILES),
-        (vectors, "books", books),
+        (word_vectors, "books", books),
         (word_similarity, "word similarity", questions),
     ):
         rows.append((name, module.SOURCE, module.LICENCE, files))
@@ -512,7 +513,7 @@ def add_encoders(commands):
 
 
 def run_encoders(flags):
-    from benchmarks.encoders import FILE, compare, markdown
+    from benchmarks.suites.compare_encoders import FILE, compare, markdown
 
     compare(flags.data, flags.results)
     print(f"\n{markdown(flags.results)}\nResult file: {Path(flags.results) / FILE}")
@@ -520,7 +521,7 @@ def run_encoders(flags):
 
 def add_speed(commands):
     from benchmarks.settings import add_flags
-    from benchmarks.speed import SUITES, Speed
+    from benchmarks.speed.run import SUITES, Speed
 
     text = "our throughput beside the peers', in one run"
     parser = commands.add_parser("speed", help=text, description=text)
@@ -535,7 +536,7 @@ def add_speed(commands):
 
 def run_speed(flags):
     from benchmarks.settings import from_flags
-    from benchmarks.speed import SUITES, Speed, speed
+    from benchmarks.speed.run import SUITES, Speed, speed
 
     of_suite = {} if flags.suite is None else named(SUITES, flags.suite, "suite")
     for name, value in of_suite.items():

@@ -21,7 +21,7 @@ from benchmarks.records import environment, set_aside, stored, write_examples, w
 from benchmarks.resampling import summands
 from benchmarks.run import file_name
 from benchmarks.settings import policy
-from benchmarks.speed_clock import forget_peak, peak_so_far
+from benchmarks.speed.clock import forget_peak, peak_so_far
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
 from keras_plm.training.distribution import Distribution, distribute

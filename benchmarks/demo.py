@@ -9,17 +9,17 @@ from pathlib import Path
 import keras
 from rich.table import Table
 
-from benchmarks import report_seq2seq
 from benchmarks.bench import Bench
-from benchmarks.elmo_intrinsic import TINY, TINY_VECTORS
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
 from benchmarks.records import environment, read_json, write_json, write_text
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Run
-from benchmarks.translation import Translation, bleu_by_length, look
-from benchmarks.vectors import make as make_vectors
+from benchmarks.suites import translation_report
+from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
+from benchmarks.suites.translation import Translation, bleu_by_length, look
+from benchmarks.suites.word_vectors import make as make_vectors
 from keras_plm import metrics
 from keras_plm.data.examples import translation_batches
 from keras_plm.decoding import generate, greedy
@@ -274,14 +274,14 @@ def translate(world, out, small):
     examples = Table("an example", example["source"])
     examples.add_row("reference", _word_for_word(world, example["reference"]))
     for result in results:
-        name, weights = report_seq2seq.NAMES[result["run"]], f"{result['parameters']:,}"
+        name, weights = translation_report.NAMES[result["run"]], f"{result['parameters']:,}"
         scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
         table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
         examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
     console.print(table)
     console.print(examples)
     pictures = []
-    for name, figure in report_seq2seq.figures(folder).items():
+    for name, figure in translation_report.figures(folder).items():
         path = out / f"translation_{name}.png"
         figure.savefig(path, dpi=150)
         pictures.append(str(path))
@@ -297,7 +297,7 @@ def _word_for_word(world, text):
 def _translator(settings, tokenizer, texts, lengths, advance, done):
     """Trains and scores one model: its result, in the form of those of the suite `seq2seq`."""
     set_seed(0)
-    started, name = time.monotonic(), report_seq2seq.NAMES[settings.name]
+    started, name = time.monotonic(), translation_report.NAMES[settings.name]
     model = settings.build(len(tokenizer))
     batches = translation_batches(*texts["train"], tokenizer, batch_size=ROWS, buckets=lengths)
     steps = settings.epochs * len(batches)

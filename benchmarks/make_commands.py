@@ -128,7 +128,7 @@ def run_prepare(flags):
 
 def add_vectors(commands):
     from benchmarks.settings import add_flags
-    from benchmarks.vectors import Vectors
+    from benchmarks.suites.word_vectors import Vectors
 
     text = "learn word vectors from raw text, or read a file of them, as an encoder"
     parser = commands.add_parser("vectors", help=text, description=text)
@@ -157,7 +157,7 @@ def run_vectors(flags):
 
     from benchmarks.progress import console
     from benchmarks.settings import from_flags
-    from benchmarks.vectors import Vectors, make
+    from benchmarks.suites.word_vectors import Vectors, make
 
     given = [field.name for field in dataclasses.fields(Vectors) if field.name in flags]
     if not flags.file and not flags.corpus:
@@ -205,9 +205,9 @@ def add_kills(commands):
 
 
 def run_kills(flags):
+    from benchmarks.checks.resume import kills
     from benchmarks.progress import console
     from benchmarks.records import environment, write_json
-    from benchmarks.resume_check import kills
 
     for name in ("runs", "threads"):
         if getattr(flags, name) < 1:
@@ -229,7 +229,7 @@ def add_devices(commands):
 
 
 def run_devices(flags):
-    from benchmarks.devices_check import compare
+    from benchmarks.checks.devices import compare
     from benchmarks.progress import console
     from benchmarks.records import environment, write_json
 
@@ -254,7 +254,7 @@ def add_scaling(commands):
 
 
 def run_scaling(flags):
-    from benchmarks.scaling import FILE, compute, markdown
+    from benchmarks.checks.scaling import FILE, compute, markdown
 
     compute(flags.results)
     path = Path(flags.results) / FILE

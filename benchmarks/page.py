@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 import keras_plm
-from benchmarks import encoders, provenance, tables
+from benchmarks import provenance, tables
 from benchmarks.page_sections import claims_of, reason, sections
 from benchmarks.page_views import attention_html, claims_html, claims_table, count_claims, svg
 from benchmarks.records import write_text
 from benchmarks.report import speed_tables
+from benchmarks.suites import compare_encoders
 from benchmarks.tables import Table, to_html
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -82,10 +83,10 @@ class Page:
     def _add_more(self):
         """The encoders' table and those of speed, where their files are."""
         try:
-            self.more["encoders", "Our own encoders"] = encoders.markdown(self.root)
+            self.more["encoders", "Our own encoders"] = compare_encoders.markdown(self.root)
         except (ValueError, KeyError, TypeError) as error:
-            if (self.root / encoders.FILE).is_file():
-                self.broken["encoders"] = reason(self.root, encoders.FILE, error)
+            if (self.root / compare_encoders.FILE).is_file():
+                self.broken["encoders"] = reason(self.root, compare_encoders.FILE, error)
         try:
             for mark, text in speed_tables(self.root).items():
                 self.more[mark, SPEEDS.get(mark, mark)] = text

@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from benchmarks import devices_check, scaling
+from benchmarks.checks import devices as devices_check
+from benchmarks.checks import scaling
 from benchmarks.records import NoResult, read_json, read_result, write_text
 from benchmarks.run import file_name, label_runs, settings_of, summary
 from keras_plm.plots import score_by_layer

@@ -64,7 +64,6 @@ def pass_over(folder):
 
 
 def run_report(flags):
-    from benchmarks import encoders
     from benchmarks.progress import silence_ahead
     from benchmarks.report import (
         into_readme,
@@ -73,7 +72,7 @@ def run_report(flags):
         read_results,
         speed_tables,
     )
-    from benchmarks.suites import SUITES, folder, marked
+    from benchmarks.suites import SUITES, compare_encoders, folder, marked
 
     root, tables, whole = Path(flags.results), {}, flags.html or flags.markdown or flags.tables
     if (flags.attention is None) != (flags.text is None) or (flags.attention and not whole):
@@ -115,7 +114,7 @@ def run_report(flags):
         results = read_results(kept)
         tables[marks.get(flags.suite, "results")] = markdown(results)
         if flags.readme:
-            tables |= speed_tables(root) | {"encoders": encoders.markdown(root)}
+            tables |= speed_tables(root) | {"encoders": compare_encoders.markdown(root)}
     if flags.scale == "test":
         print("Scale test: small models, whose numbers mean nothing.\n")
     for mark, table in tables.items():
@@ -157,9 +156,9 @@ def add_claims(commands):
 
 
 def run_claims(flags):
-    from benchmarks import verdicts
+    from benchmarks.claims import judge
     from benchmarks.claims import verdicts as verdicts_of
-    from benchmarks.evidence import names_of_suites
+    from benchmarks.claims.match import names_of_suites
     from benchmarks.progress import silence_ahead
     from benchmarks.records import write_text
     from benchmarks.report import into_readme
@@ -180,21 +179,21 @@ def run_claims(flags):
     found = verdicts_of(flags.results, flags.resamples, flags.seed)
     pass_over(flags.results)
     if flags.suite is not None:
-        found = verdicts.of_suite(found, flags.suite)
-    if flags.readme and (wrong := next(iter(verdicts.left_out(found)), None)):
+        found = judge.of_suite(found, flags.suite)
+    if flags.readme and (wrong := next(iter(judge.left_out(found)), None)):
         raise ValueError(f"README takes verdicts of whole results alone. {wrong}")
     if flags.readme:
-        brief = verdicts.markdown(found, brief=True)
+        brief = judge.markdown(found, brief=True)
         changed = into_readme("claims", brief, HERE.parent / "README.md")
         print(f"README.md, claims: {'a new table' if changed else 'up to date'}")
         whole = Path(flags.results) / "claims.md"
-        write_text(whole, verdicts.markdown(found))
+        write_text(whole, judge.markdown(found))
         print(f"{whole}: all that were run")
     else:
-        print(verdicts.markdown(found) if flags.markdown else verdicts.text(found))
-    for why, count in verdicts.left_out(found).items():
+        print(judge.markdown(found) if flags.markdown else judge.text(found))
+    for why, count in judge.left_out(found).items():
         claims = "1 claim" if count == 1 else f"{count} claims"
         print(f"left out, so that {claims} read as not run: {why}", file=sys.stderr)
     if flags.out:
-        verdicts.write(flags.out, found, flags.resamples, flags.seed)
+        judge.write(flags.out, found, flags.resamples, flags.seed)
         print(f"Verdicts: {flags.out}")

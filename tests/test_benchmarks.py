@@ -438,7 +438,7 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch)
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
     rates = {"float32": 2e11, "bfloat16": 4e11}
-    monkeypatch.setattr("benchmarks.speed.matrix_rates", lambda: rates)  # large products
+    monkeypatch.setattr("benchmarks.speed.run.matrix_rates", lambda: rates)  # large products
     out = tmp_path / "speed.json"
     flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--turns", "1", "--steps", "1"]
     flags += ["--sentences", "32", "--length", "16", "--no-hub", "--out", str(out)]

@@ -6,12 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks import bert_studies
-from benchmarks.bert_studies import ENCODERS, MIXES, STUDIES
-from benchmarks.bert_tasks import PUBLISHED, TASKS_READ
-from benchmarks.encoders import forward_work
 from benchmarks.pretrain import Pretraining
-from benchmarks.suites import SUITES, folder
+from benchmarks.suites import SUITES, bert_ablations, folder
+from benchmarks.suites.bert_ablations import ENCODERS, MIXES, STUDIES
+from benchmarks.suites.bert_tasks import PUBLISHED, TASKS_READ
+from benchmarks.suites.compare_encoders import forward_work
 from benchmarks.tasks import TASKS
 from keras_plm.models import BERT
 from tests.small_data import SmallData
@@ -74,7 +73,7 @@ def test_rows_differ_in_what_they_say():
     base = STUDIES["bert_objectives"].pretraining
     settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
     for mix in MIXES:
-        found = settings[bert_studies._mix(*mix)]
+        found = settings[bert_ablations._mix(*mix)]
         same = 1 - found.mask_share - found.random_share
         shares = (found.mask_share, same, found.random_share)
         assert np.allclose(shares, np.array(mix) / 100)

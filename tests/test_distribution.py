@@ -5,9 +5,9 @@ import json
 import keras
 import pytest
 
-from benchmarks import devices_check
 from benchmarks.__main__ import main
-from benchmarks.devices_check import CASES, COUNTS, Case
+from benchmarks.checks import devices
+from benchmarks.checks.devices import CASES, COUNTS, Case
 from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
@@ -26,8 +26,8 @@ TRIED = {
 def test_several_devices_learn_what_one_does(name):
     steps = 16  # more than a pass, whose last batch is not full
     case = CASES[BACKEND][name]
-    alone = devices_check.run(Case(), 1, steps)
-    together = devices_check.run(case, COUNTS[BACKEND], steps)
+    alone = devices.run(Case(), 1, steps)
+    together = devices.run(case, COUNTS[BACKEND], steps)
     assert len(set(alone["losses"])) == steps and alone["losses"][-1] < alone["losses"][0]
     assert_close(together["losses"], alone["losses"], atol=1e-5)
     assert together["metrics"].keys() == alone["metrics"].keys()
@@ -38,12 +38,12 @@ def test_several_devices_learn_what_one_does(name):
 def test_several_devices_go_on_where_they_stopped(tmp_path):
     """Bit for bit, dropout and all, within a pass."""
     case, count = Case(dropout=0.2), COUNTS[BACKEND]
-    whole = devices_check.run(case, count, 12, kept=tmp_path / "whole")
-    first = devices_check.run(case, count, 7, kept=tmp_path / "parts")
-    second = devices_check.run(case, count, 12, kept=tmp_path / "parts")
+    whole = devices.run(case, count, 12, kept=tmp_path / "whole")
+    first = devices.run(case, count, 7, kept=tmp_path / "parts")
+    second = devices.run(case, count, 12, kept=tmp_path / "parts")
     assert first["losses"] + second["losses"] == whole["losses"]
     with pytest.raises(RuntimeError, match="another number of devices"):
-        devices_check.run(case, 1, 14, kept=tmp_path / "parts")
+        devices.run(case, 1, 14, kept=tmp_path / "parts")
 
 
 def test_one_device_needs_no_other_script():
@@ -198,7 +198,7 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
         calls.append((case, count))
         return {"losses": [3.0, 2.0 + 1e-7 * count], "metrics": {}}
 
-    monkeypatch.setattr(devices_check, "run", run)
+    monkeypatch.setattr(devices, "run", run)
     out = tmp_path / "devices.json"
     assert main(["devices", "--steps", "2", "--out", str(out)]) == 0
     assert (

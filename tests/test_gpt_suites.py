@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks import gpt_tuning, zero_shot
 from benchmarks.__main__ import main
-from benchmarks.encoders import forward_work
-from benchmarks.gpt_tuning import ABLATION, DEPTHS, cells, row_of
 from benchmarks.pretrain import Pretraining
 from benchmarks.run import Run
-from benchmarks.suites import SUITES, folder
+from benchmarks.suites import SUITES, folder, gpt_ablations, gpt_zero_shot
+from benchmarks.suites.compare_encoders import forward_work
+from benchmarks.suites.gpt_ablations import ABLATION, DEPTHS, cells, row_of
+from benchmarks.suites.gpt_zero_shot import acceptability, book_questions, continuation
 from benchmarks.tasks import TASKS, read_snli, untokenized
-from benchmarks.zero_shot import acceptability, book_questions, continuation
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
 from keras_plm.data.task import Example
@@ -317,9 +316,9 @@ class TestHeuristics:
             good = [context == "fine very" for context in contexts]
             return [np.array([1.0 if g == (texts[0] == "positive") else 2.0]) for g in good]
 
-        monkeypatch.setattr(zero_shot, "token_losses", losses)
+        monkeypatch.setattr(gpt_zero_shot, "token_losses", losses)
         test = [Example("fine ", "1"), Example("dull", "0"), Example("dull", "1")]
-        assert zero_shot.sentiment(None, None, test) == pytest.approx(2 / 3)
+        assert gpt_zero_shot.sentiment(None, None, test) == pytest.approx(2 / 3)
         contexts = ["fine very", "dull very", "dull very"]
         assert asked == [("negative", contexts), ("positive", contexts)]
 
@@ -349,7 +348,7 @@ def test_samples_are_written_once(run, tmp_path):
 @pytest.mark.plumbing
 def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch, capsys):
     weights = tmp_path / "weights"
-    monkeypatch.setattr("benchmarks.encoders.WEIGHTS", weights)
+    monkeypatch.setattr("benchmarks.suites.compare_encoders.WEIGHTS", weights)
     for model in ("gpt", "lstm"):
         assert main(pretraining(corpus, weights / model, model, "--valid", str(corpus))) == 0
     flags = ["--data", str(data_folder), "--results", str(tmp_path / "r")]
@@ -394,4 +393,4 @@ def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
             SUITES[name].markdown(tmp_path)
     code, shown = run("gpt_zero_shot", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "no encoder in" in shown
-    assert gpt_tuning.PUBLISHED["cola"] == (45.4, 18.9, 47.9, 30.3)
+    assert gpt_ablations.PUBLISHED["cola"] == (45.4, 18.9, 47.9, 30.3)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import devices_check
+from benchmarks.checks import devices
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
@@ -33,7 +33,7 @@ history = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history
 print(distribution.num_devices, *history["loss"])
 """
     named = {
-        "coordinator": f"localhost:{devices_check._free_port()}",
+        "coordinator": f"localhost:{devices._free_port()}",
         "num_processes": 2,
         "how": how,
     }
@@ -80,7 +80,7 @@ if keras.backend.backend() == "torch":
         sys.exit()
     says(lambda: model.fit(distribution.shard(batches()), verbose=0))
 """
-    script = script.replace("{port}", str(devices_check._free_port()))
+    script = script.replace("{port}", str(devices._free_port()))
     processes = [begun(script.replace("{process_id}", str(i))) for i in (1, 0)]
     other, first = (lines(process) for process in processes)
     for said in (other, first):
@@ -121,7 +121,7 @@ hang = lambda batch, logs: time.sleep(900 * number)
 hangs = keras.callbacks.LambdaCallback(on_train_batch_end=hang)
 model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
 """
-    script = script.replace("{port}", str(devices_check._free_port()))
+    script = script.replace("{port}", str(devices._free_port()))
     processes = [begun(script.replace("{process_id}", str(i))) for i in range(2)]
     said = []
     for number, process in enumerate(processes):
@@ -177,7 +177,7 @@ def test_losses_that_are_sums_stay_sums():
     if BACKEND == "jax":
         (two,) = lines(begun(SUMS, devices=2))
     else:
-        named = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(devices_check._free_port()),
+        named = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(devices._free_port()),
                  "WORLD_SIZE": "2"}  # fmt: skip
         both = [begun(SUMS, environment=named | {"RANK": str(i)}) for i in (1, 0)]
         two = [lines(process) for process in both][1][-1]
@@ -197,7 +197,7 @@ def test_processes_that_do_not_come_are_not_waited_for(process_id):
 from keras_plm.training.distribution import distribute
 named = {{"num_processes": 2, "process_id": {process_id}, "timeout": 2}}
 try:
-    distribute(coordinator="localhost:{devices_check._free_port()}", **named)
+    distribute(coordinator="localhost:{devices._free_port()}", **named)
 except TimeoutError as error:
     print(error)
 """

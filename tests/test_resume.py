@@ -262,7 +262,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
 
 def test_killed_runs_go_on_bit_for_bit(tmp_path):
     """Kill -9 from outside, again and again, at any moment of a step or a write."""
-    from benchmarks.resume_check import STEPS, differences, run
+    from benchmarks.checks.resume import STEPS, differences, run
 
     assert run(tmp_path / "whole") == (STEPS, False)
     for step, delay in ((1, 0.0), (11, 0.003), (24, 0.01)):
@@ -277,8 +277,8 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
 
 @pytest.mark.plumbing
 def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
-    from benchmarks import resume_check
     from benchmarks.__main__ import main
+    from benchmarks.checks import resume as resume_check
 
     def run(folder, kill_at=None, delay=0.0, threads=1):
         (folder / "state-000003.safetensors").mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks import transfer
 from benchmarks.cells import Place, run_cells
-from benchmarks.suites import SUITES, folder
-from benchmarks.transfer import KINDS, LAYERS, ROWS, SCALES, OfTask, cells_of, fits
+from benchmarks.suites import SUITES, features_or_fine_tuning, folder
+from benchmarks.suites.features_or_fine_tuning import (
+    KINDS,
+    LAYERS,
+    ROWS,
+    SCALES,
+    OfTask,
+    cells_of,
+    fits,
+)
 from keras_plm.checkpoints import save_bert, save_gpt
 from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
@@ -68,11 +75,11 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     assert len({place.path(cell, 0) for cell in cells}) == len(cells)
     failed = run_cells(cells, place, 1, lambda line: None)
     assert {cell.title(seed): str(error) for (cell, seed), error in failed.items()} == {}
-    text = transfer.markdown(place.results)
+    text = features_or_fine_tuning.markdown(place.results)
     for name, *_ in ROWS.values():
         assert f"| {name} |" in text, name
     assert "| snli | bert |" in text and "frozen, second to last, linear" in text
-    pictures = transfer.figures(place.results)
+    pictures = features_or_fine_tuning.figures(place.results)
     assert list(pictures) == [f"transfer_{task}" for task, _ in scale.tasks]
     drawn = [label.get_text() for label in pictures["transfer_sst5"].axes[0].get_yticklabels()]
     assert drawn[:3] == [name for name, *_ in ROWS.values()][:3]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks import language_models, vectors, word_similarity
+from benchmarks import word_similarity
 from benchmarks.__main__ import main
-from benchmarks.language_models import Counts, LanguageBench, Neural
-from benchmarks.suites import SUITES
-from benchmarks.vectors import Sentences, VectorBench, Vectors
+from benchmarks.suites import SUITES, language_models, word_vectors
+from benchmarks.suites.language_models import Counts, LanguageBench, Neural
+from benchmarks.suites.word_vectors import Sentences, VectorBench, Vectors
 from keras_plm.models import WordVectors
 
 ANIMALS, FOODS = "cat dog cow hen".split(), "bread soup cake rice".split()
@@ -29,7 +29,7 @@ def data_folder(tmp_path):
     folder = tmp_path / "data"
     for name in ("books", "word_similarity", "wikitext-2"):
         (folder / name).mkdir(parents=True)
-    for seed, name in enumerate(vectors.BOOKS):
+    for seed, name in enumerate(word_vectors.BOOKS):
         (folder / name).write_text("\n".join(sentences(seed=seed)) + "\n")
     pairs = "cat\tdog\t9\ncat\tsoup\t1\nbread\tcake\t8\nhen\trice\t2\ncow\tunseen\t5\n"
     for name in word_similarity.PAIRS.values():
@@ -60,7 +60,7 @@ def test_settings_know_their_kind():
 
 
 def test_text_without_rare_words(data_folder, tmp_path):
-    files = [data_folder / name for name in vectors.BOOKS[:1]]
+    files = [data_folder / name for name in word_vectors.BOOKS[:1]]
     files[0].write_text(files[0].read_text() + "rare bird cat\n")
     bench = VectorBench(files, tmp_path / "work", progress=lambda line: None)
     ids, words = bench.text(Vectors())
@@ -75,22 +75,22 @@ def test_text_without_rare_words(data_folder, tmp_path):
         bench.text(Vectors(min_count=10_000))
 
 
-@pytest.mark.parametrize("kind", vectors.KINDS)
+@pytest.mark.parametrize("kind", word_vectors.KINDS)
 def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = []
     settings = Vectors(kind, dim=8, epochs=4, sample=1.0, rate=0.5)
-    vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
+    word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
     path = tmp_path / "out" / f"{settings.name}.seed0.json"
     result = json.loads(path.read_text())
     assert result["scores"]["similarity"]["MEN"]["missing"] == 1
     assert result["words_per_second"] > 0 and result["tokens"] == 4 * 400 * 9
     assert result["metrics"]["MEN"] > 0.5  # animals are with animals
     before = path.read_bytes()
-    vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
+    word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
     assert path.read_bytes() == before
-    table = vectors.markdown(tmp_path / "out")
-    assert vectors.NAMES[kind] in table and "MEN 1 of 5" in table
+    table = word_vectors.markdown(tmp_path / "out")
+    assert word_vectors.NAMES[kind] in table and "MEN 1 of 5" in table
 
 
 def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
@@ -99,8 +99,8 @@ def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
     runs = [
         Vectors(kind, "gensim", dim=8, epochs=9) for kind in ("skip_gram", "cbow_hs", "fasttext")
     ]
-    vectors.run_vectors(runs, data_folder, tmp_path / "out", 1, lambda line: None)
-    assert "fastText, gensim" in vectors.markdown(tmp_path / "out")
+    word_vectors.run_vectors(runs, data_folder, tmp_path / "out", 1, lambda line: None)
+    assert "fastText, gensim" in word_vectors.markdown(tmp_path / "out")
 
 
 def test_language_models(data_folder, tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
 
 def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    book = str(data_folder / vectors.BOOKS[0])
+    book = str(data_folder / word_vectors.BOOKS[0])
     options = ["--dim", "8", "--epochs", "9", "--sample", "1"]
     assert (
         main(["vectors", "--corpus", book, "--out", "mine", "--like", "zz", "cat", *options]) == 0

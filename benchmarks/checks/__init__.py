@@ -1,0 +1,1 @@
+"""Checks of whole runs: resume after kills, several devices, scaling on paper."""

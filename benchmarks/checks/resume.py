@@ -1,0 +1,199 @@
+"""Whether a run that was killed goes on bit for bit: `python -m benchmarks kills`.
+
+`python -m benchmarks.checks.resume FOLDER` is the run that is killed: a small BERT with dropout and
+its masked words, which says each finished step and goes on where its folder's state stands.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STEPS = 40  # finished, of about 13 a pass, so that most fall within one
+EVERY = 3  # steps between two states, so that most kills lose some
+LIMIT = 300  # seconds without a word after which a run is given up
+
+
+def small_text(folder, documents):
+    """`(stream, tokenizer)` of a text of the microworld, written to a folder."""
+    from benchmarks.microworld import World
+    from keras_plm.data.corpus import TokenStream
+    from keras_plm.tokenizers import WordPiece
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join("\n".join(sentences) for sentences in World().corpus(documents))
+    (folder / "text.txt").write_text(text)
+    words = sorted(set(text.lower().split()))
+    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
+    stream = TokenStream.build([folder / "text.txt"], tokenizer, folder / "stream", "lines")
+    return stream, tokenizer
+
+
+def train(folder):
+    """Trains to `STEPS` from where a folder's state stands."""
+    import keras
+
+    from keras_plm.models import BERT
+    from keras_plm.pretraining import MaskedLM, masked_lm_batches
+    from keras_plm.training.optimizers import AdamW
+    from keras_plm.training.resume import TrainingState, has_state, set_seed
+
+    folder = Path(folder)
+    stream, tokenizer = small_text(folder, 40)
+    # A process that goes on has another seed, which may not matter.
+    set_seed(os.getpid() if has_state(folder) else 1)
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    model = MaskedLM(BERT(len(tokenizer), **size, dropout=0.2, max_sequence_length=64))
+    model.compile(AdamW(1e-3))
+    batches = masked_lm_batches(stream, tokenizer, 64, batch_size=8, buckets=2, seed=1)
+    state = TrainingState(folder, batches, every_seconds=None, every_steps=EVERY, total_steps=STEPS)
+    state.restore(model)
+    said = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: print(f"step {state.steps}", flush=True)
+    )
+    if not state.finished:
+        model.fit(batches, epochs=STEPS, verbose=0, callbacks=[state, said])
+    print("finished", flush=True)
+
+
+def run(folder, kill_at=None, delay=0.0, threads=1):
+    """Runs `train` in a process of its own.
+
+    Args:
+        folder: Of the run.
+        kill_at: Send SIGKILL once this step is finished.
+        delay: And so many seconds more have gone by.
+        threads: Of the backend.
+
+    Returns:
+        `(step, killed)`: the last step that it said, and whether the kill came before its end.
+
+    Raises:
+        RuntimeError: If it fails, or says nothing for five minutes.
+    """
+    command = [sys.executable, "-m", "benchmarks.checks.resume", str(folder)]
+    root = Path(__file__).parents[2]
+    with open(Path(folder).with_suffix(".err"), "w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=root, env=_environment(threads)
+        )
+        step = 0
+        try:
+            for line in _lines(process):
+                if line.startswith("step "):
+                    step = int(line.split()[1])
+                if kill_at is not None and step >= kill_at:
+                    time.sleep(delay)
+                    process.kill()
+                    kill_at = None
+            process.wait(LIMIT)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        errors.seek(0)
+        if process.returncode not in (0, -signal.SIGKILL):
+            raise RuntimeError(
+                f"The run in {folder} ended with {process.returncode}: {errors.read()[-2000:]}"
+            )
+    return step, process.returncode != 0
+
+
+def _lines(process):
+    """What a process says, as it says it, for as long as it does so in time."""
+    import selectors
+
+    left = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(LIMIT):
+                raise RuntimeError(f"A run said nothing for {LIMIT} seconds.")
+            part = os.read(process.stdout.fileno(), 4096)
+            if not part:
+                return
+            *lines, left = (left + part).split(b"\n")
+            yield from (line.decode() for line in lines)
+
+
+def _environment(threads):
+    """Of a process that computes in so many threads."""
+    flags = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(threads),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+    }
+
+
+def differences(folder, other):
+    """Names of what differs by a bit between the last states of two runs."""
+    from safetensors import safe_open
+
+    found = []
+    for place in (folder, other):
+        path = Path(place) / f"state-{STEPS:06d}.safetensors"
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            bits = {n: (str(a.dtype), a.shape, a.tobytes()) for n, a in arrays.items()}
+            bits["history"] = json.loads(file.metadata()["state"])["history"]
+        found.append(bits)
+    here, there = found
+    return sorted(n for n in here.keys() | there.keys() if here.get(n) != there.get(n))
+
+
+def kills(runs, seed=0, threads=1, progress=print):
+    """Kills runs at random steps, lets each go on, and compares it with one that went through.
+
+    Args:
+        runs: How many, each killed once.
+        seed: Of the steps, and of the moments behind them.
+        threads: Of the backend.
+        progress: Called with a line of text for each run.
+
+    Returns:
+        A dict for a result file.
+    """
+    rng = random.Random(seed)
+    done = []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        run(folder / "whole", threads=threads)
+        # At every step at most once; the moment falls anywhere in the next ones, or in a write.
+        for i, step in enumerate(_steps(rng, runs)):
+            place = folder / str(i)
+            last, killed = run(place, step, rng.uniform(0, 0.05), threads)
+            if not killed:  # it had come to its end
+                place = folder / f"{i}again"
+                last, killed = run(place, step, 0, threads)
+            states = [path.stem for path in sorted(place.glob("state-*.safetensors"))]
+            run(place, threads=threads)
+            found = differences(folder / "whole", place)
+            after = int(states[-1].partition("-")[2]) if states else 0
+            done.append(
+                {"killed": killed, "killed_behind": last, "resumed_behind": after,
+                 "differences": found}
+            )  # fmt: skip
+            progress(f"killed behind step {last}, resumed behind {after}: {len(found)} differences")
+    return {"task": "kills", "steps": STEPS, "threads": threads, "seed": seed, "runs": done,
+            "different_runs": sum(bool(one["differences"]) for one in done),
+            "differences": sum(len(one["differences"]) for one in done),
+            "kills": sum(one["killed"] for one in done)}  # fmt: skip
+
+
+def _steps(rng, runs):
+    steps = []
+    while len(steps) < runs:
+        steps += rng.sample(range(1, STEPS), min(STEPS - 1, runs - len(steps)))
+    return steps
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])

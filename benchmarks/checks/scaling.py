@@ -1,0 +1,176 @@
+"""Scaling on paper: what share of many devices BERT's pre-training would use, by formulas.
+
+Nothing here was run on such devices. What is measured is the share of this machine's matrix rate
+that a step of BERT-base reaches (`python -m benchmarks speed`), and what is known are the sizes of
+the messages; peak rates and links are their makers'.
+
+Of a mesh of d x m devices, d parts of each batch and m parts of each weight, a step of F FLOP takes
+
+    compute  = F / (d m rate share)
+    messages = ring(d, 4 N / m) + 4 L ring(m, 2 tokens / d D)
+    ring(n, bytes) = 2 (n - 1) / n bytes / link
+
+seconds, N weights and L blocks of width D, and its efficiency is compute / (compute + messages): no
+message is sent beside work, so that this is a lower bound. Gradients are float32, once a step; the
+four sums in a block, two each way, are of bfloat16 (Shoeybi et al. 2019, arXiv 1909.08053, section
+3).
+"""
+
+import dataclasses
+from pathlib import Path
+
+from benchmarks.records import environment, read_json, write_json
+from benchmarks.speed.bert import VOCABULARY, matrix_work
+from keras_plm.models import BERT_SIZES
+
+FILE = "scaling.json"
+WORK, OURS = "pretrain base", "keras_plm, bfloat16"
+# Devlin et al. 2018, appendix A.2: a million steps of 256 rows, nine tenths of them at 128 tokens.
+ROWS, STEPS, PARTS = 256, 1_000_000, {128: 0.9, 512: 0.1}
+DAYS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Devices that train together.
+
+    Attributes:
+        devices: How many.
+        rate: Peak FLOP/s of one, in bfloat16, dense.
+        link: Bytes/s that one sends to its neighbours in a ring, each way.
+        source: Of rate and link.
+    """
+
+    devices: int
+    rate: float
+    link: float
+    source: str
+
+
+_V2_V3 = "Jouppi et al. 2020, CACM 63(7); a ring each way of the torus, remembered"
+CLUSTERS = {
+    "8 A100, NVLink": Cluster(8, 312e12, 300e9, "NVIDIA's data sheet, remembered"),
+    "8 H100, NVLink": Cluster(8, 989e12, 450e9, "NVIDIA's data sheet, remembered"),
+    "16 chips of TPU v2": Cluster(16, 46e12, 2 * 62e9, _V2_V3),
+    "32 chips of TPU v3": Cluster(32, 123e12, 2 * 82e9, _V2_V3),
+}
+# The original's: four Cloud TPUs for BERT-base, sixteen for BERT-large, of four chips each.
+ORIGINAL = {"base": 16, "large": 64}
+
+
+def weights(size):
+    """How many numbers masked words and next sentences teach a BERT."""
+    s = BERT_SIZES[size]
+    width, inner = s["hidden_dim"], s["intermediate_dim"]
+    block = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
+    embeddings = (VOCABULARY + 512 + 2) * width + 2 * width
+    heads = 2 * (width + 1) * width + 2 * width + VOCABULARY + 2 * (width + 1)
+    return embeddings + s["num_layers"] * block + heads
+
+
+def ring(devices, size, link):
+    """Seconds in which so many bytes are summed over devices in a ring."""
+    return 2 * (devices - 1) / devices * size / link
+
+
+def step(size, length, mesh, cluster, share):
+    """`(compute, messages)`, the seconds of a step by the formulas above."""
+    data, model = mesh
+    s, tokens = BERT_SIZES[size], ROWS * length
+    work = matrix_work(size, length, "pretrain") * tokens
+    compute = work / (data * model * cluster.rate * share)
+    messages = ring(data, 4 * weights(size) / model, cluster.link)
+    sums = ring(model, 2 * tokens / data * s["hidden_dim"], cluster.link)
+    return compute, messages + 4 * s["num_layers"] * sums
+
+
+def days(size, mesh, cluster, share):
+    """Of the original's whole pre-training."""
+    seconds = sum(
+        part * STEPS * sum(step(size, length, mesh, cluster, share))
+        for length, part in PARTS.items()
+    )
+    return seconds / 86400
+
+
+def original(size):
+    """FLOP/s of a chip that the original's four days come to."""
+    work = sum(
+        part * STEPS * ROWS * length * matrix_work(size, length, "pretrain")
+        for length, part in PARTS.items()
+    )
+    return work / (DAYS * 86400 * ORIGINAL[size])
+
+
+def meshes(size, devices):
+    """The meshes that part a model's heads evenly."""
+    heads = BERT_SIZES[size]["num_heads"]
+    return [(devices // m, m) for m in (1, 4, 8) if heads % m == 0 and devices % m == 0]
+
+
+def compute(results):
+    """Writes the table's file; returns what it holds.
+
+    Raises:
+        ValueError: If the share has not been measured.
+    """
+    path = Path(results) / "speed.json"
+    found = read_json(path) if path.is_file() else {"results": {}}
+    share = (
+        found["results"].get(WORK, {}).get("contestants", {}).get(OURS, {})
+    ).get("share_of_matrix_rate")  # fmt: skip
+    if share is None:
+        raise ValueError(
+            f"The share of the matrix rate is that of {WORK!r} in {path}: measure it with `python "
+            f"-m benchmarks speed --work pretrain --sizes base --out {path}`. Received: none there"
+        )
+    rows = []
+    for size in ("base", "large"):
+        for name, cluster in CLUSTERS.items():
+            for mesh in meshes(size, cluster.devices):
+                steps = {n: step(size, n, mesh, cluster, share) for n in PARTS}
+                rows.append({
+                    "size": size, "cluster": name, "mesh": mesh, **dataclasses.asdict(cluster),
+                    "seconds": {str(n): found for n, found in steps.items()},
+                    "efficiency": {str(n): c / (c + m) for n, (c, m) in steps.items()},
+                    "days": days(size, mesh, cluster, share),
+                })  # fmt: skip
+    report = {
+        "share": share,
+        "share_of": {name: found[name] for name in ("device", "backend")} | {"work": WORK},
+        "weights": {size: weights(size) for size in ORIGINAL},
+        "original": {size: original(size) for size in ORIGINAL},
+        "rows": rows,
+        **environment(),
+    }
+    write_json(Path(results) / FILE, report)
+    return report
+
+
+def markdown(path):
+    """The table of the file that `compute` wrote."""
+    report = read_json(path)
+    text = [
+        "| | devices | mesh: data x model | a step at 128, at 512 (ms) | of it messages | "
+        "efficiency at 128, at 512 | days |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for size, chips in ORIGINAL.items():
+        rate = report["original"][size]
+        peak = CLUSTERS["16 chips of TPU v2"].rate
+        text.append(
+            f"| BERT-{size} ({report['weights'][size] / 1e6:.0f} M) | the original's {chips} TPU "
+            f"chips: {rate / 1e12:.1f} TFLOP/s each, {rate / peak:.0%} of a v2's | | | | | {DAYS} |"
+        )
+        for row in report["rows"]:
+            if row["size"] != size:
+                continue
+            both = list(row["seconds"].values())
+            cells = [
+                f"BERT-{size}", row["cluster"], f"{row['mesh'][0]} x {row['mesh'][1]}",
+                ", ".join(f"{1e3 * sum(seconds):.0f}" for seconds in both),
+                ", ".join(f"{1e3 * seconds[1]:.1f}" for seconds in both),
+                ", ".join(f"{e:.0%}" for e in row["efficiency"].values()), f"{row['days']:.1f}",
+            ]  # fmt: skip
+            text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"

@@ -1,0 +1,16 @@
+"""Published orderings as rows, and what results say of them."""
+
+from benchmarks.claims.before_elmo import EARLY_ROWS
+from benchmarks.claims.elmo_gpt_bert import BERT_ROWS, CHOICE_ROWS, ELMO_ROWS, GPT_ROWS
+from benchmarks.claims.judge import RESAMPLES, judge
+
+CLAIMS = {}
+for _claim in (*EARLY_ROWS, *ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS):
+    if _claim.name in CLAIMS:
+        raise ValueError(f"A claim's name must be unique. Received: {_claim.name!r} twice")
+    CLAIMS[_claim.name] = _claim
+
+
+def verdicts(results_root, resamples=RESAMPLES, seed=0):
+    """What the results below a folder say of each of `CLAIMS`: dicts, see `judge.judge`."""
+    return judge(CLAIMS.values(), results_root, resamples, seed)

@@ -1,0 +1,361 @@
+"""What the results say of published orderings: reproduced, contradicted, not separable, not run.
+
+Where files of examples lie beside the results, the difference of a claim's two sides is resampled
+over seeds and examples (`resampling.contrast`), and from three seeds of each the p values decide,
+adjusted by Holm among the claims of one published table. Without such files seeds alone are
+compared: from eight of each Welch's t test decides in the same way, of these test examples. With
+fewer nothing is tested: where three or more seeds of one side are all above all of the other, and
+Welch's interval leaves out 0, that is told as a description; else the verdict is "not separable".
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from benchmarks.claims.match import Results, paired
+from benchmarks.records import write_json
+from benchmarks.resampling import contrast_of, holm, resampled
+
+RESAMPLES = 10_000
+LEVEL = 0.05
+LEAST, SURE = 3, 8  # seeds: for any verdict, and for one from seeds alone
+# Of a standard error, what 80 % of such experiments would tell from nothing at LEVEL: 1.96 + 0.84.
+SEEN = 2.8
+DESCRIPTIVE = " (descriptive)"
+VERDICTS = ("reproduced", "contradicted", "reproduced" + DESCRIPTIVE, "contradicted" + DESCRIPTIVE,
+            "not separable", "not run")  # fmt: skip
+LIMIT = (
+    "One pre-trained checkpoint of each encoder was read, so a verdict is of these checkpoints, "
+    "not of another pre-training of the same kind."
+)
+RULE = (
+    "Effects are in points unless they say otherwise, with 95 % intervals that are not adjusted "
+    "for their number. The smallest difference that could have been seen is 2.8 standard errors, "
+    "an interval's width over 3.92: four of five such experiments would tell it from nothing. "
+    "Verdicts are at 5 % after Holm's correction among the claims of one published table, of a "
+    "bootstrap over seeds and examples (three seeds or more) or of Welch's t test (eight seeds or "
+    "more). Descriptive are those of fewer seeds whose examples were not kept, where each of three "
+    "or more seeds of one side is above each of the other and the interval of the seeds leaves out "
+    "0: up to one in twenty pairs of equal methods looks so too, and nothing is corrected for "
+    "their number."
+)
+
+
+def judge(claims, results_root, resamples=RESAMPLES, seed=0):
+    """What the results below a folder say of each claim.
+
+    Args:
+        claims: `Claim`s.
+        results_root: The folder of suites.
+        resamples: Of seeds and examples.
+        seed: Of the resampling.
+
+    Returns:
+        A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
+        high`, in points (`unit` tells where not), and `detectable`, the smallest difference that
+        could have been seen, `None` where unknown; `means` of both sides' seeds, in points, or
+        perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
+        `basis`, of what the verdict is; `seeds`, of both sides; `trained`, examples of both
+        sides, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
+        `left_out`, why results that are there were not read: one is damaged, none of the harness,
+        or disagrees with another; `note`.
+
+    Raises:
+        ValueError: If there is no such folder.
+    """
+    results = Results(results_root)
+    rows = [_measured(claim, results) for claim in claims]
+    _resample([(row, examples) for row, examples in rows if examples], resamples, seed)
+    found = [row for row, _ in rows]
+    for source in dict.fromkeys(row["source"] for row in found):
+        tested = [row for row in found if row["source"] == source and row["p"] is not None]
+        for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
+            row["adjusted"] = adjusted
+            if adjusted < LEVEL:
+                row["verdict"] = "reproduced" if row["effect"] > 0 else "contradicted"
+    return found
+
+
+def _measured(claim, results):
+    """A claim's row, without what other claims decide, and `(kind, terms)` of examples if kept."""
+    row = _unmeasured(claim)
+    try:
+        return row, _measure(row, claim, results)
+    except ValueError as error:
+        told = {"left_out": str(error), "note": _notes(claim.note, f"left out: {error}")}
+        return _unmeasured(claim) | told, None
+
+
+def _unmeasured(claim):
+    sides = claim.better, claim.worse
+    return {
+        "name": claim.name, "statement": claim.statement, "task": claim.task,
+        "source": claim.source, "verdict": "not run", "effect": None, "low": None, "high": None,
+        "p": None, "adjusted": None, "detectable": None, "basis": "", "unit": claim.unit,
+        "seeds": (0, 0), "published": claim.published, "on": claim.on,
+        "verified": claim.verified, "conclusion": claim.conclusion, "lower": claim.lower,
+        "suites": tuple(dict.fromkeys(side.suite for side in sides)), "note": claim.note,
+        "means": None, "metric": "", "trained": None, "left_out": "",
+    }  # fmt: skip
+
+
+def _measure(row, claim, results):
+    """Puts what results say into a row; gives `(kind, terms)` of the examples, `None` if not kept.
+
+    Raises:
+        ValueError: If a result is damaged, none of the harness, or disagrees with another.
+    """
+    sides = claim.better, claim.worse
+    scores = [results.scores(side) for side in sides]
+    row["seeds"], row["metric"] = tuple(map(len, scores)), results.metric(claim.better)
+    missing = [side.label for side, found in zip(sides, scores, strict=True) if not found]
+    if missing:
+        row["note"] = _notes(claim.note, f"no result of {' and of '.join(missing)}")
+        return None
+    row["verdict"] = "not separable"
+    examples = _examples(claim, results)
+    by_seed = [100 * np.array(list(found.values())) for found in scores]
+    fewest = min(map(len, by_seed))
+    means = [float(of_side.mean()) for of_side in by_seed]
+    row["means"] = tuple(math.exp(-m / 100) if claim.lower else m for m in means)
+    row["trained"], unlike = _terms_of(claim, results)
+    notes = [claim.note, *unlike]
+    if isinstance(examples, str):
+        p = _by_seeds(row, by_seed)
+        if fewest >= SURE:
+            row["p"], row["basis"] = p, "seeds"
+            notes.append(f"of these test examples: {examples}")
+        else:
+            row["basis"] = "seeds, descriptive" if fewest > 1 else "one run of a side, no interval"
+            first, second = by_seed
+            for verdict, above, below in (
+                ("reproduced", first, second), ("contradicted", second, first),
+            ):  # fmt: skip
+                if fewest >= LEAST and above.min() > below.max() and p < LEVEL:
+                    row["verdict"] = verdict + DESCRIPTIVE
+            notes.append(examples)
+    elif fewest < LEAST:
+        notes.append(f"fewer than {LEAST} seeds: no verdict")
+    _see(row)
+    row["note"] = _notes(*notes)
+    return None if isinstance(examples, str) else examples
+
+
+def _see(row):
+    """Puts the smallest difference that could have been seen into a row."""
+    if row["low"] is not None:
+        row["detectable"] = SEEN * (row["high"] - row["low"]) / 3.92
+
+
+def _resample(rows, resamples, seed):
+    """Effects, intervals and p from examples, into rows; each side is resampled once for all."""
+    alike = {}  # arrays (S, N, k) that are resampled together, by their identity
+    for _, (kind, terms) in rows:
+        for _, parts in terms:
+            alike.setdefault((kind, parts.shape[1:]), {})[id(parts)] = parts
+    scores = {}
+    for (kind, _), of_kind in alike.items():
+        found = resampled(kind, np.concatenate(list(of_kind.values())), resamples, seed)
+        ends = np.cumsum([len(parts) for parts in of_kind.values()])
+        scores |= zip(of_kind, np.split(found, ends[:-1], axis=1), strict=True)
+    for row, (_, terms) in rows:
+        told = contrast_of([(sign, scores[id(parts)]) for sign, parts in terms], seed)
+        row["effect"], row["low"], row["high"] = 100 * told.mean, 100 * told.low, 100 * told.high
+        row["basis"] = "examples and seeds"
+        row["p"] = told.p if min(told.seeds) >= LEAST else None
+        _see(row)
+
+
+def _by_seeds(row, by_seed):
+    """Effect and Welch's interval of it from seeds alone, into a row; gives p, or `None`."""
+    from scipy.stats import t as student
+
+    row["effect"] = float(by_seed[0].mean() - by_seed[1].mean())
+    if min(map(len, by_seed)) < 2:
+        return None
+    parts = np.array([scores.var(ddof=1) / len(scores) for scores in by_seed])
+    error = math.sqrt(parts.sum())
+    if not error:
+        row["low"] = row["high"] = row["effect"]
+        return float(row["effect"] == 0)
+    # Welch-Satterthwaite degrees of freedom
+    free = parts.sum() ** 2 / sum(
+        part**2 / (len(scores) - 1) for part, scores in zip(parts, by_seed, strict=True)
+    )
+    half = float(student.ppf(1 - LEVEL / 2, free)) * error
+    row["low"], row["high"] = row["effect"] - half, row["effect"] + half
+    return float(2 * student.sf(abs(row["effect"]) / error, free))
+
+
+def _examples(claim, results):
+    """`(kind, terms)` of both sides' examples, or why there are none.
+
+    Raises:
+        ValueError: If both have some, and these are not the same.
+    """
+    sides = [results.terms(claim.better, 1), results.terms(claim.worse, -1)]
+    for side in sides:
+        if isinstance(side, str):
+            return side
+    (kind, terms), (other, more) = sides
+    if kind != other or not paired(kind, terms + more):
+        raise ValueError(
+            "Both sides of a claim are scored on the same examples by the same metric: run the "
+            f"older one again. Received: {claim.name}, {claim.better.label!r} and "
+            f"{claim.worse.label!r} on others"
+        )
+    return kind, terms + more
+
+
+def _terms_of(claim, results):
+    """How many examples each side was trained on, if that is told, and unequal terms, as texts."""
+    sides = [side for side in (claim.better, claim.worse) if side.read is None]
+    if len(sides) < 2 or any(side.minus for side in sides):
+        return None, []
+    one, two = (next(iter(results.runs(side).values()))[1] for side in sides)
+    counts = [result.get("counts", {}) for result in (one, two)]
+    if counts[0].get("test") != counts[1].get("test"):
+        raise ValueError(
+            "Both sides of a claim are scored on the same examples: run the older one again. "
+            f"Received: {claim.name} with {counts[0].get('test')} and {counts[1].get('test')}"
+        )
+    trained = tuple(count["train"] for count in counts if "train" in count) or None
+    if any(side.where for side in sides):  # the claim is of that inequality
+        return trained, []
+    unlike = []
+    frozen = {"features", "untrained"} & {one["method"], two["method"]}
+    for name in ("learning_rates", "epochs", "batch_size", "dropout", "precision"):
+        values = [result["fields"].get(name) for result in (one, two)]
+        if values[0] != values[1] and not (name == "precision" and frozen):
+            unlike.append(f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}")
+    return trained, unlike
+
+
+def _notes(*texts):
+    return "; ".join(text for text in texts if text)
+
+
+def counts(found):
+    """`{verdict: how many}` of all `VERDICTS`."""
+    told = Counter(row["verdict"] for row in found)
+    return {verdict: told[verdict] for verdict in VERDICTS}
+
+
+def counts_line(found):
+    """The counts as a sentence."""
+    n = counts(found)
+    said = [
+        f"{name} {n[name]} and descriptively {n[name + DESCRIPTIVE]} more" if name in VERDICTS[:2]
+        else f"{name} {n[name]}"
+        for name in ("reproduced", "contradicted", "not separable", "not run")
+    ]  # fmt: skip
+    return f"{len(found)} published orderings: {', '.join(said)}."
+
+
+def left_out(found):
+    """`{why results were not read: how many claims rest on them}`."""
+    return Counter(row["left_out"] for row in found if row["left_out"])
+
+
+def of_suite(found, suite):
+    """The claims that rest on a suite."""
+    return [row for row in found if suite in row["suites"]]
+
+
+def text(found):
+    """All verdicts for the terminal, by published table, and the counts."""
+    lines = []
+    for source in dict.fromkeys(row["source"] for row in found):
+        lines += ["", source]
+        for row in (row for row in found if row["source"] == source):
+            lines.append(
+                f"  {row['verdict']:26} {row['statement']}  [{row['task']}, {row['name']}]"
+            )
+            about = [_effect(row), _published(row)]
+            about += [row["note"]] if row["note"] else []
+            lines.append("      " + "; ".join(part for part in about if part))
+    return "\n".join([*lines[1:], "", RULE, LIMIT, "", counts_line(found)])
+
+
+def _effect(row):
+    """Means, effect, interval, what could have been seen, p and seeds, of what was run."""
+    if row["effect"] is None:
+        return ""
+    said = f"{_two(row['means'], 1)}: {_signed(row['effect'])} {row['unit']}"
+    if row["low"] is not None:
+        said += f" ({_signed(row['low'])} to {_signed(row['high'])})"
+        said += f", could have been seen: {row['detectable']:.1f}"
+    if row["adjusted"] is not None:
+        said += f", p {row['adjusted']:.2g} after Holm"
+    said += f"; training examples: {trained_on(row)}" if row["trained"] else ""
+    return f"{said}; {row['basis']} ({row['seeds'][0]} and {row['seeds'][1]})"
+
+
+def trained_on(row):
+    """How many examples both sides of a claim were trained on, or each where they differ."""
+    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
+
+
+def _two(numbers, digits=0):
+    """Two numbers with as many digits behind the point, as many as they have."""
+    digits = max([digits] + [len(f"{n:g}".partition(".")[2]) for n in numbers if not digits])
+    return " and ".join(f"{number:.{digits}f}" for number in numbers)
+
+
+def _signed(number):
+    """A number with its sign, as exact as it takes to tell it from 0."""
+    return f"{number:+.1f}" if abs(number) >= 0.05 or not number else f"{number:+.2g}"
+
+
+def _published(row):
+    figures = (
+        "no figures" if row["published"] is None else "{:g} and {:g}".format(*row["published"])
+    )
+    of = f" ({row['on']})" if row["on"] else ""
+    lower = ", lower is better" if row["lower"] and row["published"] else ""
+    concluded = row["conclusion"] and not row["source"].endswith("conclusion")
+    more = ", unverified" * (not row["verified"]) + ", its conclusion too" * concluded
+    return f"published: {figures}{of}{lower}{more}"
+
+
+def markdown(found, brief=False):
+    """The counts, a table of what was run, how many of each published table were not, and how.
+
+    Args:
+        found: As `judge` gives it.
+        brief: If True, what results do not tell apart is counted alone.
+    """
+    lines = [f"**{counts_line(found)}**", ""]
+    lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "
+              "| could have been seen | seeds | published |",
+              "|---|---|---:|---|---:|---:|---:|---:|---|"]  # fmt: skip
+    for source in dict.fromkeys(row["source"] for row in found):
+        rows = [row for row in found if row["source"] == source and row["effect"] is not None]
+        rows = [row for row in rows if not (brief and row["verdict"] == "not separable")]
+        lines += [f"| **{source}** | | | | | | | | |"] if rows else []
+        for row in rows:
+            effect, seen = _signed(row["effect"]), ""
+            if row["low"] is not None:
+                effect += f" ({_signed(row['low'])} to {_signed(row['high'])})"
+                seen = f"{row['detectable']:.1f}"
+            effect += "" if row["unit"] == "points" else f" {row['unit']}"
+            task = row["task"] + (f" ({row['metric'].replace('_', ' ')})" if row["metric"] else "")
+            cells = [row["statement"], task, trained_on(row), row["verdict"]]
+            cells += [_two(row["means"], 1), effect, seen]
+            cells += ["{} and {}".format(*row["seeds"])]
+            cells += [_published(row).removeprefix("published: ")]
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    absent = Counter(row["source"] for row in found if row["verdict"] == "not run")
+    if absent:
+        of_all = Counter(row["source"] for row in found)
+        said = [f"{source} ({n} of {of_all[source]})" for source, n in absent.items()]
+        lines += ["", f"Not run: {'; '.join(said)}."]
+    return "\n".join([*lines, "", RULE + " " + LIMIT]) + "\n"
+
+
+def write(path, found, resamples, seed):
+    """Writes the verdicts as JSON, under a temporary name that is then renamed."""
+    report = {"counts": counts(found), "rule": RULE, "limit": LIMIT, "resamples": resamples,
+              "seed": seed, "claims": found}  # fmt: skip
+    write_json(path, report)

@@ -1,0 +1,1 @@
+"""Measurements of time and memory, each next to a peer in the same process."""

@@ -1,0 +1,110 @@
+"""A small BERT on every kind of task: the suite `bert_tasks`."""
+
+import dataclasses
+from pathlib import Path
+
+import keras_plm
+from benchmarks.cells import Cell
+from benchmarks.report import add_seed, read_results
+from benchmarks.run import Run
+from benchmarks.suites.compare_encoders import WEIGHTS
+from benchmarks.suites.elmo_features import shown
+from keras_plm.data.task import find_file
+from keras_plm.models import BERT, BERT_SIZES
+from keras_plm.tokenizers import WordPiece
+from keras_plm.training.resume import set_seed
+
+ENCODER = WEIGHTS / "bert_mini"
+# Task: training examples at most, 0 for all.
+TASKS_READ = {
+    "squad": 20_000,
+    "squad2": 0,
+    "snli": 0,
+    "qnli_squad": 20_000,
+    "sst2": 20_000,
+    "cola": 0,
+    "mrpc": 0,
+    "stsb": 0,
+    "rte": 0,
+    "wnli": 0,
+}
+# Turc et al. 2019, google-research/bert's README: GLUE's test sets, of a tiny and a mini BERT.
+PUBLISHED = {
+    "qnli_squad": ("accuracy", 81.5, 84.1),
+    "sst2": ("accuracy", 83.2, 85.9),
+    "cola": ("Matthews' correlation", 0.0, 0.0),
+    "mrpc": ("F1", 81.1, 81.1),
+    "stsb": ("Pearson's correlation", 74.3, 75.4),
+    "rte": ("accuracy", 57.2, 57.9),
+    "wnli": ("accuracy", 62.3, 62.3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything:
+    """The runs of the suite at a scale.
+
+    Attributes:
+        tasks: Tasks, and training examples at most.
+        fields: Of a `Run`, the same for all.
+        tiny: If True, a BERT of random weights stands for the pre-trained one.
+    """
+
+    tasks: tuple = tuple(TASKS_READ.items())
+    fields: tuple = (("learning_rates", "1e-4,3e-4"), ("epochs", 3), ("precision", "bfloat16"))
+    tiny: bool = False
+
+
+SCALES = {
+    "small": Everything(),
+    "test": Everything(
+        (("squad", 8), ("rte", 8)), (("learning_rates", "1e-3"), ("epochs", 1)), tiny=True
+    ),
+}
+
+
+def cells_of(everything, place, encoder=None):
+    """The suite's cells."""
+    folder = Path(encoder or ENCODER)
+    if everything.tiny and not encoder:
+        folder = Path(place.features) / "bert_test"
+        if not (folder / "config.json").is_file():
+            set_seed(0)
+            tokenizer = WordPiece.train(find_file(place.data, "glue/RTE/dev.tsv"), 300)
+            made = BERT(len(tokenizer), **BERT_SIZES["tiny"], max_sequence_length=128)
+            keras_plm.save(folder, made, tokenizer)
+    fields = dict(everything.fields)
+    return [
+        Cell(task, str(folder), Run(train_limit=limit, **fields))
+        for task, limit in everything.tasks
+    ]
+
+
+def markdown(folder):
+    """The suite's table: a row a task, each metric, and what is published.
+
+    Raises:
+        ValueError: If there is no result.
+    """
+    found = {}
+    for result in read_results(folder):
+        add_seed(result, found.setdefault((result["task"], result["encoder"]), []))
+    several = len({encoder for _, encoder in found}) > 1
+    text = [
+        "| task | training examples | score | published: tiny | mini |",
+        "|---|---:|---|---:|---:|",
+    ]
+    order = list(TASKS_READ)
+    for (task, encoder), results in sorted(found.items(), key=lambda i: order.index(i[0][0])):
+        scores = [
+            f"{shown([{**r, 'score': r['metrics'][name]} for r in results])} "
+            f"{name.replace('_', ' ')}"
+            for name in results[0]["metrics"]
+        ]
+        metric, *published = PUBLISHED.get(task, ("", "", ""))
+        name = task + (f", {encoder}" if several else "")
+        if metric:
+            published = [f"{published[0]} {metric}", str(published[1])]
+        count = results[0]["counts"]["train"]
+        text.append(f"| {name} | {count:,} | {'; '.join(scores)} | {' | '.join(published)} |")
+    return "\n".join(text) + "\n"

@@ -1,0 +1,449 @@
+"""ELMo beside word vectors: the suites `elmo_layers`, `elmo_placement` and `sample_efficiency`.
+
+One BiLSTM reads word vectors, alone or with ELMo, on equal terms: the same words, units, grid of
+rates and passes. The suites share one folder of results, so that a row of two tables is trained
+once.
+"""
+
+import dataclasses
+import functools
+import math
+from pathlib import Path
+
+import numpy as np
+
+import keras_plm
+from benchmarks import records
+from benchmarks.cells import Cell, Making
+from benchmarks.report import add_seed, read_results
+from benchmarks.run import Run, summary
+from benchmarks.suites import word_vectors as vectors
+from benchmarks.suites.compare_encoders import WEIGHTS
+from benchmarks.suites.word_vectors import BOOKS, Vectors
+from benchmarks.tasks import TASKS
+from keras_plm.data.task import find_file
+from keras_plm.models import ELMo
+from keras_plm.plots import lines, mixing_weights
+from keras_plm.tokenizers import Characters
+from keras_plm.training.resume import set_seed
+
+HOME = "elmo"  # the folder of results of all suites of ELMo
+ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
+ENCODER = WEIGHTS / "elmo_mini"
+# Key: the name in tables, and what it is beside the word vectors.
+ROWS = {
+    "baseline": ("word vectors alone", {"layers": "last"}),
+    "last": ("+ ELMo, last layer", {"layers": "last"}),
+    "mix_1": ("+ ELMo, all layers, λ = 1", {"layers": "elmo_mix", "penalty": 1.0}),
+    "mix": ("+ ELMo, all layers, λ = 0.001", {"layers": "elmo_mix", "penalty": 0.001}),
+    "both": ("+ ELMo at input and output",
+             {"layers": "elmo_mix", "penalty": 0.001, "placement": "both"}),
+    "output": ("+ ELMo at the output",
+               {"layers": "elmo_mix", "penalty": 0.001, "placement": "output"}),
+}  # fmt: skip
+# Shares of the training examples, and how many times as many passes: few examples make few steps.
+SHARES = {0.01: 5, 0.05: 3, 0.1: 2, 0.25: 1.5, 0.5: 1, 1.0: 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What text is read with: word vectors and a biLM, by default made or taken as said here.
+
+    Attributes:
+        vectors: How word vectors are trained on the books, where none are kept here.
+        words: The name of their folder.
+        tiny: If True, a biLM of random weights stands for the pre-trained one.
+    """
+
+    vectors: Vectors = Vectors(limit=10_000_000)
+    words: str = "books_skip_gram"
+    tiny: bool = False
+
+    def encoder_folder(self, given, features):
+        """The folder of the biLM: the one given, or the default.
+
+        Raises:
+            ValueError: If there is none, or it is no ELMo.
+        """
+        folder = Path(given or ENCODER)
+        if self.tiny and not given:
+            folder = Path(features) / "elmo_test"
+            if not (folder / "config.json").is_file():
+                set_seed(0)
+                encoder = ELMo(units=8, projection_dim=4, filters=[[1, 4], [2, 4]], num_highway=1)
+                keras_plm.save(folder, encoder, Characters())
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                "The suites of ELMo read text with a pre-trained biLM: make one with `python -m "
+                "benchmarks pretrain --model elmo` and name its folder with --encoder. "
+                f"Received: no encoder in {str(folder)!r}"
+            )
+        kind = records.read_json(folder / "config.json").get("model")
+        if kind != "ELMo":
+            raise ValueError(
+                "The suites of ELMo read a biLM; other encoders are read by `run` and `layers`. "
+                f"Received: {kind} in {str(folder)!r}"
+            )
+        return str(folder)
+
+    def words_path(self, features):
+        """Where the default word vectors are: kept here, or among the features, made once."""
+        kept = WEIGHTS / self.words
+        return kept if kept.is_dir() else Path(features) / self.words
+
+    def words_for(self, place):
+        """`(folder, needs)`: of the default word vectors, what cells need that read them."""
+        folder = self.words_path(place.features)
+        make = functools.partial(self.words_folder, "", place.data, place.features)
+        there = (folder / "config.json").is_file()
+        return str(folder), () if there else (Making(self.words, make),)
+
+    def words_folder(self, given, data, features, progress):
+        """The folder of word vectors: the one given, or the default, made if it is not there."""
+        folder = Path(given or self.words_path(features))
+        if not given and not (folder / "config.json").is_file():
+            progress(f"word vectors of the books, for all runs: {folder}")
+            vectors.make(self.vectors, [find_file(data, b) for b in BOOKS], folder, progress)
+        config = folder / "config.json"
+        kind = records.read_json(config).get("model") if config.is_file() else "nothing"
+        if kind != "WordVectors":
+            raise ValueError(
+                "`--words` is a folder of word vectors, as `python -m benchmarks vectors` makes. "
+                f"Received: {kind} in {str(folder)!r}"
+            )
+        return str(folder)
+
+
+TEST_MATERIAL = Material(Vectors(dim=8, limit=20_000), "books_skip_gram_test", tiny=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The runs of a suite at a scale.
+
+    Attributes:
+        rows: Keys of `ROWS`.
+        shares: Of the training examples.
+        epochs: Tasks, and passes over all their training examples.
+        fields: Of a `Run`, the same for all.
+        material: What text is read with.
+        pairs: Tasks of two texts: their network, training examples and examples that choose at
+            most, and passes.
+    """
+
+    rows: tuple
+    shares: tuple = (1.0,)
+    # In ten passes over WikiGold, of 38 steps each, the baseline was still learning.
+    epochs: tuple = (("wikigold", 20), ("sst5", 10))
+    fields: tuple = (("learning_rates", "1e-3,5e-3,2.5e-2"), ("units", 128))
+    material: Material = Material()
+    pairs: tuple = ()
+
+    def run_of_pairs(self, row, network, train_limit, dev_limit, epochs, words):
+        """The `Run` of a row on a task of two texts."""
+        run = self.run(row, epochs, 1.0, words, None)
+        limits = {"train_limit": train_limit, "dev_limit": dev_limit}
+        return dataclasses.replace(run, reader=network, **limits)
+
+    def run(self, row, epochs, share, words, examples):
+        """The `Run` of a row on a share of so many examples."""
+        fields = {"method": "features", "reader": "bilstm", **dict(self.fields), **ROWS[row][1]}
+        fields["epochs"] = round(epochs * SHARES[share])
+        if row != "baseline":
+            fields |= {"words": words, "feature_dropout": 0.5}  # as the released readers
+        if share < 1:
+            fields["train_limit"] = max(round(share * examples), 1)
+        return Run(**fields)
+
+
+def cells_of(reading, place, encoder=None, words=None):
+    """The suite's cells; without `words` all need the word vectors of the books."""
+    material = reading.material
+    encoder = material.encoder_folder(encoder, place.features)
+    needs = ()
+    if words:
+        material.words_folder(words, place.data, place.features, None)  # is it one?
+    else:
+        words, needs = material.words_for(place)
+    counts = {
+        task: len(TASKS[task].read(place.data, "train"))
+        for task, _ in reading.epochs
+        if min(reading.shares) < 1
+    }
+    runs = [
+        (row, task, reading.run(row, epochs, share, words, counts.get(task)))
+        for share in sorted(reading.shares, reverse=True)
+        for task, epochs in reading.epochs
+        for row in reading.rows
+    ]
+    runs += [
+        (row, task, reading.run_of_pairs(row, *of_task, words))
+        for task, *of_task in reading.pairs
+        for row in reading.rows
+    ]
+    return [
+        Cell(task, words if row == "baseline" else encoder, run, needs=needs)
+        for row, task, run in runs
+    ]
+
+
+def scales(rows, shares=(1.0,)):
+    """A suite's runs at each scale."""
+    few = {"learning_rates": "1e-2", "units": 4, "batch_size": 64}
+    tiny = Reading(
+        rows,
+        tuple(share for share in shares if share in (0.25, 1.0)),
+        (("wikigold", 1), ("sst5", 1))[: 2 if rows == LAYERS else 1],
+        tuple(few.items()),
+        TEST_MATERIAL,
+    )
+    pairs = PAIRS if rows != EFFICIENCY else ()
+    if rows == LAYERS:
+        few_pairs = tuple((task, network, 8, 4, 1) for task, network, *_ in pairs)
+        tiny = dataclasses.replace(tiny, pairs=few_pairs)
+    return {"small": Reading(rows, shares, pairs=pairs), "test": tiny}
+
+
+LAYERS = ("baseline", "last", "mix_1", "mix")
+PAIRS = (("snli", "esim", 2_500, 1_000, 5), ("squad", "bidaf", 1_000, 500, 4))
+PLACES = ("mix", "both", "output")
+EFFICIENCY = ("baseline", "mix")
+
+
+def row_of(result):
+    """The key in `ROWS` of a result, or `None` of another kind of run."""
+    fields = result.get("fields", {})
+    reader = {task: network for task, network, *_ in PAIRS}.get(result["task"], "bilstm")
+    if result["method"] != "features" or fields.get("reader") != reader:
+        return None
+    if "words" not in fields:
+        return "baseline"
+    asked = {"layers": fields["layers"]}
+    asked |= {name: fields[name] for name in ("penalty", "placement") if name in fields}
+    return next((key for key, (_, own) in ROWS.items() if own == asked and key != "baseline"), None)
+
+
+def cells(folder, rows, limited=False):
+    """`{(task, encoder): {(row, training examples): [result of each seed]}}` of a folder.
+
+    Args:
+        folder: Of results.
+        rows: Keys of `ROWS`.
+        limited: If True, also runs on a part of the training examples.
+
+    Raises:
+        ValueError: If there is no such result, or seeds of one cell are of different runs.
+    """
+    adapted = {path.name.removesuffix(ADAPTED) for path in Path(folder).glob(f"**/*{ADAPTED}")}
+    chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
+    chosen = [(row, r) for row, r in chosen if row in rows]
+    pairs = {task for task, *_ in PAIRS}
+    chosen = [(row, r) for row, r in chosen
+              if (not limited if r["task"] in pairs else limited or not r["fields"]["train_limit"])
+              ]  # fmt: skip
+    # A baseline stands beside each biLM that was read with its word vectors.
+    beside = {(r["task"], r["fields"]["words"], r["encoder"]) for row, r in chosen
+              if row != "baseline"}  # fmt: skip
+    found = {}
+    for row, r in chosen:
+        for task, words, encoder in sorted(beside):
+            if r["task"] != task or r["encoder"] != (words if row == "baseline" else encoder):
+                continue
+            if row != "baseline" and r["fields"]["words"] != words:
+                continue
+            of_cell = found.setdefault((task, encoder, words), {}).setdefault(
+                (row, r["counts"]["train"]), []
+            )
+            add_seed(r, of_cell)
+    if not found:
+        raise records.NoResult(
+            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
+            f"writes them. Received: {str(folder)!r}"
+        )
+    return {_title(key, found): row for key, row in sorted(found.items(), reverse=True)}
+
+
+def _title(key, keys):
+    """A task, with encoder and word vectors where there are several."""
+    parts = [key[0]] + [key[i] for i in (1, 2) if len({k[i] for k in keys}) > 1]
+    return ", ".join(parts)
+
+
+def shown(results):
+    """Mean ± deviation between seeds (number), in points."""
+    if not results:
+        return ""
+    mean, deviation, n = summary(results)
+    return f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if n > 1 else "") + f" ({n})"
+
+
+def _table(folder, rows, names, published):
+    """A row a task, a column each of `rows`, and the order beside the published one."""
+    head = "|".join(f" {name} " for name in names.values())
+    text = [f"| task |{head}| order here, by mean |", "|---|" + "---:|" * len(names) + "---|"]
+    for task, found in cells(folder, rows).items():
+        of_row = {row: results for (row, _), results in found.items()}
+        means = {row: summary(results)[0] for row, results in of_row.items()}
+        metric = next(iter(next(iter(of_row.values()))[0]["metrics"])).replace("_", " ")
+        best = max(means.values()) if len(set(means.values())) > 1 else math.nan
+        numbers = [
+            f"**{shown(of_row[row])}**" if means.get(row) == best else shown(of_row.get(row))
+            for row in rows
+        ]
+        order = _order(means, names)
+        text.append(f"| {task} ({metric}) | {' | '.join(numbers)} | {order} |")
+    return "\n".join(text) + f"\n\n{published}\n"
+
+
+def _order(means, names):
+    """The rows from worst to best; what is equal as it is shown has an equals sign between."""
+    order, before = "", None
+    for row in sorted(means, key=means.get):
+        sign = " = " if f"{100 * means[row]:.1f}" == before else " < "
+        order, before = order + sign + names[row], f"{100 * means[row]:.1f}"
+    return order[3:]
+
+
+LAYER_NAMES = {"baseline": "baseline", "last": "last only", "mix_1": "all, λ = 1",
+               "mix": "all, λ = 0.001"}  # fmt: skip
+PLACE_NAMES = {"mix": "input", "both": "both", "output": "output"}
+
+
+def layers_markdown(folder):
+    """The table of the suite `elmo_layers`."""
+    return _table(
+        folder,
+        LAYERS,
+        LAYER_NAMES,
+        "The paper's order (table 2; SQuAD, SNLI and SRL): baseline < last only < all, λ = 1 < "
+        "all, λ = 0.001.",
+    )
+
+
+def placement_markdown(folder):
+    """The table of the suite `elmo_placement`."""
+    return _table(
+        folder,
+        PLACES,
+        PLACE_NAMES,
+        "The paper's order (table 3): output < input < both for SQuAD and SNLI, whose networks "
+        "have an attention behind the reader; output < both < input for SRL.",
+    )
+
+
+def _picture(folder, rows, names, title):
+    drawn, seeds = {}, set()
+    for task, found in cells(folder, rows).items():
+        for row in rows:
+            results = [r for (of_row, _), rs in found.items() if of_row == row for r in rs]
+            if not results or "mixes" not in results[0]:
+                continue
+            seeds.add(len(results))
+            drawn[f"{task}, {names[row]}"] = {
+                place: {"weights": np.mean([r["mixes"][place]["weights"] for r in results], axis=0)}
+                for place in results[0]["mixes"]
+            }
+    if not drawn:
+        return {}
+    number = "-".join(str(n) for n in sorted({min(seeds), max(seeds)}))
+    mean = f", mean of {number} seeds" if max(seeds) > 1 else ""
+    return {title: mixing_weights(drawn, title=f"Learned mixes of layers{mean}")}
+
+
+def layers_figures(folder):
+    """The learned mixes with both penalties."""
+    return _picture(folder, LAYERS, LAYER_NAMES, "elmo_layers_mixes")
+
+
+def placement_figures(folder):
+    """The learned mixes at the reader's input and output, as the paper's figure 2."""
+    return _picture(folder, PLACES, PLACE_NAMES, "elmo_placement_mixes")
+
+
+def _curves(folder):
+    """`{task: (examples in all, {row: {examples: results}})}` of tasks whose whole was read."""
+    curves = {}
+    for task, found in cells(folder, EFFICIENCY, limited=True).items():
+        full = [n for (_, n), rs in found.items() if not rs[0]["fields"]["train_limit"]]
+        if full:
+            by_row = {row: {} for row in EFFICIENCY}
+            for (row, n), results in sorted(found.items(), key=lambda item: item[0][1]):
+                by_row[row][n] = results
+            curves[task] = max(full), by_row
+    if not curves:
+        raise records.NoResult(
+            f"No result on all training examples below {folder}: `python -m benchmarks run --suite "
+            f"sample_efficiency` writes them. Received: {str(folder)!r}"
+        )
+    return curves
+
+
+def efficiency_markdown(folder):
+    """The table of the suite `sample_efficiency`: a row a share."""
+    curves = _curves(folder)
+    head, columns, said = ["training examples"], [], []
+    for task, (whole, by_row) in curves.items():
+        head += [f"{task}: {ROWS[row][0].split(',')[0]}" for row in EFFICIENCY]
+        columns += [
+            {_share(n, whole): shown(results) for n, results in by_row[row].items()}
+            for row in EFFICIENCY
+        ]
+        said.append(_reached(task, whole, by_row))
+    shares = sorted({share for column in columns for share in column})
+    text = [f"| {' | '.join(head)} |", "|---|" + "---:|" * len(columns)]
+    for share in shares:
+        text.append(f"| {share:g} % | {' | '.join(c.get(share, '') for c in columns)} |")
+    said.append(
+        "The paper (figure 1; SNLI and SRL): ELMo helps most where training examples are few; on "
+        "SRL the reader with ELMo and 1 % of them is about as good as the one without and 10 %."
+    )
+    return "\n".join(text) + "\n\n" + "\n".join(said) + "\n"
+
+
+def _share(count, whole):
+    return round(100 * count / whole, 0 if count >= whole / 200 else 2)
+
+
+def _reached(task, whole, by_row):
+    """The line "ELMo with x % reaches what the baseline has with all"."""
+    base, ours = by_row["baseline"], by_row["mix"]
+    if whole not in base or not ours:
+        return f"{task}: not all of it was run."
+    aim = summary(base[whole])[0]
+    if not aim:
+        return f"{task}: the baseline finds nothing with all {whole:,} examples."
+    enough = next((n for n, results in ours.items() if summary(results)[0] >= aim), None)
+    if enough is None:
+        return (
+            f"{task}: with none of the shares does ELMo reach what the baseline has with all "
+            f"{whole:,} examples, {100 * aim:.1f}."
+        )
+    if enough == whole:
+        return (
+            f"{task}: ELMo needs all {whole:,} examples to reach what the baseline has with them, "
+            f"{100 * aim:.1f}: {shown(ours[enough])}."
+        )
+    return (
+        f"{task}: ELMo with {_share(enough, whole):g} % of the examples ({enough:,}) reaches what "
+        f"the baseline has with all {whole:,}, {100 * aim:.1f}: {shown(ours[enough])}."
+    )
+
+
+def efficiency_figures(folder):
+    """The score by the number of training examples, a picture a task."""
+    pictures = {}
+    for task, (_, by_row) in _curves(folder).items():
+        curves = {}
+        for row, found in by_row.items():
+            if found:
+                of_row = [summary(results) for results in found.values()]
+                means, deviations = ([100 * s[i] for s in of_row] for i in (0, 1))
+                several = all(s[2] > 1 for s in of_row)
+                name = ROWS[row][0].split(",")[0]
+                curves[name] = (list(found), means, deviations if several else None)
+        metric = next(iter(next(iter(found.values()))[0]["metrics"])).replace("_", " ")
+        pictures["sample_efficiency_" + task.replace(", ", "_")] = lines(
+            curves, "training examples", metric, f"{task}: the same reader, with ELMo and without",
+            log_x=True,
+        )  # fmt: skip
+    return pictures

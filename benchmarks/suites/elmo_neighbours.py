@@ -1,0 +1,357 @@
+"""The suite `elmo_neighbours`: does an occurrence of a word find others of its sense?
+
+Measured by part of speech on English EWT: of words that occur there with several tags, the nearest
+other occurrence of the same word is compared. Shown with sentences of books, as in the paper's
+table 4.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+import keras_plm
+from benchmarks import records
+from benchmarks.report import read_results
+from benchmarks.run import summary
+from benchmarks.suites.elmo_features import TEST_MATERIAL, Material
+from benchmarks.tasks import TASKS
+from keras_plm.data.corpus import split_sentences
+from keras_plm.data.examples import fingerprint, words_of
+from keras_plm.data.task import find_file
+from keras_plm.tokenizers import open_text
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import FeatureStore
+
+TASK = "ud_english_ewt"
+TEXT = "books/valid.txt"  # which neither the biLM nor the word vectors were trained on
+METHOD = "neighbours"
+VERSION = 1  # of what is measured
+TIE = 1e-6  # cosines that differ by less are those of one vector, rounded
+# Sentences with the word in two senses, written for this table before it was seen.
+SOURCES = {
+    "play": ("The actors gave a new play at the theatre last night .",
+             "The children went out to play in the garden ."),
+    "spring": ("The birds return every spring when the snow is gone .",
+               "He drank from a spring of clear water in the rocks ."),
+    "bank": ("She put her money into the bank in the city .",
+             "They sat on the bank of the river and fished ."),
+    "present": ("Her aunt sent her a present on her birthday .",
+                "At the present time there is nothing to be done ."),
+    "light": ("The light of the lamp fell on his face .",
+              "The bag was so light that a child could carry it ."),
+    "watch": ("He took out his watch and looked at the time .",
+              "We will watch the house until they come out ."),
+}  # fmt: skip
+SHOWN, BESIDE = 2, 10  # neighbours of each source, and words of them to each side
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """What is read at a scale: some sentences of EWT, and lines of the books."""
+
+    material: Material = Material()
+    limit: int = 0
+    lines: int = 0
+
+
+SCALES = {"small": Neighbours(), "test": Neighbours(TEST_MATERIAL, 60, 60)}
+
+
+def nearest_of_word(vectors, words, tags, sentences):
+    """How often the nearest other occurrence of a word has its tag.
+
+    Occurrences count where both others with the same tag and others with another one stand in
+    other sentences. Of equally near ones the share with the tag counts.
+
+    Args:
+        vectors: (N, D), of N words of a text.
+        words, tags: Lists of N strings.
+        sentences: (N,) the number of each word's sentence.
+
+    Returns:
+        A dict of (M,) arrays of the M occurrences that count: `row`, their places; `right`, shares
+        in [0, 1]; and `chance`, the share with the same tag among all others.
+    """
+    places = {}
+    for row, word in enumerate(words):
+        places.setdefault(word, []).append(row)
+    tags, sentences = np.asarray(tags), np.asarray(sentences)
+    found = {"row": [], "right": [], "chance": []}
+    for rows in map(np.array, places.values()):
+        if len(set(tags[rows])) < 2:
+            continue
+        unit = np.asarray(vectors[rows], "float64")
+        unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+        other = sentences[rows][:, None] != sentences[rows]
+        same = tags[rows][:, None] == tags[rows]
+        cosines = np.where(other, unit @ unit.T, -np.inf)
+        best = cosines >= cosines.max(axis=1, keepdims=True) - TIE
+        counts = (same & other).sum(axis=1), (~same & other).sum(axis=1)
+        chosen = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+        found["row"] += rows[chosen].tolist()
+        best = best & other
+        found["right"] += ((best & same).sum(axis=1) / best.sum(axis=1).clip(1))[chosen].tolist()
+        found["chance"] += (counts[0] / other.sum(axis=1).clip(1))[chosen].tolist()
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def run_neighbours(
+    scale,
+    data,
+    results,
+    seeds,
+    progress,
+    encoder=None,
+    words=None,
+    features=".features",
+    feature_gb=8.0,
+):
+    """Measures what is not done yet; only the biLM of random weights has seeds."""
+    encoder = scale.material.encoder_folder(encoder, features)
+    words = scale.material.words_folder(words, data, features, progress)
+    examples = [e for split in ("dev", "test") for e in TASKS[TASK].read(data, split)]
+    examples = examples[: scale.limit or None]
+    sentences = book_sentences(find_file(data, TEXT), scale.lines)
+    todo = [(words, "pretrained", 0), (encoder, "pretrained", 0)]
+    todo += [(encoder, "untrained", seed) for seed in range(seeds)]
+    for folder, weights, seed in todo:
+        model, tokenizer = keras_plm.load(folder, dtype="float32")
+        if weights == "untrained":
+            set_seed(seed)
+            model = type(model).from_config(model.get_config())
+        run = METHOD if weights == "pretrained" else f"{METHOD}-{weights}"
+        name = Path(folder).resolve().name
+        path = Path(results) / TASK / f"{name}.{run}.seed{seed}.json"
+        texts = [[e.text, e.label] for e in examples]
+        inputs = fingerprint(model, tokenizer, texts, sentences, SOURCES, SHOWN, BESIDE)
+        key = hashlib.sha256(json.dumps([inputs, weights, seed, VERSION]).encode()).hexdigest()
+        if records.stored(path, key) is not None:
+            continue
+        begun = time.monotonic()
+        store = FeatureStore.build(features, model, tokenizer, examples, None, feature_gb)
+        scores = measure(store, examples)
+        shown = {}
+        if weights == "pretrained":
+            shown = show(model, tokenizer, sentences, features, feature_gb)
+        last = f"layer_{store.array.shape[1] - 1}"
+        result = {
+            "task": TASK,
+            "encoder": name,
+            "method": METHOD,
+            "run": run,
+            "fields": {"weights": weights, "splits": "dev, test"},
+            "seed": seed,
+            "score": scores["metrics"][last],
+            **scores,
+            "shown": shown,
+            "seconds": round(time.monotonic() - begun, 1),
+            **records.environment(),
+            "hash": key,
+            "inputs": inputs,
+        }
+        records.store(path, result)
+        numbers = ", ".join(f"{n} {100 * v:.1f}" for n, v in scores["metrics"].items())
+        progress(f"{name}, {weights}, seed {seed}: {numbers}")
+
+
+def measure(store, examples):
+    """Scores of each layer and of chance: of all words, and of those both noun and verb.
+
+    Raises:
+        ValueError: If the encoder's tokenizer makes other words than the text has, or no word has
+            two tags.
+    """
+    counts = [len(e.text) for e in examples]
+    if list(store.counts) != counts:
+        raise ValueError(
+            "The suites of ELMo compare words: read them with a tokenizer that takes a list of "
+            f"words as it is. Received: {store.counts.sum()} words for {sum(counts)} of the text"
+        )
+    words = [word for e in examples for word in e.text]
+    tags = [tag for e in examples for tag in e.label]
+    sentences = np.repeat(np.arange(len(examples)), counts)
+    tags_of = {}
+    for word, tag in zip(words, tags, strict=True):
+        tags_of.setdefault(word, set()).add(tag)
+    metrics, of_both, both = {}, {}, None
+    for layer in range(store.array.shape[1]):
+        found = nearest_of_word(store.array[:, layer], words, tags, sentences)
+        rows = found["row"]
+        if not len(rows):
+            raise ValueError(
+                "No word of the text occurs twice with one tag and also with another. "
+                f"Received: {len(words)} words"
+            )
+        both = np.array([{"NOUN", "VERB"} <= tags_of[words[row]] for row in rows])
+        metrics[f"layer_{layer}"] = float(found["right"].mean())
+        if both.any():
+            of_both[f"layer_{layer}"] = float(found["right"][both].mean())
+    metrics["chance"] = float(found["chance"].mean())
+    if both.any():
+        of_both["chance"] = float(found["chance"][both].mean())
+    counted = {
+        "occurrences": len(rows),
+        "words": len({words[row] for row in rows}),
+        "of noun and verb": {
+            "occurrences": int(both.sum()),
+            "words": len({words[row] for row in rows[both]}),
+        },
+    }
+    return {"metrics": metrics, "noun and verb": of_both, "counts": counted}
+
+
+def book_sentences(path, limit=0):
+    """The sentences of a text that hold a word of `SOURCES`, 5 words or more, each once."""
+    found = {}
+    with open_text(path) as file:
+        for number, line in enumerate(file):
+            if limit and number >= limit:
+                break
+            if any(word in line for word in SOURCES):
+                for sentence in split_sentences(line.strip()):
+                    if any(word in sentence for word in SOURCES) and len(sentence.split()) >= 5:
+                        found[" ".join(sentence.split())] = None
+    return list(found)
+
+
+def show(model, tokenizer, sentences, features, feature_gb):
+    """The nearest sentences to each source in the last layer; of word vectors the nearest words."""
+    if hasattr(model, "most_similar"):
+        known = [word for word in SOURCES if word in model.words]
+        return {word: [near for near, _ in model.most_similar(word, count=8)] for word in known}
+    sources = [source for pair in SOURCES.values() for source in pair]
+    texts = [*sources, *sentences]
+    split = words_of(texts, tokenizer)
+    store = FeatureStore.build(features, model, tokenizer, texts, None, feature_gb)
+    shown = {}
+    for word in SOURCES:
+        rows = [
+            (text, place, store.array[store.starts[text] + place, -1].astype("float64"))
+            for text, found in enumerate(split)
+            for place, other in enumerate(found)
+            if other == word
+        ]
+        mine = [row for row in rows if row[0] < len(sources)]
+        others = [row for row in rows if row[0] >= len(sources)]
+        shown[word] = []
+        for text, _, vector in mine:
+            cosines = [
+                float(v @ vector / np.linalg.norm(v) / np.linalg.norm(vector)) for *_, v in others
+            ]
+            near, seen = [], set()
+            for i in np.argsort(cosines)[::-1]:  # a sentence may hold the word twice
+                if others[i][0] not in seen and len(near) < SHOWN:
+                    seen.add(others[i][0])
+                    text_near = _around(split[others[i][0]], others[i][1])
+                    near.append({"text": text_near, "cosine": round(cosines[i], 3)})
+            shown[word].append({"source": sources[text], "nearest": near, "among": len(others)})
+    return shown
+
+
+def _around(words, place):
+    """The words around one, which is marked."""
+    first, last = max(place - BESIDE, 0), place + BESIDE + 1
+    before = ["..."] * (first > 0) + words[first:place]
+    behind = words[place + 1 : last] + ["..."] * (last < len(words))
+    return " ".join([*before, f"**{words[place]}**", *behind])
+
+
+def markdown(folder):
+    """The suite's tables: what is measured, and what is shown."""
+    found = [r for r in read_results(folder) if r["method"] == METHOD]
+    if not found:
+        raise records.NoResult(
+            f"No result of neighbours below {folder}: `python -m benchmarks run --suite "
+            f"elmo_neighbours` writes them. Received: {str(folder)!r}"
+        )
+    if len({json.dumps(r["counts"]) for r in found}) > 1:
+        raise ValueError(
+            "Encoders are compared on the same words: remove the older files. "
+            f"Received: {', '.join(r['encoder'] for r in found)} on different ones in {folder}"
+        )
+    counts = found[0]["counts"]
+    chances = [part.get("chance") for part in (found[0]["metrics"], found[0]["noun and verb"])]
+    chances = ["" if chance is None else f"{100 * chance:.1f}" for chance in chances]
+    head = (
+        f"| nearest other occurrence of the same word | all words | nouns that are verbs too |\n"
+        f"|---|---:|---:|\n"
+        f"| chance | {' | '.join(chances)} |\n"
+    )
+    rows, encoders = [], {}
+    for r in sorted(found, key=lambda r: (_order(r), r["encoder"], r["seed"])):
+        encoders.setdefault((_order(r), r["encoder"]), []).append(r)
+    for of_row in encoders.values():
+        for layer in [name for name in of_row[0]["metrics"] if name != "chance"]:
+            name = _row_name(of_row[0], layer)
+            cells = []
+            for part in ("metrics", "noun and verb"):
+                scores = [{"score": r[part][layer]} for r in of_row if layer in r[part]]
+                cells.append(_cell(scores))
+            rows.append(f"| {name} | {' | '.join(cells)} |")
+    of_both = counts["of noun and verb"]
+    text = head + "\n".join(rows) + "\n\n"
+    text += (
+        f"Points: how often it has the same part of speech; {counts['occurrences']:,} occurrences "
+        f"of {counts['words']:,} words with several tags in EWT's dev and test sentences, "
+        f"{of_both['occurrences']:,} of {of_both['words']:,} that are noun and verb.\n"
+    )
+    return text + "".join(_shown_table(r, found) for r in found if r["shown"] and not _is_words(r))
+
+
+def _is_words(result):
+    """True of word vectors, which have one layer."""
+    return "layer_1" not in result["metrics"]
+
+
+def _order(result):
+    """Where rows stand: word vectors, the biLM of random weights, the pre-trained one."""
+    if _is_words(result):
+        return 0
+    return 1 if result["fields"]["weights"] == "untrained" else 2
+
+
+def _row_name(result, layer):
+    if _is_words(result):
+        return f"{result['encoder']}, word vectors"
+    number = layer.rpartition("_")[2]
+    what = "the word alone" if number == "0" else f"layer {number}"
+    weights = ", random weights" if result["fields"]["weights"] == "untrained" else ""
+    return f"{result['encoder']}{weights}, {what}"
+
+
+def _cell(scores):
+    if not scores:
+        return ""
+    mean, deviation, n = summary(scores)
+    return f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f} ({n})" if n > 1 else "")
+
+
+def _shown_table(result, found):
+    vectors = next((r["shown"] for r in found if r["shown"] and _is_words(r)), {})
+    lines = ["", f"| word | {result['encoder']}: source | nearest in the books, last layer |",
+             "|---|---|---|"]  # fmt: skip
+    for word, sources in result["shown"].items():
+        if not any(source["nearest"] for source in sources):
+            continue
+        if word in vectors:
+            near = ", ".join(vectors[word])
+            lines.append(f"| {word} | word vectors, whatever the sense | {_plain(near)} |")
+        for source in sources:
+            near = "<br>".join(_plain(n["text"]) for n in source["nearest"])
+            lines.append(f"| {word} | {_plain(source['source'])} | {near} |")
+    if len(lines) == 3:
+        return ""
+    lines += [
+        "",
+        "The sources were written for this table; what is nearest is shown, right or wrong. In the "
+        "paper's two examples (table 4, the noun \"play\") it has the source's sense.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text):
+    return text.replace("|", "\\|")

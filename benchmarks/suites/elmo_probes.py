@@ -1,0 +1,400 @@
+"""The suite `elmo_intrinsic`: part of speech and sense from each layer of a biLM, two ways.
+
+By the nearest average: the occurrences in the training text are averaged per word and tag, and a
+word of the test text takes the tag of the nearest average of its own. And by a linear probe. Part
+of speech is that of English EWT. Sense is the microworld's, where the same names are people, places
+and firms, as only their sentences tell; or that of a tagged text of the user's.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import records
+from benchmarks.bench import Bench
+from benchmarks.microworld import World
+from benchmarks.pretrain import Pretraining, pretrain
+from benchmarks.progress import pretraining_line
+from benchmarks.report import read_results
+from benchmarks.run import Run
+from benchmarks.suites import word_vectors as vectors
+from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
+from benchmarks.suites.word_vectors import Vectors
+from benchmarks.tasks import TASKS, task_from_file
+from keras_plm.data.examples import fingerprint
+from keras_plm.data.task import Task
+from keras_plm.heads import Tagger
+from keras_plm.metrics import accuracy
+from keras_plm.transfer.feature_store import FeatureStore
+
+POS = "ud_english_ewt"
+SENSE = "micro_sense"
+NAMES = 24  # so few that each is seen as everything it can be
+METHOD, BASELINE = "nearest", "most_frequent"
+VERSION = 1  # of how nearest averages are found
+TIE = 1e-6
+# A biLM of the microworld's 150,000 words, four times read, and word vectors of the same.
+TINY = Pretraining(
+    model="elmo",
+    size="tiny",
+    tokens=6e5,
+    vocabulary_size=1000,
+    sentences="lines",
+    tokens_per_batch=640,
+)
+TINY_VECTORS = Vectors(dim=64, epochs=5, min_count=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Intrinsic:
+    """What is read and trained at a scale; sense has few sentences, so more passes over them."""
+
+    material: Material = Material()
+    learning_rates: str = "5e-3,2.5e-2,1e-1"
+    epochs: int = 5
+    sense_epochs: int = 30
+    limit: int = 0
+    documents: int = 2500
+    pretraining: Pretraining = TINY
+    vectors: Vectors = TINY_VECTORS
+
+
+SCALES = {
+    "small": Intrinsic(),
+    "test": Intrinsic(
+        TEST_MATERIAL,
+        learning_rates="1e-2",
+        epochs=1,
+        sense_epochs=1,
+        limit=40,
+        documents=40,
+        pretraining=dataclasses.replace(
+            TINY, tokens=2000, tokens_per_batch=100, vocabulary_size=200
+        ),
+        vectors=Vectors(dim=8, min_count=1),
+    ),
+}
+
+
+def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
+    """A biLM of the microworld's corpus, pre-trained once in a minute or two.
+
+    Args:
+        folder: Where it is kept, with its corpus beside it.
+        documents: Of the corpus.
+        settings: A `Pretraining`.
+        progress: Called with a dict, as `pretrain`'s.
+
+    Returns:
+        `(folder of the encoder, file of the corpus)`.
+    """
+    folder = Path(folder)
+    corpus = folder.with_name(folder.name + ".txt")
+    documents = World().corpus(documents)
+    text = "\n\n".join("\n".join(document) for document in documents) + "\n"
+    if not corpus.is_file() or corpus.read_text() != text:
+        records.write_text(corpus, text)
+    pretrain(settings, [corpus], folder, resume=True, progress=progress)
+    return folder, corpus
+
+
+def tagged_accuracy(y_true, y_pred):
+    """Share of words with a tag other than "O" that have the true one, in [0, 1].
+
+    >>> tagged_accuracy([["O", "PER", "LOC"]], [["LOC", "PER", "PER"]])
+    0.5
+    """
+    pairs = [
+        pair
+        for true, pred in zip(y_true, y_pred, strict=True)
+        for pair in zip(true, pred, strict=True)
+        if pair[0] != "O"
+    ]
+    return accuracy([true for true, _ in pairs], [pred for _, pred in pairs])
+
+
+def sense_task():
+    """The microworld's sentences with the same few names in all roles, tagged by role."""
+    world = World()
+    world.names = dict.fromkeys(world.names, world.names["corpus"][:NAMES])
+    return Task(
+        SENSE,
+        lambda folder, split: world.tag_names(split),
+        Tagger,
+        {"tagged_accuracy": tagged_accuracy},
+        source="benchmarks/microworld.py",
+        licence="Apache-2.0",
+    )
+
+
+def own_task(path, text, label):
+    """A tagged text in columns as a task of sense: words tagged "O" have none.
+
+    Raises:
+        ValueError: If the file's labels are not of words.
+    """
+    task = task_from_file(path, text, label)
+    if task.head is not Tagger:
+        raise ValueError(
+            "Senses are of words: give a text with a word and its tag on each line (.conll), or "
+            f"lists of words and tags (.jsonl). Received: one label a text, in {str(path)!r}"
+        )
+    return dataclasses.replace(task, metrics={"tagged_accuracy": tagged_accuracy})
+
+
+def run_intrinsic(
+    scale,
+    data,
+    results,
+    seeds,
+    progress,
+    encoder=None,
+    words=None,
+    features=".features",
+    feature_gb=8.0,
+    task_file=None,
+    text=None,
+    label=None,
+):
+    """Does what is not done yet; linear probes have seeds, nearest averages have none."""
+    if task_file is None and (text, label) != (None, None):
+        raise ValueError(
+            f"Columns belong to a --task-file. Received: --text {text}, --label {label} without one"
+        )
+    sense = sense_task() if task_file is None else own_task(task_file, text, label)
+    encoder = scale.material.encoder_folder(encoder, features)
+    words = scale.material.words_folder(words, data, features, progress)
+    todo = [(TASKS[POS], encoder, words)]
+    if task_file is None:
+        todo.append((sense, *_micro(scale, features, progress)))
+    else:
+        todo.append((sense, encoder, words))
+    common = {"method": "features", "learning_rates": scale.learning_rates}
+    common |= {"train_limit": scale.limit}
+    benches = [
+        (Bench(task, data, folder, results, features, feature_gb, progress), kind)
+        for task, *folders in todo
+        for folder, kind in zip(folders, ("biLM", "words"), strict=True)
+    ]
+    for bench, kind in benches:
+        nearest(bench, kind, scale.limit)
+    for seed in range(seeds):
+        for bench, _ in benches:
+            epochs = scale.epochs if bench.task.name == POS else scale.sense_epochs
+            for layer in range(len(bench.pretrained.output["layers"])):
+                bench.run(Run(layers=f"layer_{layer}", epochs=epochs, **common), seed)
+
+
+def _micro(scale, features, progress):
+    """The folders of the microworld's biLM and word vectors, made once."""
+    suffix = "" if scale == SCALES["small"] else "_test"
+    steps = scale.pretraining.steps
+    folder, corpus = micro_elmo(
+        Path(features) / f"micro_elmo{suffix}",
+        scale.documents,
+        scale.pretraining,
+        lambda entry: progress(f"micro_elmo  {pretraining_line(entry, steps)}"),
+    )
+    beside = Path(features) / f"micro_skip_gram{suffix}"
+    if not (beside / "config.json").is_file():
+        vectors.make(scale.vectors, [corpus], beside, progress)
+    return str(folder), str(beside)
+
+
+def nearest(bench, kind, limit=0):
+    """Scores each layer by nearest averages; `bench` has the task, the encoder and the places.
+
+    Writes a result for each layer, and one for the most frequent tag of each word.
+    """
+    parts = {"train": bench.train_examples(Run(train_limit=limit)), "test": bench.examples["test"]}
+    layers = len(bench.pretrained.output["layers"])
+    texts = [[[e.text, e.label] for e in part] for part in parts.values()]
+    inputs = fingerprint(bench.pretrained, bench.tokenizer, texts)
+    key = hashlib.sha256(json.dumps([inputs, VERSION]).encode()).hexdigest()
+    folder = Path(bench.results) / bench.task.name
+    paths = [folder / f"{bench.name}.{METHOD}-layer_{i}.seed0.json" for i in range(layers)]
+    first = fingerprint(texts)
+    of_words = hashlib.sha256(json.dumps([first, VERSION]).encode()).hexdigest()
+    baseline = folder / f"no_encoder.{BASELINE}.seed0.json"
+    if all(records.stored(path, key) for path in paths) and records.stored(baseline, of_words):
+        return
+    begun = time.monotonic()
+    stores = {}
+    for name, part in parts.items():
+        stores[name] = FeatureStore.build(
+            bench.store, bench.pretrained, bench.tokenizer, part, None, bench.feature_gb
+        )
+        if list(stores[name].counts) != [len(e.text) for e in part]:
+            raise ValueError(
+                "The suites of ELMo compare words: read them with a tokenizer that takes a list "
+                f"of words as it is. Received: {bench.name} on {bench.task.name}"
+            )
+    flat = {
+        name: [(w, tag) for e in part for w, tag in zip(e.text, e.label, strict=True)]
+        for name, part in parts.items()
+    }
+    common = {"task": bench.task.name, "seed": 0}
+    counts = {f"{name} words": len(pairs) for name, pairs in flat.items()}
+
+    def write(path, hash, inputs, encoder, run, fields, scores):
+        metrics = {name: scores.pop(name) for name in ("accuracy", "several")}
+        result = common | {
+            "encoder": encoder,
+            "method": run.partition("-")[0],
+            "run": run,
+            "fields": {"train_limit": limit, **fields},
+            "score": metrics["accuracy"],
+            "metrics": metrics,
+            "counts": counts | scores,
+            "seconds": round(time.monotonic() - begun, 1),
+            **records.environment(),
+            "hash": hash,
+            "inputs": inputs,
+        }
+        records.store(path, result)
+        numbers = ", ".join(f"{n} {100 * v:.1f}" for n, v in metrics.items() if v is not None)
+        bench._say(f"{encoder} {run}: {numbers}")
+
+    if records.stored(baseline, of_words) is None:
+        scores = nearest_average(None, flat["train"], None, flat["test"])
+        write(baseline, of_words, first, "no_encoder", BASELINE, {}, scores)
+    for layer, path in enumerate(paths):
+        if records.stored(path, key) is None:
+            scores = nearest_average(
+                stores["train"].array[:, layer],
+                flat["train"],
+                stores["test"].array[:, layer],
+                flat["test"],
+            )
+            fields = {"layers": f"layer_{layer}", "kind": kind}
+            write(path, key, inputs, bench.name, f"{METHOD}-layer_{layer}", fields, scores)
+
+
+def nearest_average(train_vectors, train, test_vectors, test):
+    """Accuracy of the nearest average per word and tag; words tagged "O" are left out.
+
+    A word that was not seen takes the most frequent tag; of equally near averages that of the more
+    frequent tag of the word counts. Nearness is that of cosine.
+
+    Reference: Peters et al. 2018, arXiv 1802.05365, section 5.3, as Melamud et al. 2016.
+
+    Args:
+        train_vectors, test_vectors: (N, D) of each word; `None` for the most frequent tag of each
+            word alone.
+        train, test: Lists of N pairs of word and tag.
+
+    Returns:
+        A dict: `accuracy`; `several`, that of words with more than one tag in training, `None` if
+        there are none; and how many were `tested`, `tested_several`, `unseen`.
+    """
+    pairs = {}
+    for row, (word, tag) in enumerate(train):
+        if tag != "O":
+            pairs.setdefault(word, {}).setdefault(tag, []).append(row)
+    totals = {}
+    for tags in pairs.values():
+        for tag, rows in tags.items():
+            totals[tag] = totals.get(tag, 0) + len(rows)
+    tested = {}
+    for row, (word, tag) in enumerate(test):
+        if tag != "O":
+            tested.setdefault(word, []).append(row)
+    if not totals or not tested:
+        raise ValueError(
+            'Words need tags other than "O" to be told apart. '
+            f"Received: {len(pairs)} such words in training, {len(tested)} to test"
+        )
+    usual = max(totals, key=lambda tag: (totals[tag], tag))
+    right, several = [], []
+    for word, rows in tested.items():
+        tags = sorted(pairs.get(word, {usual: []}).items(), key=lambda item: -len(item[1]))
+        found = np.zeros(len(rows), int)
+        if len(tags) > 1 and train_vectors is not None:
+            averages = np.stack(
+                [np.asarray(train_vectors[of_tag], "float64").mean(axis=0) for _, of_tag in tags]
+            )
+            cosines = _unit(np.asarray(test_vectors[rows], "float64")) @ _unit(averages).T
+            best = cosines >= cosines.max(axis=1, keepdims=True) - TIE
+            found = best.argmax(axis=1)  # the first, most frequent one
+        hits = [tags[i][0] == test[row][1] for i, row in zip(found, rows, strict=True)]
+        right += hits
+        several += hits if len(tags) > 1 else []
+    return {
+        "accuracy": float(np.mean(right)),
+        "several": float(np.mean(several)) if several else None,
+        "tested": len(right),
+        "tested_several": len(several),
+        "unseen": sum(len(rows) for word, rows in tested.items() if word not in pairs),
+    }
+
+
+def _unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def markdown(folder):
+    """A table a task: the most frequent tag, word vectors, and each layer of a biLM."""
+    every = read_results(folder)
+    tasks = [r["task"] for r in every if r["method"] == METHOD]
+    if not tasks:
+        raise records.NoResult(
+            f"No result of nearest averages below {folder}: `python -m benchmarks run --suite "
+            f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
+        )
+    order = sorted(set(tasks), key=lambda task: (task != POS, task))
+    tables = [_table(task, [r for r in every if r["task"] == task]) for task in order]
+    said = (
+        "The paper found part of speech best in layer 1 (table 6, a linear probe: 97.3 and 96.8 of "
+        "100 on the Penn Treebank) and sense best in layer 2 (table 5, nearest averages), above "
+        "the most frequent sense."
+    )
+    return "\n".join(tables) + f"\n{said}\n"
+
+
+def _table(task, results):
+    encoders = {r["encoder"]: r["fields"]["kind"] for r in results if r["method"] == METHOD}
+    baseline = [r for r in results if r["method"] == BASELINE]
+    tested = (baseline or [r for r in results if r["method"] == METHOD])[0]["counts"]
+    head = ["nearest average", "of words with several tags", "linear probe"]
+    lines = [f"| {task} | {' | '.join(head)} |", "|---|---:|---:|---:|"]
+    rows = [("most frequent tag of the word", baseline, [])]
+    for encoder, kind in sorted(encoders.items(), key=lambda item: (item[1] != "words", item[0])):
+        of_encoder = [r for r in results if r["encoder"] == encoder]
+        layers = sorted({r["fields"]["layers"] for r in of_encoder if r["method"] == METHOD})
+        for layer in layers:
+            of_layer = [r for r in of_encoder if r["fields"].get("layers") == layer]
+            number = layer.rpartition("_")[2]
+            name = "word vectors" if kind == "words" else f"layer {number}"
+            name += ", the word alone" if kind != "words" and number == "0" else ""
+            near = [r for r in of_layer if r["method"] == METHOD]
+            probes = [r for r in of_layer if r["run"].startswith(f"features-linear-{layer}")]
+            rows.append((f"{encoder}, {name}", near, probes))
+    values = [
+        (_points(near, "accuracy"), _points(near, "several"), _points(probes, None))
+        for _, near, probes in rows
+    ]
+    columns = zip(*values, strict=True)
+    best = [max((v for v in column if v is not None), default=None) for column in columns]
+    for (name, _, probes), of_row in zip(rows, values, strict=True):
+        texts = ["" if v is None else f"{v:.1f}" for v in of_row[:2]] + [shown(probes)]
+        cells = [
+            f"**{text}**" if value is not None and value == top else text
+            for text, value, top in zip(texts, of_row, best, strict=True)
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append(
+        f"\nAccuracy in points on {tested['tested']:,} words, {tested['tested_several']:,} of them "
+        f"with several tags in training and {tested['unseen']:,} unseen there.\n"
+    )
+    return "\n".join(lines)
+
+
+def _points(results, metric):
+    """Mean of a metric, or of the scores, in points; `None` without any."""
+    found = [r["score"] if metric is None else r["metrics"][metric] for r in results]
+    found = [value for value in found if value is not None]
+    return 100 * float(np.mean(found)) if found else None

@@ -1,0 +1,372 @@
+"""The suite `transfer`: every way to use each kind of encoder, on each kind of task.
+
+Word vectors, a biLM, a GPT and a BERT, read through every choice of their layers, read by the
+networks of the feature-based school, fine-tuned, with LoRA, and beside the same with random
+weights; on names (WikiGold), sentiment (SST-5), inference (SNLI) and answers (SQuAD).
+"""
+
+import dataclasses
+from pathlib import Path
+
+import keras_plm
+from benchmarks.advice import Choice, ranked
+from benchmarks.cells import Cell
+from benchmarks.report import add_seed, file_of, place_of_layers, read_results
+from benchmarks.run import Run, summary
+from benchmarks.suites.compare_encoders import WEIGHTS
+from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
+from keras_plm.data.task import find_file
+from keras_plm.models import BERT, GPT, ELMo
+from keras_plm.plots import score_by_layer
+from keras_plm.tokenizers import BytePair, Characters, WordPiece
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import distinct_choices
+
+KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
+ATTENTION = ("gpt", "bert")  # what LoRA changes
+TRAINED = ("fine_tune", "scratch", "lora")  # rows that train the encoder
+MIX = {"layers": "elmo_mix"}
+# Key: the name in tables, whether the task's own network reads, and fields of its `Run`.
+ROWS = {
+    "fine_tune": ("fine-tuned", False, {}),
+    "reader": ("frozen, mix of layers, the task's network", True, {"method": "features", **MIX}),
+    "last": ("frozen, last layer, linear", False, {"method": "features", "layers": "last"}),
+    "elmo_mix": ("frozen, mix of layers, linear", False, {"method": "features", **MIX}),
+    "scratch": ("random weights, all trained", False, {"method": "scratch"}),
+    "untrained": ("random weights, frozen, mix, linear", False, {"method": "untrained", **MIX}),
+    "lora": ("LoRA, rank 8", False, {"lora_rank": 8}),
+    "untrained_reader": (
+        "random weights, frozen, mix, the task's network", True, {"method": "untrained", **MIX},
+    ),
+}  # fmt: skip
+LAYERS = "layers"  # all other choices of layers, frozen, linear
+# What answers the question of the suite is done with all seeds before the rest.
+FIRST = ("fine_tune", "reader", "last", "elmo_mix", LAYERS)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTask:
+    """How a task is read: training examples at most (0: all), passes, its network, and examples
+    that choose at most.
+    """
+
+    train_limit: int
+    epochs: int
+    network: tuple
+    dev_limit: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """The runs of the suite at a scale.
+
+    Attributes:
+        tasks: `(task, OfTask)` each.
+        rows: Keys of `ROWS`, and `LAYERS`, in the order in which they are run.
+        fields: Of a `Run`, the same for all.
+        trained: Of a `Run` that trains its encoder.
+        frozen_seeds: How many seeds frozen features have under a linear reader.
+        material: How word vectors are made where they are not given.
+        released: If True, encoders are released ones: those of a folder that is given, and GPT and
+            BERT by their names where it has none.
+    """
+
+    tasks: tuple = (
+        ("wikigold", OfTask(0, 10, (("reader", "bilstm_crf"), ("character_filters", 64)))),
+        ("sst5", OfTask(2_000, 5, (("reader", "bcn"),))),
+        ("snli", OfTask(2_000, 5, (("reader", "esim"),), dev_limit=1_000)),
+        ("squad", OfTask(1_000, 3, (("reader", "bidaf"),), dev_limit=500)),
+    )
+    rows: tuple = (*FIRST, *(row for row in ROWS if row not in FIRST))
+    # One for each kind of learning, as other tasks chose them: fine-tuned Transformers, LSTMs,
+    # linear readers.
+    fields: tuple = (("learning_rates", "1e-4,1e-3,1e-2"),)
+    trained: tuple = (("precision", "bfloat16"),)
+    frozen_seeds: int = 10
+    material: Material = Material()
+    released: bool = False
+
+    def run(self, task, kind, row, layers=None):
+        """The `Run` of a row on a task with a kind of encoder, of `LAYERS` with so named layers."""
+        of_task = dict(self.tasks)[task]
+        names = ("train_limit", "dev_limit", "epochs")
+        fields = {name: getattr(of_task, name) for name in names} | dict(self.fields)
+        if layers is not None:
+            return Run(method="features", layers=layers, **fields)
+        _, network, own = ROWS[row]
+        fields |= dict(of_task.network) if network else {}
+        if "layers" in own and kind == "words":
+            own = own | {"layers": "last"}  # it is the only one
+        if own.get("method") in (None, "scratch"):
+            fields |= dict(self.trained)
+        return Run(**fields, **own)
+
+
+def fits(task, kind, row):
+    """Whether there is such a cell.
+
+    Without BiDAF answers are found in rows of a question and its passage: BERT's, and GPT's where
+    it learns the marks between them. Word vectors have one layer, and neither they nor ELMo have
+    the attention that LoRA changes.
+    """
+    if row == "lora" and kind not in ATTENTION:
+        return False
+    if task == "squad" and not (row in ROWS and ROWS[row][1]):
+        return kind == "bert" or (kind == "gpt" and row in TRAINED)
+    return kind != "words" or row not in ("elmo_mix", LAYERS)
+
+
+def cells_of(transfer, place, encoder=None):
+    """The suite's cells, the rows in their order.
+
+    Args:
+        transfer: A `Transfer`.
+        place: A `Place`.
+        encoder: A folder whose folders `words`, `elmo`, `gpt` and `bert` stand for the default
+            encoders, those that it has.
+
+    Raises:
+        ValueError: If an encoder is missing.
+    """
+    folders = {kind: _folder(transfer, kind, encoder, place) for kind in KINDS}
+    cells = []
+    for row in transfer.rows:
+        for task, _ in transfer.tasks:
+            for kind, (folder, needs) in folders.items():
+                if not fits(task, kind, row):
+                    continue
+                runs = [transfer.run(task, kind, row)] if row != LAYERS else [
+                    transfer.run(task, kind, row, layers)
+                    for layers in distinct_choices(keras_plm.load(folder)[0])
+                    if layers not in ("last", "elmo_mix")
+                ]  # fmt: skip
+                linear = runs[0].method == "features" and runs[0].reader == "linear"
+                more = {"seeds": transfer.frozen_seeds} if linear else {}
+                more["stage"] = int(row not in FIRST)
+                cells += [Cell(task, folder, run, needs=needs, **more) for run in runs]
+    return cells
+
+
+def _folder(transfer, kind, given, place):
+    """`(folder, needs)` of an encoder."""
+    if given is not None and (Path(given) / kind).is_dir():
+        return str(Path(given) / kind), ()
+    if transfer.released:
+        names = {"gpt": "gpt", "bert": "bert_base_uncased"}
+        if kind in names:
+            return names[kind], ()
+        raise ValueError(
+            f"Released encoders are read from --encoder DIR: put {KINDS[kind]} into DIR/{kind}, a "
+            "folder that `python -m benchmarks vectors --file` makes of released word vectors, and "
+            "`keras_plm.save` of a released ELMo. Received: no such folder in "
+            f"{str(given)!r}"
+        )
+    if kind == "words":
+        return transfer.material.words_for(place)
+    if transfer.material.tiny:
+        return str(_tiny(kind, place)), ()
+    return str(WEIGHTS / f"{kind}_mini"), ()
+
+
+def _tiny(kind, place):
+    """The folder of an encoder of random weights."""
+    folder = Path(place.features) / f"{kind}_test"
+    if not (folder / "config.json").is_file():
+        set_seed(0)
+        text = find_file(place.data, "books/valid.txt")
+        if kind == "elmo":
+            tokenizer = Characters()
+            made = ELMo(units=8, projection_dim=4, filters=[[1, 4], [2, 4]], num_highway=1)
+        elif kind == "gpt":
+            tokenizer = BytePair.train(text, 300, lowercase=False, scheme="gpt")
+            made = GPT(tokenizer.text_size, 2, 2, 8, 16, max_sequence_length=128)
+        else:
+            tokenizer = WordPiece.train(text, 300)
+            made = BERT(len(tokenizer), 2, 2, 8, 16, max_sequence_length=128)
+        keras_plm.save(folder, made, tokenizer)
+    return folder
+
+
+_FEW = (("learning_rates", "1e-3"), ("batch_size", 8))
+_ONE_STEP = tuple(
+    (task, OfTask(8, 1, (*of_task.network, ("units", 2)))) for task, of_task in Transfer.tasks
+)
+SCALES = {
+    "small": Transfer(),
+    "paper": Transfer(
+        tasks=tuple(
+            (task, dataclasses.replace(of_task, train_limit=0, dev_limit=0))
+            for task, of_task in Transfer.tasks
+        ),
+        fields=(("learning_rates", "2e-5,5e-5,1e-3"), ("batch_size", 32)),
+        released=True,
+    ),
+    "test": Transfer(
+        tasks=tuple(task for task in _ONE_STEP if task[0] in ("wikigold", "snli")),
+        rows=("fine_tune", "reader"),
+        fields=_FEW,
+        trained=(),
+        material=TEST_MATERIAL,
+    ),
+}
+
+
+def row_of(result):
+    """The row of a result, as tables name it, or `None` of another kind of run."""
+    fields, method = result["fields"], result["method"]
+    linear = fields["reader"] == "linear"
+    own = {"lora_rank": fields["lora_rank"]} if "lora_rank" in fields else {}
+    own |= {"method": method} if method != "fine_tune" else {}
+    if fields["layers"]:  # word vectors have one layer, which is their mix
+        mixed = fields["layers"] == "last" and (not linear or method == "untrained")
+        own["layers"] = "elmo_mix" if mixed else fields["layers"]
+    for name, network, asked in ROWS.values():
+        if asked == own and network != linear:
+            return name
+    if method == "features" and linear:
+        return f"frozen, {fields['layers'].replace('_', ' ')}, linear"
+    return None
+
+
+def read(folder):
+    """`{task: {row: {encoder: [result of each seed]}}}`, all in the order of the suite.
+
+    Raises:
+        ValueError: If there is no such result.
+    """
+    found = {}
+    for result in read_results(folder):
+        row = row_of(result)
+        if row is not None:
+            of_row = found.setdefault(result["task"], {}).setdefault(row, {})
+            add_seed(result, of_row.setdefault(result["encoder"], []))
+    if not found:
+        raise ValueError(
+            f"No result of transfer below {folder}: `python -m benchmarks run --suite transfer` "
+            f"writes them. Received: {str(folder)!r}"
+        )
+    names = [name for name, *_ in ROWS.values()]
+    tasks = [task for task, _ in Transfer.tasks if task in found]
+
+    def place(item):
+        row, of_row = item
+        layers = next(iter(of_row.values()))[0]["fields"]["layers"]
+        return (names.index(row), 0) if row in names else (len(names), place_of_layers(layers))
+
+    return {task: dict(sorted(found[task].items(), key=place)) for task in tasks}
+
+
+def encoders_of(found):
+    """The names of the encoders, in the order of their kinds as far as their names tell it."""
+    names = {key for rows in found.values() for of_row in rows.values() for key in of_row}
+    kinds = list(KINDS)[1:]  # word vectors come first, whatever their name
+
+    def place(name):
+        return next((i for i, kind in enumerate(kinds, 1) if kind in name), 0), name
+
+    return sorted(names, key=place)
+
+
+def markdown(folder):
+    """The suite's tables: what beats what, then a table of each task, then what it costs."""
+    found = read(folder)
+    names = encoders_of(found)
+    text, heads = [_summary(found, names, folder)], " | ".join(names)
+    for task, rows in found.items():
+        first = next(result for of_row in rows.values() for r in of_row.values() for result in r)
+        metric = next(iter(first["metrics"])).replace("_", " ")
+        text += [f"{task} ({metric}), {first['counts']['train']:,} training examples:", ""]
+        text += [f"| | {heads} |", "|---|" + "---:|" * len(names)]
+        best = {
+            key: max((summary(r[key])[0] for r in rows.values() if key in r), default=None)
+            for key in names
+        }
+        for row, of_row in rows.items():
+            cells = []
+            for key in names:
+                results = of_row.get(key, [])
+                mark = "**" if results and summary(results)[0] == best[key] else ""
+                cells.append(f"{mark}{shown(results)}{mark}")
+            text.append(f"| {row} | {' | '.join(cells)} |")
+        text.append("")
+    return "\n".join(text) + "\n" + _costs(found, names)
+
+
+def figures(folder):
+    """A picture a task: what every way and choice of layers gives with each encoder."""
+    found, pictures = read(folder), {}
+    names = encoders_of(found)
+    for task, rows in found.items():
+        table = []
+        for row, of_row in rows.items():
+            for key in names:
+                if key in of_row:
+                    mean, deviation, n = summary(of_row[key])
+                    deviation = deviation if n > 1 else 0.0
+                    more = {"encoder": key, "mean": mean, "deviation": deviation}
+                    table.append({"layers": row, **more})
+        first = next(iter(next(iter(rows.values())).values()))[0]
+        metric = next(iter(first["metrics"])).replace("_", " ")
+        title = f"{task}: every encoder, read and trained in every way"
+        pictures[f"transfer_{task}"] = score_by_layer(table, title, metric, encoders=names)
+    return pictures
+
+
+def _choice(name, results, folder):
+    paths = [Path(folder) / file_of(r) for r in results]
+    return Choice.read(name, results, paths)
+
+
+def _summary(found, names, folder):
+    """Fine-tuning beside the best that frozen features gave, which the choosing set chose."""
+    text = [
+        "| task | encoder | fine-tuned | frozen, best on the choosing set | fine-tuning gains "
+        "| scratch | time, fine-tuned : frozen |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    tuned_row, scratch_row = ROWS["fine_tune"][0], ROWS["scratch"][0]
+    for task, rows in found.items():
+        for key in names:
+            frozen = [
+                _choice(row, of_row[key], folder)
+                for row, of_row in rows.items()
+                if key in of_row and of_row[key][0]["method"] == "features"
+            ]
+            tuned = rows.get(tuned_row, {}).get(key)
+            if not frozen:
+                continue
+            best = ranked(frozen)[0]
+            cells = [shown(tuned or []), f"{shown(best.results)}, {best.name}"]
+            gain = times = ""
+            if tuned:
+                tuned = _choice("fine-tuned", tuned, folder)
+                apart = tuned.above(best)
+                times = f"{tuned.seconds / best.seconds:.1f}" if best.seconds else ""
+                gain = str(apart) if apart is not None else ""
+            scratch = shown(rows.get(scratch_row, {}).get(key, []))
+            text.append(f"| {task} | {key} | {' | '.join([*cells, gain, scratch, times])} |")
+    return "\n".join(text) + "\n"
+
+
+def _costs(found, names):
+    """What a fit costs: means over tasks would mix them, so a row for each task and way."""
+    text = [
+        "| task | | seconds a fit: " + " | ".join(names)
+        + " | M weights that learn: " + " | ".join(names)
+        + " | passes of the encoder |",
+        "|---|---|" + "---:|" * (2 * len(names) + 1),
+    ]  # fmt: skip
+    for task, rows in found.items():
+        for row, of_row in rows.items():
+            if row not in {name for name, *_ in ROWS.values()}:
+                continue
+            of_key = {key: Choice(row, tuple(of_row[key])) for key in of_row}
+            costs = {key: of_row[key][0].get("cost", {}) for key in of_row}
+            cells = [f"{of_key[key].seconds:,.0f}" if key in of_key else "" for key in names]
+            cells += [
+                f"{costs[key]['learned_weights'] / 1e6:.2f}" if costs.get(key) else ""
+                for key in names
+            ]
+            passes = {cost.get("encoder_passes", "") for cost in costs.values()}
+            text.append(f"| {task} | {row} | {' | '.join(cells)} | {max(passes, key=str)} |")
+    return "\n".join(text) + "\n"

@@ -1,0 +1,83 @@
+"""What language models write: the suite `gpt_samples`, prompts and continuations in one file."""
+
+import dataclasses
+from pathlib import Path
+
+import keras_plm
+from benchmarks import records
+from benchmarks.suites.gpt_ablations import encoder_folder
+from keras_plm.data.examples import fingerprint
+from keras_plm.decoding import generate, greedy, sample
+
+KEPT = "samples"  # the folder of these files among the suite's results
+PROMPTS = (
+    "It was late in the evening when",
+    "“I do not believe,” said the doctor,",
+    "The ship had left the harbour, and",
+)
+# Name: the strategy, and its options.
+STRATEGIES = {
+    "the likeliest token": (greedy, {}),
+    "drawn from the likeliest that hold 0.9": (sample, {"top_p": 0.9}),
+    "drawn from all": (sample, {}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """How much is written.
+
+    Attributes:
+        prompts: How texts begin.
+        tokens: Most tokens of a continuation.
+        tiny: If True, a model of random weights stands for the pre-trained one.
+    """
+
+    prompts: tuple = PROMPTS
+    tokens: int = 60
+    tiny: bool = False
+
+
+def run_samples(
+    settings, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
+):
+    """Writes what is not written yet: the first drawing of each, none chosen."""
+    folder = Path(encoder_folder("gpt", encoder, data, features, settings.tiny))
+    path = Path(results) / KEPT / f"{folder.name}.json"
+    model, tokenizer = keras_plm.load(folder, dtype="float32")
+    key = fingerprint(model, tokenizer, dataclasses.asdict(settings))
+    if path.is_file() and records.read_json(path)["hash"] == key:
+        return
+    texts = {
+        name: generate(
+            model, tokenizer, settings.prompts, strategy, max_length=settings.tokens, **options
+        )
+        for name, (strategy, options) in STRATEGIES.items()
+    }
+    found = {"encoder": folder.name, "prompts": settings.prompts, "texts": texts, "seed": 0}
+    records.write_json(path, found | records.environment() | {"hash": key})
+    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} ways to go on")
+
+
+def markdown(folder):
+    """Each prompt, marked, with its continuations.
+
+    Raises:
+        ValueError: If there is no file.
+    """
+    paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
+    if not paths:
+        raise records.NoResult(
+            f"No samples below {folder}: `python -m benchmarks run --suite gpt_samples` writes "
+            f"them. Received: {str(folder)!r}"
+        )
+    text = []
+    for path in paths:
+        found = records.read_json(path)
+        for i, prompt in enumerate(found["prompts"]):
+            text += [f"{found['encoder']} (generated text; the prompt in bold):", ""]
+            for name, texts in found["texts"].items():
+                written = " ".join(texts[i][len(prompt) :].split("\n"))
+                text.append(f"- {name}: **{prompt}**{written}")
+            text.append("")
+    return "\n".join(text)
