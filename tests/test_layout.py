@@ -60,7 +60,7 @@ def test_glue_tasks_import_no_harness(path):
 
 
 def test_files_are_one_idea():
-    for path in [*ROOT.glob("keras_plm/**/*.py"), *ROOT.glob("benchmarks/*.py")]:
+    for path in [*ROOT.glob("keras_plm/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]:
         assert path.stem not in ("utils", "common", "base", "misc", "helpers")
         assert len(path.read_text().splitlines()) <= 700, path
 
