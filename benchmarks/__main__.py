@@ -15,9 +15,9 @@ from benchmarks.make_commands import (
     add_vectors,
 )
 from benchmarks.report_commands import add_claims, add_report
-from benchmarks.settings import add_devices as add_devices_flag
-from benchmarks.settings import devices, named
 from benchmarks.use_commands import add_export, add_generate, add_predict
+from keras_plm.experiments.flags import add_devices as add_devices_flag
+from keras_plm.experiments.flags import devices, named
 
 HERE = Path(__file__).parent
 
@@ -123,8 +123,8 @@ def seeds_of(flags):
 
 def open_bench(flags, progress=None):
     """The task and encoder that the flags name, ready for runs."""
-    from benchmarks.bench import Bench
-    from benchmarks.tasks import TASKS, task_from_file
+    from keras_plm.datasets.tasks import TASKS, task_from_file
+    from keras_plm.experiments.runner import Bench
 
     seeds_of(flags)
     if flags.task_file:
@@ -153,9 +153,9 @@ def open_bench(flags, progress=None):
 
 
 def add_run(commands):
-    from benchmarks.run import Run
-    from benchmarks.settings import add_flags
     from benchmarks.suites import SUITES
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import add_flags
 
     text = "train and score one method on one task, or a whole suite"
     parser = commands.add_parser(
@@ -189,9 +189,9 @@ def add_run(commands):
 
 
 def run_run(flags):
-    from benchmarks.run import Run
-    from benchmarks.settings import from_flags
     from benchmarks.suites import SUITES
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import from_flags
 
     if flags.suite in SUITES:
         return run_suite(flags)
@@ -216,10 +216,10 @@ def run_suite(flags):
     """All runs of a suite with all seeds, first all with the first seed, then its tables."""
     import dataclasses
 
-    from benchmarks.cells import check
-    from benchmarks.progress import console
-    from benchmarks.run import Run
     from benchmarks.suites import SUITES, folder
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.jobs import check
+    from keras_plm.experiments.progress import console
 
     suite = SUITES[flags.suite]
     own = ["task_file", "text", "label", "pair", "group", "label_names", "encoder", "keep"]
@@ -262,10 +262,10 @@ def run_suite(flags):
 
 def run_suites_cells(flags, suite, runs, results, taken):
     """Plans or does a suite's cells; gives those that failed, and how many there are."""
-    from benchmarks.cells import Place, run_cells, work
-    from benchmarks.on_ray import run_on_ray
-    from benchmarks.plan import measured, plan
-    from benchmarks.progress import cells_view, console, silence_ahead
+    from keras_plm.experiments.jobs import Place, run_cells, work
+    from keras_plm.experiments.plan import measured, plan
+    from keras_plm.experiments.progress import cells_view, console, silence_ahead
+    from keras_plm.experiments.ray import run_on_ray
 
     place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
     place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
@@ -306,9 +306,9 @@ def run_all(flags, runs, between=None):
     Raises:
         FloatingPointError: If every run diverges.
     """
-    from benchmarks.progress import console, now_and_then, progress_bar
-    from benchmarks.records import failure_of, write_failure
-    from benchmarks.report import markdown
+    from keras_plm.experiments.progress import console, now_and_then, progress_bar
+    from keras_plm.experiments.report.result_tables import markdown
+    from keras_plm.experiments.results import failure_of, write_failure
 
     bench = open_bench(flags)
     counts = {split: len(part) for split, part in bench.examples.items()}
@@ -368,8 +368,8 @@ def check_diverged(failed, total):
 
 
 def add_layers(commands):
-    from benchmarks.run import Run
-    from benchmarks.settings import add_flags
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import add_flags
 
     text = (
         "which layers suit a task: every choice of a frozen encoder's, and fine-tuning beside them"
@@ -389,13 +389,13 @@ def add_layers(commands):
 
 
 def run_layers(flags):
-    from benchmarks import advice
-    from benchmarks.advice import Choice
-    from benchmarks.progress import console
-    from benchmarks.report import layer_figure, read_results
-    from benchmarks.run import Run
-    from benchmarks.settings import from_flags
     from keras_plm import load
+    from keras_plm.experiments import recommend
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import from_flags
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.recommend import Choice
+    from keras_plm.experiments.report.result_tables import layer_figure, read_results
     from keras_plm.transfer import distinct_choices
 
     if flags.picture and flags.method != "features":
@@ -426,14 +426,16 @@ def run_layers(flags):
     def so_far(bench, results):  # fine-tuning may take hours
         choices = list(read(bench, results, runs, names))
         if choices:
-            console.print(advice.markdown(choices), advice.recommendation(choices), sep="\n")
+            console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
         console.print("Now it is fine-tuned, to compare (--no-fine-tune leaves that out) ...")
 
     bench, results, failed = run_all(flags, runs + tuning, so_far)
     choices = list(read(bench, results, runs, names))
     if flags.method == "features" and choices:
         tuned = next(read(bench, results, tuning, ["fine-tuned"] * len(tuning)), None)
-        console.print(advice.markdown(choices), advice.recommendation(choices, tuned), sep="\n")
+        console.print(
+            recommend.markdown(choices), recommend.recommendation(choices, tuned), sep="\n"
+        )
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
         beside = read_results(Path(flags.results) / flags.suite / task)
@@ -458,11 +460,11 @@ def add_data(commands):
 
 
 def run_data(flags):
-    from benchmarks import word_similarity
-    from benchmarks.progress import console
     from benchmarks.suites import language_models, translation, word_vectors
-    from benchmarks.tasks import TASKS, checksum, write_text_of
     from keras_plm.data.task import find_file
+    from keras_plm.datasets import word_similarity
+    from keras_plm.datasets.tasks import TASKS, checksum, write_text_of
+    from keras_plm.experiments.progress import console
 
     if (flags.task is None) != (flags.text is None):
         raise ValueError(
@@ -520,8 +522,8 @@ def run_encoders(flags):
 
 
 def add_speed(commands):
-    from benchmarks.settings import add_flags
     from benchmarks.speed.run import SUITES, Speed
+    from keras_plm.experiments.flags import add_flags
 
     text = "our throughput beside the peers', in one run"
     parser = commands.add_parser("speed", help=text, description=text)
@@ -535,8 +537,8 @@ def add_speed(commands):
 
 
 def run_speed(flags):
-    from benchmarks.settings import from_flags
     from benchmarks.speed.run import SUITES, Speed, speed
+    from keras_plm.experiments.flags import from_flags
 
     of_suite = {} if flags.suite is None else named(SUITES, flags.suite, "suite")
     for name, value in of_suite.items():
@@ -544,7 +546,7 @@ def run_speed(flags):
             setattr(flags, name, value)
     sentences = None
     if flags.data is not None:
-        from benchmarks.tasks import TASKS
+        from keras_plm.datasets.tasks import TASKS
 
         sentences = [example.text for example in TASKS["sst5"].read(flags.data, "train")]
     speed(from_flags(Speed, flags), sentences, flags.out, data=flags.data)

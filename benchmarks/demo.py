@@ -9,20 +9,20 @@ from pathlib import Path
 import keras
 from rich.table import Table
 
-from benchmarks.bench import Bench
-from benchmarks.microworld import World, tasks
-from benchmarks.pretrain import Pretraining, pretrain
-from benchmarks.progress import console, pretraining_line, progress_bar
-from benchmarks.records import environment, read_json, write_json, write_text
-from benchmarks.report import describe, layer_figure
-from benchmarks.run import Run
 from benchmarks.suites import translation_report
 from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
 from benchmarks.suites.translation import Translation, bleu_by_length, look
 from benchmarks.suites.word_vectors import make as make_vectors
 from keras_plm import metrics
 from keras_plm.data.examples import translation_batches
+from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.progress import console, pretraining_line, progress_bar
+from keras_plm.experiments.report.result_tables import describe, layer_figure
+from keras_plm.experiments.results import environment, read_json, write_json, write_text
+from keras_plm.experiments.runner import Bench
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed

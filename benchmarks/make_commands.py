@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def add_pretrain(commands):
-    from benchmarks.pretrain import Pretraining
-    from benchmarks.settings import add_devices, add_flags
+    from keras_plm.experiments.flags import add_devices, add_flags
+    from keras_plm.experiments.pretraining.pretrain import Pretraining
 
     text = "learn an encoder from raw text"
     parser = commands.add_parser("pretrain", help=text, description=text)
@@ -26,11 +26,16 @@ def add_pretrain(commands):
 
 
 def run_pretrain(flags):
-    from benchmarks.objectives import about_init
-    from benchmarks.pretrain import Pretraining, pretrain
-    from benchmarks.progress import console, held_out_line, pretraining_line, progress_bar
-    from benchmarks.records import read_json
-    from benchmarks.settings import devices, from_flags
+    from keras_plm.experiments.flags import devices, from_flags
+    from keras_plm.experiments.pretraining.objectives import about_init
+    from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+    from keras_plm.experiments.progress import (
+        console,
+        held_out_line,
+        pretraining_line,
+        progress_bar,
+    )
+    from keras_plm.experiments.results import read_json
 
     settings = from_flags(Pretraining, flags)
     if bool(flags.corpus) == bool(flags.prepared):
@@ -74,7 +79,7 @@ def run_pretrain(flags):
 
 
 def add_prepare(commands):
-    from benchmarks.prepare import MODELS
+    from keras_plm.experiments.pretraining.prepare import MODELS
 
     text = "raw text of any size to tokens on disk, for `pretrain --prepared`"
     parser = commands.add_parser("prepare", help=text, description=text)
@@ -104,8 +109,8 @@ def add_prepare(commands):
 def run_prepare(flags):
     import time
 
-    from benchmarks.prepare import prepare
-    from benchmarks.progress import console
+    from keras_plm.experiments.pretraining.prepare import prepare
+    from keras_plm.experiments.progress import console
 
     begun = shown = time.monotonic()
 
@@ -127,8 +132,8 @@ def run_prepare(flags):
 
 
 def add_vectors(commands):
-    from benchmarks.settings import add_flags
     from benchmarks.suites.word_vectors import Vectors
+    from keras_plm.experiments.flags import add_flags
 
     text = "learn word vectors from raw text, or read a file of them, as an encoder"
     parser = commands.add_parser("vectors", help=text, description=text)
@@ -155,9 +160,9 @@ def add_vectors(commands):
 def run_vectors(flags):
     import dataclasses
 
-    from benchmarks.progress import console
-    from benchmarks.settings import from_flags
     from benchmarks.suites.word_vectors import Vectors, make
+    from keras_plm.experiments.flags import from_flags
+    from keras_plm.experiments.progress import console
 
     given = [field.name for field in dataclasses.fields(Vectors) if field.name in flags]
     if not flags.file and not flags.corpus:
@@ -206,8 +211,8 @@ def add_kills(commands):
 
 def run_kills(flags):
     from benchmarks.checks.resume import kills
-    from benchmarks.progress import console
-    from benchmarks.records import environment, write_json
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.results import environment, write_json
 
     for name in ("runs", "threads"):
         if getattr(flags, name) < 1:
@@ -230,8 +235,8 @@ def add_devices(commands):
 
 def run_devices(flags):
     from benchmarks.checks.devices import compare
-    from benchmarks.progress import console
-    from benchmarks.records import environment, write_json
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.results import environment, write_json
 
     if flags.steps < 1:
         raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")

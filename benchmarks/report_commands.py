@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from benchmarks.settings import named
+from keras_plm.experiments.flags import named
 
 HERE = Path(__file__).parent
 
@@ -36,8 +36,8 @@ def add_report(commands):
 
 def run_page(flags):
     """Writes the page, and says what it left out."""
-    from benchmarks.page import write
-    from benchmarks.progress import silence_ahead
+    from keras_plm.experiments.progress import silence_ahead
+    from keras_plm.experiments.report.page import write
 
     if flags.readme:
         raise ValueError("README has no page: leave out --readme. Received: --readme")
@@ -57,22 +57,22 @@ def run_page(flags):
 
 def pass_over(folder):
     """Names the JSON files of others below a folder of results."""
-    from benchmarks.provenance import strays
+    from keras_plm.experiments.report.costs import strays
 
     for path, why in strays(folder).items():
         print(f"{path}: {why}", file=sys.stderr)
 
 
 def run_report(flags):
-    from benchmarks.progress import silence_ahead
-    from benchmarks.report import (
+    from benchmarks.suites import SUITES, compare_encoders, folder, marked
+    from keras_plm.experiments.progress import silence_ahead
+    from keras_plm.experiments.report.result_tables import (
         into_readme,
         layer_figure,
         markdown,
         read_results,
         speed_tables,
     )
-    from benchmarks.suites import SUITES, compare_encoders, folder, marked
 
     root, tables, whole = Path(flags.results), {}, flags.html or flags.markdown or flags.tables
     if (flags.attention is None) != (flags.text is None) or (flags.attention and not whole):
@@ -159,9 +159,9 @@ def run_claims(flags):
     from benchmarks.claims import judge
     from benchmarks.claims import verdicts as verdicts_of
     from benchmarks.claims.match import names_of_suites
-    from benchmarks.progress import silence_ahead
-    from benchmarks.records import write_text
-    from benchmarks.report import into_readme
+    from keras_plm.experiments.progress import silence_ahead
+    from keras_plm.experiments.report.result_tables import into_readme
+    from keras_plm.experiments.results import write_text
 
     if flags.suite is not None:
         named(dict.fromkeys(names_of_suites()), flags.suite, "suite")

@@ -51,7 +51,7 @@ def add_predict(commands):
 
 
 def run_predict(flags):
-    from benchmarks.predict import open_model, predict, read_inputs
+    from keras_plm.experiments.predict import open_model, predict, read_inputs
 
     model = open_model(flags.model)
     examples = read_inputs(flags.file, model, flags.text, flags.pair)
@@ -71,9 +71,9 @@ def add_export(commands):
 
 
 def run_export(flags):
-    from benchmarks.predict import open_model
-    from benchmarks.progress import console
     from keras_plm.checkpoints.saved_model import export
+    from keras_plm.experiments.predict import open_model
+    from keras_plm.experiments.progress import console
 
     export(open_model(flags.model), flags.out, flags.pairs)
     console.print(f"{flags.out}: `serve` reads strings, see keras_plm.checkpoints.saved_model")

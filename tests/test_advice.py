@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks import records
-from benchmarks.advice import Choice, markdown, ranked, recommendation
+from keras_plm.experiments import results as records
+from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
 
 EXAMPLES, SEEDS = 400, 3
 

@@ -15,14 +15,14 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.bench import Bench
-from benchmarks.predict import open_model
-from benchmarks.report import (
+from keras_plm.data.task import Task, read_conll
+from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
+from keras_plm.experiments.config import LATER, Run
+from keras_plm.experiments.predict import open_model
+from keras_plm.experiments.report.result_tables import (
     speed_markdown,
 )
-from benchmarks.run import LATER, Run
-from benchmarks.tasks import TASKS, checksum, read_trees, task_from_file
-from keras_plm.data.task import Task, read_conll
+from keras_plm.experiments.runner import Bench
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors
 from keras_plm.transfer import FineTune
@@ -33,8 +33,8 @@ from tests.small_runs import FAST, LETTERS, common, result_files
 
 @pytest.mark.plumbing
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
-    from benchmarks.microworld import World
-    from benchmarks.pretrain import Meter
+    from keras_plm.datasets.microworld import World
+    from keras_plm.experiments.pretraining.pretrain import Meter
 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(60)))
@@ -519,7 +519,7 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     text = "\n\n".join("\n".join(map(" ".join, sentence)) for sentence in sentences)
     path.write_text(text + "\n")
     parts = lambda rows, fractions: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
-    monkeypatch.setattr("benchmarks.tasks.split_groups", parts)
+    monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", parts)
     flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
     found = [["O", "B-X", "I-X", "O"]] * 6
     monkeypatch.setattr(Bench, "_predict", lambda *arguments: found)

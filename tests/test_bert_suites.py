@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.pretrain import Pretraining
 from benchmarks.suites import SUITES, bert_ablations, folder
 from benchmarks.suites.bert_ablations import ENCODERS, MIXES, STUDIES
 from benchmarks.suites.bert_tasks import PUBLISHED, TASKS_READ
 from benchmarks.suites.compare_encoders import forward_work
-from benchmarks.tasks import TASKS
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments.pretraining.pretrain import Pretraining
 from keras_plm.models import BERT
 from tests.small_data import SmallData
 

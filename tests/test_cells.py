@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from benchmarks import cells, plan
 from benchmarks.__main__ import main
-from benchmarks.cells import Cell, Making, Place, Worker, check, run_cells
-from benchmarks.run import Run
 from benchmarks.suites import SUITES
 from keras_plm import save
+from keras_plm.experiments import jobs, plan
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.jobs import Cell, Making, Place, Worker, check, run_cells
 from keras_plm.models import GPT
 from keras_plm.tokenizers import BytePair
 from tests.small_data import SmallData
@@ -58,7 +58,7 @@ def done(monkeypatch):
     """What the benches were asked to do."""
     asked = []
     monkeypatch.setattr(Worker, "bench", lambda self, cell: Recorded(self.place, cell, asked))
-    monkeypatch.setattr(cells, "WAIT", 0.05)
+    monkeypatch.setattr(jobs, "WAIT", 0.05)
     return asked
 
 
@@ -77,7 +77,7 @@ def test_all_first_seeds_come_first_and_nothing_twice(place, done):
     assert run_cells(asked, place, None, print) == {}
     assert done[6:] == [("cola", 1, 3), ("cola", 1, 4)]
     later = dataclasses.replace(asked[0], stage=1)
-    assert [(c.task, seed) for c, seed in cells.work([later, asked[1]], 2)] == [
+    assert [(c.task, seed) for c, seed in jobs.work([later, asked[1]], 2)] == [
         ("cola", 0), ("cola", 1), ("rte", 0), ("rte", 1),
     ]  # fmt: skip
 

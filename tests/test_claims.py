@@ -12,12 +12,12 @@ from benchmarks.__main__ import main
 from benchmarks.claims import CLAIMS, verdicts
 from benchmarks.claims.judge import VERDICTS, counts, counts_line, judge, left_out, markdown, text
 from benchmarks.claims.match import ANY, FOLDERS, Claim, Results, Side, paired, row
-from benchmarks.records import write_examples, write_json
-from benchmarks.resampling import summands
-from benchmarks.run import Run
 from benchmarks.suites import SUITES
-from benchmarks.tasks import TASKS
 from keras_plm import metrics
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.results import write_examples, write_json
+from keras_plm.experiments.statistics import summands
 from keras_plm.transfer import LAYER_CHOICES
 
 pytestmark = pytest.mark.plumbing

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.bench import Bench
-from benchmarks.tasks import task_from_file
+from keras_plm.datasets.tasks import task_from_file
+from keras_plm.experiments.runner import Bench
 from tests.small_runs import FAST, common, result_files
 
 
@@ -128,7 +128,7 @@ def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, ca
     lines[-1] = lines[-1].rpartition(",")[0] + ",maybe"
     path.write_text("\n".join(lines))
     split = lambda rows, fractions: [rows[:42], rows[42:51], rows[51:]]  # noqa: E731
-    monkeypatch.setattr("benchmarks.tasks.split_groups", split)
+    monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", split)
     monkeypatch.setattr(Bench, "_predict", lambda *arguments: known)
     assert main(["run", *table, *common(encoder, tmp_path), *FAST, "--seeds", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

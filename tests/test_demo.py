@@ -11,7 +11,7 @@ import pytest
 import keras_plm
 from benchmarks import demo
 from benchmarks.__main__ import main
-from benchmarks.microworld import World, tasks
+from keras_plm.datasets.microworld import World, tasks
 
 
 @pytest.mark.skipif(

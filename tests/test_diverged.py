@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.bench import best_trial
-from benchmarks.records import read_result
 from keras_plm import metrics
 from keras_plm.decoding import beam_search, generate, greedy, sample
+from keras_plm.experiments.results import read_result
+from keras_plm.experiments.runner import best_trial
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.nnlm import NNLM
 from keras_plm.training.resume import TrainingState

@@ -8,16 +8,16 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.pretrain import Pretraining
-from benchmarks.run import Run
 from benchmarks.suites import SUITES, folder, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.compare_encoders import forward_work
 from benchmarks.suites.gpt_ablations import ABLATION, DEPTHS, cells, row_of
 from benchmarks.suites.gpt_zero_shot import acceptability, book_questions, continuation
-from benchmarks.tasks import TASKS, read_snli, untokenized
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
 from keras_plm.data.task import Example
+from keras_plm.datasets.tasks import TASKS, read_snli, untokenized
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.pretraining.pretrain import Pretraining
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
 from keras_plm.tokenizers import BytePair, WordPiece

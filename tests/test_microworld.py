@@ -4,7 +4,17 @@ import re
 
 import pytest
 
-from benchmarks.microworld import BY_SENSE, DEV, FEELINGS, JUDGED, KINDS, TEST, TRAIN, World, tasks
+from keras_plm.datasets.microworld import (
+    BY_SENSE,
+    DEV,
+    FEELINGS,
+    JUDGED,
+    KINDS,
+    TEST,
+    TRAIN,
+    World,
+    tasks,
+)
 
 SPLITS = ("train", "dev", "test")
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks.page import Page, sections
+from keras_plm.experiments.report.page import Page, sections
 from tests.test_page import CLAIMS, RESULTS, put
 
 pytestmark = pytest.mark.plumbing

@@ -9,9 +9,9 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.choice_tasks import read_race, read_story_cloze, read_swag
-from benchmarks.pair_tasks import read_scitail, read_sick
-from benchmarks.tasks import TASKS
+from keras_plm.datasets.choices import read_race, read_story_cloze, read_swag
+from keras_plm.datasets.pairs import read_scitail, read_sick
+from keras_plm.datasets.tasks import TASKS
 from keras_plm.heads import MultipleChoice, Regressor
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece

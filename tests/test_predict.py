@@ -8,10 +8,10 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.predict import open_model, predict, read_inputs
-from benchmarks.records import read_examples
-from benchmarks.resampling import SCORES
 from keras_plm.data.squad import read_predictions
+from keras_plm.experiments.predict import open_model, predict, read_inputs
+from keras_plm.experiments.results import read_examples
+from keras_plm.experiments.statistics import SCORES
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece

@@ -9,9 +9,9 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
-from benchmarks.objectives import OBJECTIVE, WORDS, about_init, lexicon
-from benchmarks.pretrain import SIZES, Meter, Pretraining
-from benchmarks.settings import help_of, setting
+from keras_plm.experiments.flags import help_of, setting
+from keras_plm.experiments.pretraining.objectives import OBJECTIVE, WORDS, about_init, lexicon
+from keras_plm.experiments.pretraining.pretrain import SIZES, Meter, Pretraining
 from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import Characters, Words
 from tests.checks import on_two_devices

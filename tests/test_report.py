@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.report import (
+from benchmarks.suites import SUITES
+from benchmarks.suites import folder as suite_folder
+from keras_plm.experiments.config import LATER, Run
+from keras_plm.experiments.report.result_tables import (
     into_readme,
     layer_figure,
     markdown,
     read_results,
     speed_tables,
 )
-from benchmarks.run import LATER, Run
-from benchmarks.suites import SUITES
-from benchmarks.suites import folder as suite_folder
 
 REFRESH = "run `python -m benchmarks report --readme`"
 

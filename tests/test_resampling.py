@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 
-from benchmarks.records import read_examples, write_examples
-from benchmarks.resampling import SCORES, contrast, difference, holm, summands
 from keras_plm import metrics
+from keras_plm.experiments.results import read_examples, write_examples
+from keras_plm.experiments.statistics import SCORES, contrast, difference, holm, summands
 
 RNG = np.random.default_rng(0)
 NUMBERS = RNG.normal(size=50).round(1)

@@ -10,7 +10,6 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.checks import scaling
-from benchmarks.report import speed_markdown
 from benchmarks.speed import attention as speed_attention
 from benchmarks.speed import bert as speed_bert
 from benchmarks.speed import elmo as speed_elmo
@@ -25,6 +24,7 @@ from benchmarks.speed import words as speed_words
 from benchmarks.speed.run import Speed
 from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
+from keras_plm.experiments.report.result_tables import speed_markdown
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.pretraining import MaskedLM

@@ -6,8 +6,6 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.squad import SQUAD, qnli_pairs, read_squad1, read_squad2
-from benchmarks.tasks import TASKS, write_text_of
 from keras_plm.data.squad import (
     best_threshold,
     evaluate_squad,
@@ -16,6 +14,8 @@ from keras_plm.data.squad import (
     write_predictions,
 )
 from keras_plm.data.task import Example
+from keras_plm.datasets.questions import SQUAD, qnli_pairs, read_squad1, read_squad2
+from keras_plm.datasets.tasks import TASKS, write_text_of
 
 PASSAGE = "It was 1882. The tunnel was an early one, of wood."
 

@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report import markdown, read_results
-from benchmarks.tables import Table, blocks, cell, number, plain, to_html, to_latex
+from keras_plm.experiments.report.result_tables import markdown, read_results
+from keras_plm.experiments.report.tables import (
+    Table,
+    blocks,
+    cell,
+    number,
+    plain,
+    to_html,
+    to_latex,
+)
 
 pytestmark = pytest.mark.plumbing
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"

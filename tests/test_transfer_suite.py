@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.cells import Place, run_cells
 from benchmarks.suites import SUITES, features_or_fine_tuning, folder
 from benchmarks.suites.features_or_fine_tuning import (
     KINDS,
@@ -19,6 +18,7 @@ from benchmarks.suites.features_or_fine_tuning import (
     fits,
 )
 from keras_plm.checkpoints import save_bert, save_gpt
+from keras_plm.experiments.jobs import Place, run_cells
 from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from tests.small_data import WORDS, SmallData

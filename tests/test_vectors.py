@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks import word_similarity
 from benchmarks.__main__ import main
 from benchmarks.suites import SUITES, language_models, word_vectors
 from benchmarks.suites.language_models import Counts, LanguageBench, Neural
 from benchmarks.suites.word_vectors import Sentences, VectorBench, Vectors
+from keras_plm.datasets import word_similarity
 from keras_plm.models import WordVectors
 
 ANIMALS, FOODS = "cat dog cow hen".split(), "bread soup cake rice".split()

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from benchmarks.word_similarity import (
+from keras_plm.datasets.word_similarity import (
     PAIRS,
     QUESTIONS,
     analogies,

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checks.resume import small_text
-from benchmarks.records import read_json
+from keras_plm.experiments.results import read_json
 
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
 NOISE = 1e-7  # of weights, about their last bit: what no sum in another order can be asked to beat

@@ -21,8 +21,8 @@ LIMIT = 300  # seconds without a word after which a run is given up
 
 def small_text(folder, documents):
     """`(stream, tokenizer)` of a text of the microworld, written to a folder."""
-    from benchmarks.microworld import World
     from keras_plm.data.corpus import TokenStream
+    from keras_plm.datasets.microworld import World
     from keras_plm.tokenizers import WordPiece
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ import math
 
 from benchmarks.claims.match import ANY, NATS, Side
 from benchmarks.claims.match import row as _row
-from benchmarks.records import read_json
 from benchmarks.suites import bert_ablations, elmo_features, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.elmo_features import ADAPTED
+from keras_plm.experiments.results import read_json
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"

@@ -14,8 +14,8 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.claims.match import Results, paired
-from benchmarks.records import write_json
-from benchmarks.resampling import contrast_of, holm, resampled
+from keras_plm.experiments.results import write_json
+from keras_plm.experiments.statistics import contrast_of, holm, resampled
 
 RESAMPLES = 10_000
 LEVEL = 0.05

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.records import read_examples, read_json
-from benchmarks.resampling import SCORES
-from benchmarks.run import DEFAULTS, NEUTRAL, run_of, settings_of
 from benchmarks.suites import SUITES, folder
+from keras_plm.experiments.config import DEFAULTS, NEUTRAL, run_of, settings_of
+from keras_plm.experiments.results import read_examples, read_json
+from keras_plm.experiments.statistics import SCORES
 
 ANY = object()  # a field of any value, the same for all results of the side
 # Of how a run was trained: not asked for unless a side names them.

@@ -13,9 +13,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.settings import policy
 from benchmarks.speed.clock import Work
 from keras_plm.data.batching import Batches
+from keras_plm.experiments.flags import policy
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM

@@ -12,10 +12,10 @@ import sys
 import keras
 import numpy as np
 
-from benchmarks.settings import policy
 from benchmarks.speed.bert import VOCABULARY, masked_rows
 from benchmarks.speed.clock import Work, alone, peak_so_far
 from keras_plm.data.batching import Batches
+from keras_plm.experiments.flags import policy
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM

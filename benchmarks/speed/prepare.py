@@ -42,7 +42,7 @@ def write_text(path, characters, data):
     if data is not None:
         files = [find_file(data, name) for name in BOOKS]
     else:
-        from benchmarks.microworld import World
+        from keras_plm.datasets.microworld import World
 
         made = path.with_name("world.txt")
         made.write_text("\n".join(" ".join(d) for d in World().corpus(400)))

@@ -13,12 +13,12 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
-from benchmarks.records import environment, read_json, write_json
-from benchmarks.settings import setting
 from benchmarks.speed import attention, bert, elmo, gpt, gpu, prepare, squad, transfer, translator
 from benchmarks.speed import memory as speed_memory
 from benchmarks.speed import words as speed_words
 from benchmarks.speed.clock import matrix_rates, measure
+from keras_plm.experiments.flags import setting
+from keras_plm.experiments.results import environment, read_json, write_json
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
@@ -211,7 +211,7 @@ def _timed_before(report, out):
 
 def made_up_sentences(count=8192):
     """Sentences of the microworld, where no real ones are given."""
-    from benchmarks.microworld import World
+    from keras_plm.datasets.microworld import World
 
     return [s for document in World().corpus(count // 5) for s in document][:count]
 

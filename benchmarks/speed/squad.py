@@ -10,14 +10,14 @@ import functools
 
 import numpy as np
 
-from benchmarks.settings import policy
 from benchmarks.speed.bert import OURS, OURS_HALF, PLAIN, TUNED, peer_config, peer_tokenizer
 from benchmarks.speed.clock import Work
-from benchmarks.squad import DEV
 from benchmarks.suites.compare_encoders import WEIGHTS
 from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
 from keras_plm.data.squad import read_squad
 from keras_plm.data.task import Example, find_file
+from keras_plm.datasets.questions import DEV
+from keras_plm.experiments.flags import policy
 from keras_plm.heads import SpanFinder
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.tokenizers import WordPiece
@@ -42,7 +42,7 @@ def questions(count, data=None):
     """Questions with their passages: the first of SQuAD's dev file, or made up."""
     if data is not None:
         return read_squad(find_file(data, DEV))[:count]
-    from benchmarks.microworld import World
+    from keras_plm.datasets.microworld import World
 
     texts = [sentence for document in World().corpus(400) for sentence in document]
     passages = [" ".join(texts[i : i + 12]) for i in range(0, len(texts) - 12, 12)]

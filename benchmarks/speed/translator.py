@@ -10,10 +10,10 @@ import math
 import keras
 import numpy as np
 
-from benchmarks.settings import policy
 from benchmarks.speed.clock import Work
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import beam_search, greedy
+from keras_plm.experiments.flags import policy
 from keras_plm.models import Transformer
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 from keras_plm.training.optimizers import AdamW

@@ -52,7 +52,7 @@ def text(settings, data):
         files = [find_file(data, name) for name in BOOKS]
         ids, tokenizer = VectorBench(files, progress=lambda line: None).text(Vectors())
         return ids[: settings.words], tokenizer
-    from benchmarks.microworld import World
+    from keras_plm.datasets.microworld import World
 
     documents = World().corpus(max(settings.words // 50, 20))
     with tempfile.TemporaryDirectory() as folder:

@@ -12,18 +12,18 @@ from pathlib import Path
 from filelock import FileLock
 
 import keras_plm
-from benchmarks import records
-from benchmarks.cells import Cell, Making
-from benchmarks.prepare import prepare
-from benchmarks.pretrain import Pretraining, pretrain, snapshot_name
-from benchmarks.progress import pretraining_line
-from benchmarks.report import add_seed, read_results
-from benchmarks.run import Run, summary
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
 from benchmarks.suites.word_vectors import BOOKS
-from benchmarks.tasks import checksum
 from keras_plm.data.task import find_file
+from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments import results as records
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.pretraining.prepare import prepare
+from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain, snapshot_name
+from keras_plm.experiments.progress import pretraining_line
+from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.plots import lines
 
 HOME = "bert"  # the folder of results of these suites

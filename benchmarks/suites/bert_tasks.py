@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
-from benchmarks.cells import Cell
-from benchmarks.report import add_seed, read_results
-from benchmarks.run import Run
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
 from keras_plm.data.task import find_file
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.jobs import Cell
+from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training.resume import set_seed

@@ -6,9 +6,9 @@
 from pathlib import Path
 
 import keras_plm
-from benchmarks import records
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
+from keras_plm.experiments import results as records
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
 from keras_plm.tokenizers import Characters, Words, open_text
 

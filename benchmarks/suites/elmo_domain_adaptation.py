@@ -9,16 +9,16 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from benchmarks import records
-from benchmarks.cells import Making
-from benchmarks.objectives import OBJECTIVE
-from benchmarks.pretrain import Pretraining, pretrain
-from benchmarks.progress import pretraining_line
-from benchmarks.report import add_seed, read_results
 from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, Reading, row_of, shown
 from benchmarks.suites.elmo_features import cells_of as reading_cells
 from benchmarks.suites.elmo_features import scales as reading_scales
-from benchmarks.tasks import TASKS, write_text_of
+from keras_plm.datasets.tasks import TASKS, write_text_of
+from keras_plm.experiments import results as records
+from keras_plm.experiments.jobs import Making
+from keras_plm.experiments.pretraining.objectives import OBJECTIVE
+from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.progress import pretraining_line
+from keras_plm.experiments.report.result_tables import add_seed, read_results
 
 ROW = "mix"
 PAPER = (

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks import records
-from benchmarks.cells import Cell, Making
-from benchmarks.report import add_seed, read_results
-from benchmarks.run import Run, summary
 from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.word_vectors import BOOKS, Vectors
-from benchmarks.tasks import TASKS
 from keras_plm.data.task import find_file
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments import results as records
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.models import ELMo
 from keras_plm.plots import lines, mixing_weights
 from keras_plm.tokenizers import Characters

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import records
-from benchmarks.bench import Bench
-from benchmarks.microworld import World
-from benchmarks.pretrain import Pretraining, pretrain
-from benchmarks.progress import pretraining_line
-from benchmarks.report import read_results
-from benchmarks.run import Run
 from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
 from benchmarks.suites.word_vectors import Vectors
-from benchmarks.tasks import TASKS, task_from_file
 from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
+from keras_plm.datasets.microworld import World
+from keras_plm.datasets.tasks import TASKS, task_from_file
+from keras_plm.experiments import results as records
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.progress import pretraining_line
+from keras_plm.experiments.report.result_tables import read_results
+from keras_plm.experiments.runner import Bench
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
 from keras_plm.transfer.feature_store import FeatureStore

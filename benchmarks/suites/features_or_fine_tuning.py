@@ -9,13 +9,18 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
-from benchmarks.advice import Choice, ranked
-from benchmarks.cells import Cell
-from benchmarks.report import add_seed, file_of, place_of_layers, read_results
-from benchmarks.run import Run, summary
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
 from keras_plm.data.task import find_file
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.jobs import Cell
+from keras_plm.experiments.recommend import Choice, ranked
+from keras_plm.experiments.report.result_tables import (
+    add_seed,
+    file_of,
+    place_of_layers,
+    read_results,
+)
 from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks import records
-from benchmarks.cells import Cell
-from benchmarks.report import add_seed, read_results
-from benchmarks.run import Run, summary
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
 from keras_plm.data.task import find_file
+from keras_plm.experiments import results as records
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.jobs import Cell
+from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.models import GPT, RecurrentLM
 from keras_plm.plots import lines
 from keras_plm.tokenizers import BytePair

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
-from benchmarks import records
 from benchmarks.suites.gpt_ablations import encoder_folder
 from keras_plm.data.examples import fingerprint
 from keras_plm.decoding import generate, greedy, sample
+from keras_plm.experiments import results as records
 
 KEPT = "samples"  # the folder of these files among the suite's results
 PROMPTS = (

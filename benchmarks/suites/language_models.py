@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import records
-from benchmarks.settings import setting
-from benchmarks.tasks import checksum
-from benchmarks.training import fit_resumed
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
+from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments import results as records
+from keras_plm.experiments.flags import setting
+from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
 from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.ngram import SMOOTHINGS
 from keras_plm.tokenizers import Words
@@ -211,7 +211,7 @@ NAMES = {"mle": "maximum likelihood", "add_k": "add-k", "interpolation": "delete
 
 def markdown(folder):
     """The suite's table: perplexities per word, a row for each model and mixture."""
-    from benchmarks.report import read_results
+    from keras_plm.experiments.report.result_tables import read_results
 
     rows = {}  # {name: ([validation], [test], [seconds])}
     for result in read_results(Path(folder) / TASK):

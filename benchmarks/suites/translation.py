@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from scipy.special import log_softmax
 
-from benchmarks import records
-from benchmarks.settings import policy, setting
-from benchmarks.tasks import checksum
-from benchmarks.training import fit_resumed
 from keras_plm import metrics
 from keras_plm.data.examples import translation_batches
 from keras_plm.data.task import find_file, read_parallel
+from keras_plm.datasets.tasks import checksum
 from keras_plm.decoding import alignment, beam_search, generate
+from keras_plm.experiments import results as records
+from keras_plm.experiments.flags import policy, setting
+from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay

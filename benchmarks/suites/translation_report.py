@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.records import read_json
-from benchmarks.report import read_results
 from benchmarks.suites.translation import LONGEST_TESTED, LONGEST_TRAINED
+from keras_plm.experiments.report.result_tables import read_results
+from keras_plm.experiments.results import read_json
 from keras_plm.plots import attention, lines
 
 NAMES = {

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks import records, word_similarity
-from benchmarks.settings import setting
-from benchmarks.tasks import checksum
-from benchmarks.training import fit_resumed
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
+from keras_plm.datasets import word_similarity
+from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments import results as records
+from keras_plm.experiments.flags import setting
+from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
@@ -320,7 +321,7 @@ NAMES = {
 
 def markdown(results):
     """The suite's tables."""
-    from benchmarks.report import read_results
+    from keras_plm.experiments.report.result_tables import read_results
 
     order = [(kind, maker) for kind in KINDS for maker in MAKERS]
     found = [r for r in read_results(results) if r["task"] == "word_vectors"]

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from benchmarks.objectives import OBJECTIVES
-from benchmarks.records import read_json, write_json
-from benchmarks.tasks import checksum
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
+from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments.pretraining.objectives import OBJECTIVES
+from keras_plm.experiments.results import read_json, write_json
 
 NOTE = "prepared.json"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text

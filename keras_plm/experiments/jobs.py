@@ -14,10 +14,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from benchmarks import records
-from benchmarks.bench import Bench
-from benchmarks.run import Run, file_name
-from benchmarks.tasks import TASKS
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments import results as records
+from keras_plm.experiments.config import Run, file_name
+from keras_plm.experiments.runner import Bench
 
 LOCKS = ".locks"  # a folder among the results
 WAIT = 2.0  # seconds till what another process is at is asked for again

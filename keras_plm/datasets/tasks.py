@@ -7,10 +7,6 @@ import re
 import zlib
 from pathlib import Path
 
-from benchmarks.choice_tasks import CHOICE_TASKS
-from benchmarks.pair_tasks import PAIR_TASKS
-from benchmarks.records import write_text
-from benchmarks.squad import SQUAD
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
 from keras_plm.data.examples import label_names
@@ -23,6 +19,10 @@ from keras_plm.data.task import (
     split_groups,
     table_rows,
 )
+from keras_plm.datasets.choices import CHOICE_TASKS
+from keras_plm.datasets.pairs import PAIR_TASKS
+from keras_plm.datasets.questions import SQUAD
+from keras_plm.experiments.results import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
 from keras_plm.transfer import default_metric

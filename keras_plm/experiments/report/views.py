@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
 from benchmarks.claims.judge import trained_on
-from benchmarks.tables import Table, cell
+from keras_plm.experiments.report.tables import Table, cell
 
 XLINK = "{http://www.w3.org/1999/xlink}href"
 # The widths of DejaVu Sans, in which matplotlib sets its texts, are nearly those of Verdana.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.settings import policy, setting
+from keras_plm.experiments.flags import policy, setting
 from keras_plm.heads import CRFTagger, Tagger
 from keras_plm.heads.task_network import PLACES
 from keras_plm.transfer import (

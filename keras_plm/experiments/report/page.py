@@ -7,13 +7,19 @@ import re
 from pathlib import Path
 
 import keras_plm
-from benchmarks import provenance, tables
-from benchmarks.page_sections import claims_of, reason, sections
-from benchmarks.page_views import attention_html, claims_html, claims_table, count_claims, svg
-from benchmarks.records import write_text
-from benchmarks.report import speed_tables
 from benchmarks.suites import compare_encoders
-from benchmarks.tables import Table, to_html
+from keras_plm.experiments.report import costs, tables
+from keras_plm.experiments.report.result_tables import speed_tables
+from keras_plm.experiments.report.sections import claims_of, reason, sections
+from keras_plm.experiments.report.tables import Table, to_html
+from keras_plm.experiments.report.views import (
+    attention_html,
+    claims_html,
+    claims_table,
+    count_claims,
+    svg,
+)
+from keras_plm.experiments.results import write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SPEEDS = {
@@ -70,15 +76,15 @@ class Page:
             why = "; ".join(self.broken.values()) or "no suite has a result there"
             raise ValueError(f"Nothing to show below {self.root}: {why}")
         for kept in self.folders.values():
-            strays = provenance.strays(kept).items()
+            strays = costs.strays(kept).items()
             self.broken |= {str(path.relative_to(self.root)): why for path, why in strays}
-        self.where = provenance.where(self.folders)
-        self.failed = [why for kept in self.folders.values() for why in provenance.failed(kept)]
+        self.where = costs.where(self.folders)
+        self.failed = [why for kept in self.folders.values() for why in costs.failed(kept)]
         self.costs, self.cost_pictures = {}, {}
         for name, kept in self.folders.items():
-            results = [r for r in provenance.records(kept) if {"score", "method"} <= r.keys()]
-            self.costs[name] = provenance.costs(results)
-            self.cost_pictures[name] = provenance.cost_figures(results)
+            results = [r for r in costs.records(kept) if {"score", "method"} <= r.keys()]
+            self.costs[name] = costs.costs(results)
+            self.cost_pictures[name] = costs.cost_figures(results)
 
     def _add_more(self):
         """The encoders' table and those of speed, where their files are."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from benchmarks.cells import WAIT, Worker, work
+from keras_plm.experiments.jobs import WAIT, Worker, work
 
 _WORKERS = {}  # of this process, by place
 

@@ -10,9 +10,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import keras_plm
-from benchmarks.records import read_json
-from benchmarks.settings import policy
 from keras_plm.data.corpus import TokenStream, check_stream
+from keras_plm.experiments.flags import policy
+from keras_plm.experiments.results import read_json
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,

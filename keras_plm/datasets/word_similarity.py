@@ -11,8 +11,8 @@ from itertools import chain
 
 import numpy as np
 
-from benchmarks.run import summary
 from keras_plm.data.task import find_file
+from keras_plm.experiments.config import summary
 from keras_plm.metrics import spearman_correlation
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields

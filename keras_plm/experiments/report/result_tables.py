@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.checks import devices as devices_check
 from benchmarks.checks import scaling
-from benchmarks.records import NoResult, read_json, read_result, write_text
-from benchmarks.run import file_name, label_runs, settings_of, summary
+from keras_plm.experiments.config import file_name, label_runs, settings_of, summary
+from keras_plm.experiments.results import NoResult, read_json, read_result, write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 

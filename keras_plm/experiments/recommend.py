@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from benchmarks.plan import duration
-from benchmarks.records import read_examples
-from benchmarks.resampling import Difference, difference
-from benchmarks.run import summary
+from keras_plm.experiments.config import summary
+from keras_plm.experiments.plan import duration
+from keras_plm.experiments.results import read_examples
+from keras_plm.experiments.statistics import Difference, difference
 
 LEAST = 0.1  # seconds of a fit, as results round them
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.cells import Worker, work
-from benchmarks.records import read_json
+from keras_plm.experiments.jobs import Worker, work
+from keras_plm.experiments.results import read_json
 
 
 def measured(*folders):

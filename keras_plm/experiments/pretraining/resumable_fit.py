@@ -4,7 +4,7 @@ import time
 
 import keras
 
-from benchmarks.records import read_json, write_json
+from keras_plm.experiments.results import read_json, write_json
 from keras_plm.training.resume import TrainingState
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import ORDER, describe
-from benchmarks.run import summary
-from benchmarks.tables import Table, cell
+from keras_plm.experiments.config import summary
+from keras_plm.experiments.report.result_tables import ORDER, describe
+from keras_plm.experiments.report.tables import Table, cell
 from keras_plm.plots import score_by_cost
 
 GROUPS = {

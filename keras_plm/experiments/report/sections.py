@@ -7,10 +7,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import tables
-from benchmarks.records import KEYS, NoResult, read_json, read_result
-from benchmarks.report import layer_figure, markdown, read_results
 from benchmarks.suites import SUITES, folder
+from keras_plm.experiments.report import tables
+from keras_plm.experiments.report.result_tables import layer_figure, markdown, read_results
+from keras_plm.experiments.results import KEYS, NoResult, read_json, read_result
 
 PLAIN = {
     "first": "Features or fine-tuning: choices of layers, each single layer, readers",
