@@ -36,6 +36,7 @@ def add_report(commands):
 
 def run_page(flags):
     """Writes the page, and says what it left out."""
+    from benchmarks.report import page_of
     from keras_plm.experiments.progress import silence_ahead
     from keras_plm.experiments.report.page import write
 
@@ -43,10 +44,8 @@ def run_page(flags):
         raise ValueError("README has no page: leave out --readme. Received: --readme")
     silence_ahead("Reading all results, comparing them and drawing, for minutes")
     attention = None if flags.attention is None else (flags.attention, flags.text)
-    page, written = write(
-        flags.results, flags.suite, flags.scale, flags.html, flags.markdown, flags.tables,
-        flags.pictures, flags.picture_type, attention,
-    )  # fmt: skip
+    page = page_of(flags.results, flags.suite, flags.scale, attention)
+    write(page, flags.html, flags.markdown, flags.tables, flags.pictures, flags.picture_type)
     print(page.summary())
     for name, why in page.broken.items():
         print(f"left out: {name}: {why}", file=sys.stderr)
@@ -64,15 +63,16 @@ def pass_over(folder):
 
 
 def run_report(flags):
-    from benchmarks.suites import SUITES, compare_encoders, folder, marked
+    from benchmarks.speed.tables import speed_tables
+    from benchmarks.suites import SUITES, compare_encoders, folder
     from keras_plm.experiments.progress import silence_ahead
     from keras_plm.experiments.report.result_tables import (
         into_readme,
         layer_figure,
         markdown,
         read_results,
-        speed_tables,
     )
+    from keras_plm.experiments.results import marked
 
     root, tables, whole = Path(flags.results), {}, flags.html or flags.markdown or flags.tables
     if (flags.attention is None) != (flags.text is None) or (flags.attention and not whole):

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.suites import SUITES, elmo_features, elmo_neighbours, elmo_probes, folder, marked
+from benchmarks.suites import SUITES, elmo_features, elmo_neighbours, elmo_probes, folder
 from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import ROWS, cells, row_of
 from benchmarks.suites.elmo_neighbours import nearest_of_word
 from benchmarks.suites.elmo_probes import nearest_average, tagged_accuracy
+from keras_plm.experiments.results import marked
 from keras_plm.models import ELMo
 from tests.small_data import SmallData
 

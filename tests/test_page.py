@@ -10,8 +10,9 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from benchmarks.report import claims_of, sections
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.report.page import Page, sections
+from keras_plm.experiments.report.page import Page
 from keras_plm.experiments.report.views import MOST_WORDS, attention_html, claims_html, claims_table
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
@@ -276,8 +277,6 @@ def test_costs_and_failures_are_told(root):
 
 
 def test_own_results_have_no_claims_that_none_was_run_of(root):
-    from keras_plm.experiments.report.sections import claims_of
-
     assert claims_of(root) is None
 
 

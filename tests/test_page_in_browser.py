@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_plm.experiments.report.page import Page, sections
+from benchmarks.report import sections
+from keras_plm.experiments.report.page import Page
 from tests.test_page import CLAIMS, RESULTS, put
 
 pytestmark = pytest.mark.plumbing
@@ -193,7 +194,7 @@ def test_committed_results_open(open_page, tmp_path):
     """What is committed, without its pictures of cost."""
     found = [s for s in sections(RESULTS) if s.name in ("first", "elmo_layers", "gpt_ablation")]
     file = tmp_path / "page.html"
-    file.write_text(Page(RESULTS, found, whole=False).html())
+    file.write_text(Page(RESULTS, found).html())
     page = open_page(file, width=375)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert page.locator("figure svg").count() > 9

@@ -22,9 +22,9 @@ from benchmarks.speed import transfer as speed_transfer
 from benchmarks.speed import translator as speed_translator
 from benchmarks.speed import words as speed_words
 from benchmarks.speed.run import Speed
+from benchmarks.speed.tables import speed_markdown
 from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
-from keras_plm.experiments.report.result_tables import speed_markdown
 from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.pretraining import MaskedLM

@@ -14,6 +14,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.claims.match import Results, paired
+from keras_plm.experiments.report.views import trained_on
 from keras_plm.experiments.results import write_json
 from keras_plm.experiments.statistics import contrast_of, holm, resampled
 
@@ -290,11 +291,6 @@ def _effect(row):
         said += f", p {row['adjusted']:.2g} after Holm"
     said += f"; training examples: {trained_on(row)}" if row["trained"] else ""
     return f"{said}; {row['basis']} ({row['seeds'][0]} and {row['seeds'][1]})"
-
-
-def trained_on(row):
-    """How many examples both sides of a claim were trained on, or each where they differ."""
-    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def _two(numbers, digits=0):

@@ -6,7 +6,6 @@ Timing on shared machines is noisy, so only ratios within a run mean something.
 import dataclasses
 import gc
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -130,21 +129,3 @@ def alone(module, *arguments):
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments[:2])} alone failed: {done.stderr[-500:]}")
     return round(float(done.stdout.split()[-1]), 1)
-
-
-def forget_peak():
-    """Lets `peak_so_far` begin anew, where the system can (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
-
-
-def peak_so_far():
-    """The largest size of this process in megabytes."""
-    try:
-        # Not of `getrusage`, which on Linux counts what the process was forked from.
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

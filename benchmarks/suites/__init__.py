@@ -2,7 +2,6 @@
 
 import dataclasses
 import typing
-from pathlib import Path
 
 from benchmarks.suites import (
     bert_ablations,
@@ -23,6 +22,7 @@ from benchmarks.suites.language_models import Counts, Neural
 from benchmarks.suites.step_time import Copying, StepTimes, measure
 from benchmarks.suites.translation import Translation, TranslationBench
 from benchmarks.suites.word_vectors import Vectors
+from keras_plm.experiments.results import suite_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,7 @@ class Suite:
 def folder(results, suite, scale=None):
     """Where a suite's results at a scale are."""
     home = SUITES[suite].home if suite in SUITES else ""
-    return Path(results) / marked(home or suite, scale)
-
-
-def marked(suite, scale=None):
-    """A suite's name at a scale, as README's marks have it."""
-    return suite if scale in (None, "small") else f"{suite}_{scale}"
+    return suite_folder(results, home or suite, scale)
 
 
 def _run_seq2seq(runs, data, results, seeds, progress):

@@ -12,7 +12,6 @@ from itertools import chain
 import numpy as np
 
 from keras_plm.data.task import find_file
-from keras_plm.experiments.config import summary
 from keras_plm.metrics import spearman_correlation
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
@@ -297,8 +296,9 @@ def _vocabulary(scores):
 def _cell(values, best):
     if not values:
         return ""  # nothing known
-    mean, deviation, n = summary([{"score": value} for value in values])
-    cell = f"{100 * mean:.1f}{f' ± {100 * deviation:.1f}' if n > 1 else ''} ({n})"
+    mean, n = float(np.mean(values)), len(values)
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if n > 1 else ""
+    cell = f"{100 * mean:.1f}{spread} ({n})"
     return f"**{cell}**" if mean == best else cell
 
 

@@ -79,7 +79,7 @@ def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpu
         ) from error
     names = ("KERAS_BACKEND", "OMP_NUM_THREADS", "XLA_FLAGS", "HF_HUB_OFFLINE")
     variables = {name: os.environ[name] for name in names if name in os.environ}
-    variables["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    variables["PYTHONPATH"] = str(Path(__file__).parents[2])
     ray.init(
         address,
         runtime_env={"env_vars": variables},

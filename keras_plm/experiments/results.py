@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import resource
 import subprocess
 import traceback
 import zipfile
@@ -65,8 +66,15 @@ def _accelerators():
     return [d.name for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
 
 
+def clone():
+    """The folder of the clone that this package is imported from, or `None`."""
+    root = Path(keras_plm.__file__).parents[1]
+    return root if (root / ".git").exists() else None
+
+
 def _commit():
-    root = Path(__file__).parent.parent
+    if (root := clone()) is None:
+        return None
     try:
         commit = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
@@ -83,6 +91,24 @@ def _commit():
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+" if changed else "")
+
+
+def forget_peak():
+    """Lets `peak_so_far` begin anew, where the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+
+
+def peak_so_far():
+    """The largest size of this process in megabytes."""
+    try:
+        # Not of `getrusage`, which on Linux counts what the process was forked from.
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def read_json(path):
@@ -124,6 +150,16 @@ def read_result(path, keys=("task", "encoder", "method")):
             f"Received: score={score}"
         )
     return result
+
+
+def marked(suite, scale=None):
+    """A suite's name at a scale, as README's marks have it."""
+    return suite if scale in (None, "small") else f"{suite}_{scale}"
+
+
+def suite_folder(results, home, scale=None):
+    """Where the results of suites that share a `home` are, at a scale."""
+    return Path(results) / marked(home, scale)
 
 
 def set_aside(path):

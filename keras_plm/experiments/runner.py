@@ -17,12 +17,19 @@ import keras
 import numpy as np
 
 import keras_plm
-from benchmarks.speed.clock import forget_peak, peak_so_far
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
 from keras_plm.experiments.config import file_name
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.results import environment, set_aside, stored, write_examples, write_json
+from keras_plm.experiments.results import (
+    environment,
+    forget_peak,
+    peak_so_far,
+    set_aside,
+    stored,
+    write_examples,
+    write_json,
+)
 from keras_plm.experiments.statistics import summands
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed

@@ -9,6 +9,7 @@ import numpy as np
 from keras_plm.experiments.config import summary
 from keras_plm.experiments.report.result_tables import ORDER, describe
 from keras_plm.experiments.report.tables import Table, cell
+from keras_plm.experiments.results import clone
 from keras_plm.plots import score_by_cost
 
 GROUPS = {
@@ -71,7 +72,8 @@ def failed(folder):
 
 def dates():
     """`{commit: day}` of the repository's history; empty without it."""
-    root = Path(__file__).parent.parent
+    if (root := clone()) is None:
+        return {}
     command = ["git", "-C", str(root), "log", "--all", "--format=%H %cs"]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -7,10 +7,7 @@ import re
 from pathlib import Path
 
 import keras_plm
-from benchmarks.suites import compare_encoders
 from keras_plm.experiments.report import costs, tables
-from keras_plm.experiments.report.result_tables import speed_tables
-from keras_plm.experiments.report.sections import claims_of, reason, sections
 from keras_plm.experiments.report.tables import Table, to_html
 from keras_plm.experiments.report.views import (
     attention_html,
@@ -22,20 +19,6 @@ from keras_plm.experiments.report.views import (
 from keras_plm.experiments.results import write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
-SPEEDS = {
-    "speed": "Speed: BERT beside its peers",
-    "speed_translator": "Speed: Attention, decoding, translation",
-    "speed_words": "Speed: Word vectors",
-    "speed_elmo": "Speed: ELMo and LSTMs",
-    "speed_gpt": "Speed: GPT",
-    "speed_prepare": "Speed: Preparing text",
-    "speed_squad": "Speed: Questions and answers",
-    "speed_transfer": "Speed: Reading features",
-    "speed_memory": "Speed: Memory",
-    "speed_gpu": "Speed: A GPU",
-    "devices": "Several devices beside one",
-    "scaling": "Many devices, on paper",
-}
 LONG = 40  # rows from which on a table scrolls in its own box
 HOW = (
     "Scores are in points, means over seeds ± their standard deviation, the number of seeds in "
@@ -54,14 +37,16 @@ class Page:
         sections: Of `sections`.
         claims: Dicts, see `page_views.claims_table`; `None` for no such part, a string why not.
         attention: `(weights, words, name of the encoder)`, or `None`.
-        whole: Whether all suites are asked for: then speed and encoders are shown too.
+        more: Markdown of what is no suite, by name and title: of speed, say.
+        more_left_out: Why something else is not shown, by name.
     """
 
     root: Path
     sections: list
     claims: object = None
     attention: tuple | None = None
-    whole: bool = True
+    more: dict = dataclasses.field(default_factory=dict)
+    more_left_out: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.root = Path(self.root)
@@ -69,9 +54,7 @@ class Page:
         self.broken = {s.name: s.left_out for s in self.sections if s.left_out and not s.empty}
         self.not_run = [s for s in self.sections if s.empty]
         self.folders = {s.folder.name: s.folder for s in self.shown}
-        self.more = {}  # Markdown of what is no suite, by name and title
-        if self.whole:
-            self._add_more()
+        self.broken |= self.more_left_out
         if not self.shown and not self.more:
             why = "; ".join(self.broken.values()) or "no suite has a result there"
             raise ValueError(f"Nothing to show below {self.root}: {why}")
@@ -85,19 +68,6 @@ class Page:
             results = [r for r in costs.records(kept) if {"score", "method"} <= r.keys()]
             self.costs[name] = costs.costs(results)
             self.cost_pictures[name] = costs.cost_figures(results)
-
-    def _add_more(self):
-        """The encoders' table and those of speed, where their files are."""
-        try:
-            self.more["encoders", "Our own encoders"] = compare_encoders.markdown(self.root)
-        except (ValueError, KeyError, TypeError) as error:
-            if (self.root / compare_encoders.FILE).is_file():
-                self.broken["encoders"] = reason(self.root, compare_encoders.FILE, error)
-        try:
-            for mark, text in speed_tables(self.root).items():
-                self.more[mark, SPEEDS.get(mark, mark)] = text
-        except (ValueError, KeyError, TypeError) as error:
-            self.broken["speed"] = reason(self.root, "speed*.json", error)
 
     def pictures(self):
         """`{name: figure}` of all that is shown."""
@@ -317,29 +287,25 @@ def _looks(weights, words):
     return Table.of(rows)
 
 
-def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tables_folder=None,
-          pictures_folder=None, picture_type="png", attention=None):  # fmt: skip
-    """Makes the page and writes what is asked for; gives it and the paths written.
+def looks_of(folder, text):
+    """`attention` of a `Page`: where the words of a text look in the encoder of a folder."""
+    from keras_plm.attention_maps import word_attention
+
+    encoder, tokenizer = keras_plm.load(folder, dtype="float32")
+    return (*word_attention(encoder, tokenizer, text), Path(folder).name)
+
+
+def write(page, html_file=None, markdown_file=None, tables_folder=None, pictures_folder=None,
+          picture_type="png"):  # fmt: skip
+    """Writes what is asked for of a page; gives the paths written.
 
     Args:
-        root, suite, scale: As of `sections`.
+        page: A `Page`.
         html_file, markdown_file: Where the page is put.
         tables_folder: Where a .csv and a .tex of each table are put.
         pictures_folder: Where a file of each picture is put.
         picture_type: "png" or "svg".
-        attention: `(folder of an encoder, text)`, or `None`.
-
-    Raises:
-        ValueError: If nothing can be shown, or the encoder or its text cannot.
     """
-    looked = None
-    if attention is not None:
-        from keras_plm.attention_maps import word_attention
-
-        encoder, tokenizer = keras_plm.load(attention[0], dtype="float32")
-        looked = (*word_attention(encoder, tokenizer, attention[1]), Path(attention[0]).name)
-    claims = claims_of(root) if suite is None else None
-    page = Page(root, sections(root, suite, scale), claims, looked, whole=suite is None)
     texts, links = {}, {}
     if html_file:
         texts[Path(html_file)] = page.html()
@@ -366,4 +332,4 @@ def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tabl
     for path, text in texts.items():
         write_text(path, text)
         written.append(path)
-    return page, written
+    return written

@@ -1,16 +1,20 @@
 """What a page of results shows: each suite's tables and pictures, or why they cannot be shown."""
 
 import dataclasses
-import importlib
-import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.suites import SUITES, folder
 from keras_plm.experiments.report import tables
 from keras_plm.experiments.report.result_tables import layer_figure, markdown, read_results
-from keras_plm.experiments.results import KEYS, NoResult, read_json, read_result
+from keras_plm.experiments.results import (
+    KEYS,
+    NoResult,
+    marked,
+    read_json,
+    read_result,
+    suite_folder,
+)
 
 PLAIN = {
     "first": "Features or fine-tuning: choices of layers, each single layer, readers",
@@ -42,13 +46,15 @@ class Section:
     empty: bool = False
 
 
-def sections(root, suite=None, scale=None):
+def sections(root, suite=None, scale=None, suites=None):
     """The suites below a folder of results, those that cannot be shown too.
 
     Args:
         root: The folder.
-        suite: One of them alone: of `SUITES`, or a folder's name.
+        suite: One of them alone: of `suites`, or a folder's name.
         scale: Its scale; without `suite`, all scales but "test".
+        suites: `{name: suite}` of whole comparisons, each with `source`, `scales`, `markdown` and
+            `figures` of a folder, and `home`, see `suite_folder`. Other folders hold single runs.
 
     Raises:
         ValueError: If the folder is not there.
@@ -60,18 +66,17 @@ def sections(root, suite=None, scale=None):
             f"Received: {str(root)!r}, which is no folder"
         )
     found, taken = [], set()
-    for name, about in SUITES.items():
+    for name, about in (suites or {}).items():
         for at in about.scales:
-            taken.add(folder(root, name, at).name)
+            kept = suite_folder(root, about.home or name, at)
+            taken.add(kept.name)
             wanted = (at != "test" and (suite is None or scale is None)) or at == scale
             if suite not in (None, name) or not wanted:
                 continue
-            kept = folder(root, name, at)
-            marked = name if at == "small" else f"{name}_{at}"
             title = about.source if at == "small" else f"{about.source}; scale {at}"
             if at == "test":
                 title += ": small models, whose numbers mean nothing"
-            section = Section(marked, title, kept)
+            section = Section(marked(name, at), title, kept)
             if kept.is_dir() or at == "small":
                 found.append(_fill(section, lambda kept, about=about: _of_suite(about, kept)))
     plain = [
@@ -178,14 +183,3 @@ def reason(root, files, error):
         f"{root / files} is not as the harness writes it: move it elsewhere. "
         f"Received: {type(error).__name__}: {error}"
     )
-
-
-def claims_of(root):
-    """The verdicts of `benchmarks.claims`; a string where they fail, `None` where none was run."""
-    if importlib.util.find_spec("benchmarks.claims") is None:
-        return None
-    try:
-        found = importlib.import_module("benchmarks.claims").verdicts(root)
-        return found if any(row["verdict"] != "not run" for row in found) else None
-    except (ValueError, OSError) as error:
-        return str(error)

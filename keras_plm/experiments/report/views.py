@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
-from benchmarks.claims.judge import trained_on
 from keras_plm.experiments.report.tables import Table, cell
 
 XLINK = "{http://www.w3.org/1999/xlink}href"
@@ -107,6 +106,11 @@ def claims_table(rows):
             "name": cell(row.get("name") or ""),
         })  # fmt: skip
     return Table.of(table, ("effect", "95 % interval", "p", "could have been seen"))
+
+
+def trained_on(row):
+    """How many examples both sides of a claim were trained on, or each where they differ."""
+    return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def verdict_of(row):

@@ -1,0 +1,1 @@
+"""Known tasks beyond GLUE, a user's own file, and a made-up language."""
