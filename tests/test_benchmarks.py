@@ -15,13 +15,11 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from benchmarks.speed.tables import speed_markdown
 from keras_plm.data.task import Task, read_conll
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.experiments.config import LATER, Run
 from keras_plm.experiments.predict import open_model
-from keras_plm.experiments.report.result_tables import (
-    speed_markdown,
-)
 from keras_plm.experiments.runner import Bench
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors

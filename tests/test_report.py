@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES
 from benchmarks.suites import folder as suite_folder
 from keras_plm.experiments.config import LATER, Run
@@ -14,7 +15,6 @@ from keras_plm.experiments.report.result_tables import (
     layer_figure,
     markdown,
     read_results,
-    speed_tables,
 )
 
 REFRESH = "run `python -m benchmarks report --readme`"

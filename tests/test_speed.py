@@ -25,7 +25,13 @@ from benchmarks.speed.run import Speed
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
-from keras_plm.layers import MultiHeadAttention, ProjectedLSTM, TransformerBlock, fast, multi_head
+from keras_plm.layers import (
+    MultiHeadAttention,
+    ProjectedLSTM,
+    TransformerBlock,
+    _fused,
+    multi_head_attention,
+)
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
@@ -184,9 +190,9 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
 
     def spy(*arguments):
         calls.append(1)
-        return fast.fused_attention(*arguments)
+        return _fused.fused_attention(*arguments)
 
-    monkeypatch.setattr(multi_head, "fused_attention", spy)
+    monkeypatch.setattr(multi_head_attention, "fused_attention", spy)
     x = np.ones((2, 3, 8), "float32")
     MultiHeadAttention(2, 8, dropout=0.1)(query=x, training=training)
     assert len(calls) == fused
@@ -201,15 +207,15 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         pytest.skip("other backends have one path")
     few, many = torch.zeros(1, 128, 1, 1), torch.zeros(1, 512, 1, 1)
     if few.device.type == "cpu":
-        assert not fast.fused_is_slow(few, few, training=True)
+        assert not _fused.fused_is_slow(few, few, training=True)
         half = few.bfloat16()
-        assert fast.fused_is_slow(half, half, training=False)
-        assert fast.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
-        assert not fast.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
+        assert _fused.fused_is_slow(half, half, training=False)
+        assert _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
+        assert not _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
         torch.set_float32_matmul_precision("medium")
         try:
-            assert fast.fused_is_slow(few, few, training=True)
-            assert not fast.fused_is_slow(many, many, training=True)
+            assert _fused.fused_is_slow(few, few, training=True)
+            assert not _fused.fused_is_slow(many, many, training=True)
         finally:
             torch.set_float32_matmul_precision("highest")
 
