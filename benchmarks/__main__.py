@@ -6,19 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.make_commands import (
-    add_devices,
-    add_kills,
-    add_prepare,
-    add_pretrain,
-    add_scaling,
-    add_vectors,
-)
-from benchmarks.report_commands import add_claims, add_report
-from benchmarks.use_commands import add_export, add_generate, add_predict
-from keras_plm.experiments.flags import add_devices as add_devices_flag
-from keras_plm.experiments.flags import devices, named
-
 HERE = Path(__file__).parent
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -31,6 +18,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 def main(arguments=None):
     try:
+        from benchmarks.make_commands import (
+            add_devices,
+            add_kills,
+            add_prepare,
+            add_pretrain,
+            add_scaling,
+            add_vectors,
+        )
+        from benchmarks.report_commands import add_claims, add_report
+        from benchmarks.use_commands import add_export, add_generate, add_predict
         from glue_tasks.errors import add_debug, show_error
     except ImportError as error:  # the backend is missing
         print(f"error: {error}", file=sys.stderr)
@@ -124,6 +121,7 @@ def seeds_of(flags):
 def open_bench(flags, progress=None):
     """The task and encoder that the flags name, ready for runs."""
     from keras_plm.datasets.tasks import TASKS, task_from_file
+    from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.runner import Bench
 
     seeds_of(flags)
@@ -155,7 +153,7 @@ def open_bench(flags, progress=None):
 def add_run(commands):
     from benchmarks.suites import SUITES
     from keras_plm.experiments.config import Run
-    from keras_plm.experiments.flags import add_flags
+    from keras_plm.experiments.flags import add_devices, add_flags
 
     text = "train and score one method on one task, or a whole suite"
     parser = commands.add_parser(
@@ -183,7 +181,7 @@ def add_run(commands):
     parser.add_argument(
         "--keep", metavar="DIR", help="keep the first seed's fine-tuned model, for `predict`"
     )
-    add_devices_flag(parser)
+    add_devices(parser)
     add_flags(parser, Run)
     parser.set_defaults(run=run_run)
 
@@ -191,7 +189,7 @@ def add_run(commands):
 def run_run(flags):
     from benchmarks.suites import SUITES
     from keras_plm.experiments.config import Run
-    from keras_plm.experiments.flags import from_flags
+    from keras_plm.experiments.flags import from_flags, named
 
     if flags.suite in SUITES:
         return run_suite(flags)
@@ -218,6 +216,7 @@ def run_suite(flags):
 
     from benchmarks.suites import SUITES, folder
     from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import named
     from keras_plm.experiments.jobs import check
     from keras_plm.experiments.progress import console
 
@@ -262,6 +261,7 @@ def run_suite(flags):
 
 def run_suites_cells(flags, suite, runs, results, taken):
     """Plans or does a suite's cells; gives those that failed, and how many there are."""
+    from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.jobs import Place, run_cells, work
     from keras_plm.experiments.plan import measured, plan
     from keras_plm.experiments.progress import cells_view, console, silence_ahead
@@ -464,6 +464,7 @@ def run_data(flags):
     from keras_plm.data.task import find_file
     from keras_plm.datasets import word_similarity
     from keras_plm.datasets.tasks import TASKS, checksum, write_text_of
+    from keras_plm.experiments.flags import named
     from keras_plm.experiments.progress import console
 
     if (flags.task is None) != (flags.text is None):
@@ -538,7 +539,7 @@ def add_speed(commands):
 
 def run_speed(flags):
     from benchmarks.speed.run import SUITES, Speed, speed
-    from keras_plm.experiments.flags import from_flags
+    from keras_plm.experiments.flags import from_flags, named
 
     of_suite = {} if flags.suite is None else named(SUITES, flags.suite, "suite")
     for name, value in of_suite.items():

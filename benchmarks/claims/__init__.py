@@ -2,7 +2,8 @@
 
 from benchmarks.claims.before_elmo import EARLY_ROWS
 from benchmarks.claims.elmo_gpt_bert import BERT_ROWS, CHOICE_ROWS, ELMO_ROWS, GPT_ROWS
-from benchmarks.claims.judge import RESAMPLES, judge
+from benchmarks.claims.judge import RESAMPLES
+from benchmarks.claims.judge import judge as _judge
 
 CLAIMS = {}
 for _claim in (*EARLY_ROWS, *ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS):
@@ -12,5 +13,5 @@ for _claim in (*EARLY_ROWS, *ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS):
 
 
 def verdicts(results_root, resamples=RESAMPLES, seed=0):
-    """What the results below a folder say of each of `CLAIMS`: dicts, see `judge.judge`."""
-    return judge(CLAIMS.values(), results_root, resamples, seed)
+    """What the results below a folder say of each of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
+    return _judge(CLAIMS.values(), results_root, resamples, seed)
