@@ -13,5 +13,5 @@ for _claim in (*EARLY_ROWS, *ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS):
 
 
 def verdicts(results_root, resamples=RESAMPLES, seed=0):
-    """What the results below a folder say of each of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
+    """What results say of each of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
     return _judge(CLAIMS.values(), results_root, resamples, seed)
