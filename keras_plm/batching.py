@@ -167,7 +167,7 @@ class Batches(keras.utils.PyDataset):
         self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
-        self._plans, self._factors = {}, None
+        self._plans, self._factors, self._has_targets = {}, None, None
 
         first = self._lengths(0)
         if not len(first):
@@ -261,7 +261,7 @@ class Batches(keras.utils.PyDataset):
     def _changed(self, **attributes):
         """A copy with other attributes, which makes its own plans and scales."""
         made = copy.copy(self)
-        vars(made).update(attributes, _plans={}, _factors=None)
+        vars(made).update(attributes, _plans={}, _factors=None, _has_targets=None)
         return made
 
     @property
@@ -333,6 +333,14 @@ class Batches(keras.utils.PyDataset):
         if other is not None:
             plan[1], plan[other] = plan[other], plan[1]
         return plan
+
+    @property
+    def has_targets(self):
+        """Whether batches hold targets, which `fit` and `evaluate` need."""
+        if self._has_targets is None:
+            epoch, number, _ = self._place(0)
+            self._has_targets = self._collate(epoch, number)[1] is not None
+        return self._has_targets
 
     @property
     def num_batches(self):

@@ -1,5 +1,8 @@
 """Sequences that users pass: lists, arrays and columns of tables, read once and by position."""
 
+import itertools
+
+import keras
 import numpy as np
 
 MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which this library does not import
@@ -153,3 +156,31 @@ def as_rows(values, name):
             f"Received: NaN or nothing in row {int(missing.argmax())}"
         )
     return rows
+
+
+def are_texts(x):
+    """Whether a model is given texts and no arrays; and what it is given, read no further."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "OUT", x
+    if isinstance(x, (list, tuple)) and len(x):
+        array = isinstance(x[0], (np.ndarray, np.generic)) and x[0].dtype.kind in "biuf"
+        numbers = array or keras.ops.is_tensor(x[0]) or hasattr(x[0], "detach")
+        return not (numbers or isinstance(x[0], dict)), x
+    if isinstance(x, (str, list, tuple)):
+        return True, x
+    if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
+        return False, x
+    if hasattr(x, "detach"):  # torch's tensors, also under another backend
+        return False, x
+    if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
+        return True, x
+    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
+        start = list(itertools.islice(x, 1))
+        x = (item for item in itertools.chain(start, x))
+    elif hasattr(x, "__getitem__"):
+        start = list(itertools.islice(iter(x), 1))
+    else:  # a data set, which may be expensive to read
+        return False, x
+    first = start[0] if start else None
+    words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
+    return isinstance(first, str) or hasattr(first, "text") or words, x

@@ -11,6 +11,7 @@ from keras_plm.features import FeatureStore
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, Tagger
 from keras_plm.metrics import SpanF1, accuracy, f1, span_f1, squad_f1
 from keras_plm.models import WordVectors
+from keras_plm.pretraining import MaskedLM
 from keras_plm.pretraining.causal_lm import token_losses
 from keras_plm.task import Example, read_table, split_groups
 from keras_plm.tokenizers import BytePair, Characters
@@ -325,3 +326,37 @@ def test_predict_takes_the_options_of_keras(capsys):
         for size, verbose in ((None, 0), (1, 1))
     ]
     assert features[0].shape == features[1].shape and "4/4" in capsys.readouterr().out
+
+
+def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
+    model = classifier()
+    model.compile("adam")
+    rows, made = texts(4), model.batches(texts(4), batch_size=4)
+    monkeypatch.setattr(model, "train_step", None)  # what is wrong is said before a step
+    for wrong in (rows, FIRST, tuple(FIRST), (FIRST, ["no"] * 4), (rows, None), "a b"):
+        with pytest.raises(TypeError, match=r"model.batches\(.*Received: validation_data of type"):
+            model.fit(made, validation_data=wrong, verbose=0)
+    unlabelled, arrays = model.batches(FIRST, training=False), TOKENIZER.pack(FIRST)
+    for x in (unlabelled, model.batches(FIRST), arrays):
+        for call in (model.fit, model.evaluate):
+            with pytest.raises(ValueError, match="need targets.*its label.*Received: x of type"):
+                call(x, verbose=0)
+    for wrong in (unlabelled, (arrays,), (arrays, None)):
+        with pytest.raises(ValueError, match="need targets.*Received: validation_data of type"):
+            model.fit(made, validation_data=wrong, verbose=0)
+    for labels in (["no"] * 4, np.array(["no"] * 4), [0, 1, 0, 1]):
+        for call in (model.fit, model.evaluate):
+            with pytest.raises(TypeError, match="Targets are arrays of numbers"):
+                call(arrays, labels, verbose=0)
+        with pytest.raises(TypeError, match="Targets are arrays of numbers.*validation_data"):
+            model.fit(made, validation_data=(arrays, labels), verbose=0)
+    for call in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(TypeError, match="Received: x of type NoneType"):
+            call(None)
+    objective = MaskedLM(encoder())
+    objective.compile("adam")
+    for call in (objective.fit, objective.evaluate, objective.predict):
+        with pytest.raises(TypeError, match="masked_lm_batches.*Received: x of type list"):
+            call(FIRST)
+    with pytest.raises(ValueError, match="You must call `compile"):
+        classifier().fit(made)

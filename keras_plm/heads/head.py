@@ -4,7 +4,6 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 """
 
 import dataclasses
-import itertools
 
 import keras
 import numpy as np
@@ -25,7 +24,7 @@ from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.losses import LabelLoss
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
-from keras_plm.sequences import as_list, as_names, as_text, as_texts
+from keras_plm.sequences import are_texts, as_list, as_names, as_text, as_texts
 from keras_plm.training import FitsBatches, check_vocabulary, run_on
 from keras_plm.two_texts import PLACES as TEXT_PLACES
 
@@ -48,6 +47,10 @@ class Head(FitsBatches, keras.Model):
     per_word = False
     per_token = False
     scores = False
+    learns_from = (
+        "make batches of examples: model.fit(model.batches([Example(text, label), ...])), and "
+        "evaluate(model.batches(examples, training=False))"
+    )
 
     def __init__(
         self,
@@ -314,33 +317,6 @@ class Head(FitsBatches, keras.Model):
             weighted_metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
-    def fit(self, x=None, *args, **kwargs):
-        """As `keras.Model.fit`; `x` are arrays, or what `batches` gives.
-
-        Raises:
-            TypeError: If `x` are texts or examples.
-        """
-        return super().fit(self._no_texts(x), *args, **kwargs)
-
-    def evaluate(self, x=None, *args, **kwargs):
-        """As `keras.Model.evaluate`; `x` are arrays, or what `batches` gives.
-
-        Raises:
-            TypeError: If `x` are texts or examples.
-        """
-        return super().evaluate(self._no_texts(x), *args, **kwargs)
-
-    @staticmethod
-    def _no_texts(x):
-        texts, x = are_texts(x)
-        if texts:
-            raise TypeError(
-                "A head learns and is evaluated on batches of examples: "
-                "model.fit(model.batches([Example(text, label), ...])), and evaluate(model.batches("
-                f"examples, training=False)). Received: x of type {type(x).__name__}"
-            )
-        return x
-
     def predict(
         self,
         x,
@@ -532,34 +508,6 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
-
-
-def are_texts(x):
-    """Whether `predict` is given texts and no arrays; and what it is given, read no further."""
-    if isinstance(x, np.ndarray):
-        return x.dtype.kind in "OUT", x
-    if isinstance(x, (list, tuple)) and len(x):
-        array = isinstance(x[0], (np.ndarray, np.generic)) and x[0].dtype.kind in "biuf"
-        numbers = array or keras.ops.is_tensor(x[0]) or hasattr(x[0], "detach")
-        return not (numbers or isinstance(x[0], dict)), x
-    if isinstance(x, (str, list, tuple)):
-        return True, x
-    if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
-        return False, x
-    if hasattr(x, "detach"):  # torch's tensors, also under another backend
-        return False, x
-    if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
-        return True, x
-    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
-        start = list(itertools.islice(x, 1))
-        x = (item for item in itertools.chain(start, x))
-    elif hasattr(x, "__getitem__"):
-        start = list(itertools.islice(iter(x), 1))
-    else:  # a data set, which may be expensive to read
-        return False, x
-    first = start[0] if start else None
-    words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
-    return isinstance(first, str) or hasattr(first, "text") or words, x
 
 
 def softmax(logits):
