@@ -44,7 +44,7 @@ def extract_features(
     """
     choice = layer_choice(layers)
     _refuse_learned(choice, layers)
-    texts = as_texts(texts)
+    texts = as_texts(texts, tuples=False)
     if not texts:
         width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
         return np.zeros((0, width), "float32") if pool else []
@@ -133,7 +133,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                 "Texts are one column: name it without brackets in a `ColumnTransformer`. "
                 f"Received: X of shape {X.shape}"
             )
-        X = as_texts(X, "X")  # noqa: N806
+        X = as_texts(X, "X", tuples=False)  # noqa: N806
         choice = layer_choice(self.layers)
         count = len(self.encoder.output["layers"])
         if not len(X):

@@ -109,8 +109,15 @@ def _is_plain_text(value):
     return type(value) is str or (type(value) is list and all(type(word) is str for word in value))
 
 
-def as_texts(values, name="texts", words=True):
+def as_texts(values, name="texts", words=True, tuples=True):
     """A list of texts; an item with a `text` of its own, as an `Example`, stays as it is.
+
+    Args:
+        values: A sequence of texts.
+        name: Name of the argument, for errors.
+        words: Whether a text may be a list of words.
+        tuples: Whether words may be a tuple or a row of a 2-D array, which elsewhere may be meant
+            as a pair of texts.
 
     Raises:
         ValueError: As `as_list`; and if a text is missing or no text, with the number of its row.
@@ -119,7 +126,14 @@ def as_texts(values, name="texts", words=True):
     ['a b', 'c']
     """
     rows = as_list(values, name, "texts")
+    table = len(getattr(values, "shape", ())) > 1
     for i, row in enumerate(rows):
+        if not tuples and (table or (isinstance(row, tuple) and not hasattr(row, "text"))):
+            raise ValueError(
+                "A tuple or a row of a 2-D array may be words or a pair of texts: give second "
+                "texts as `pairs`, or in `Example(text, label, pair)`; give words as a list, with "
+                f"`.tolist()`. Received: {row!r:.60} in row {i} of `{name}`"
+            )
         if not _is_plain_text(getattr(row, "text", row)):
             place = f"row {i} of `{name}`"
             if hasattr(row, "text") and not hasattr(row, "__iter__"):

@@ -24,7 +24,8 @@ from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.losses import LabelLoss
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
-from keras_plm.sequences import are_texts, as_list, as_names, as_text, as_texts
+from keras_plm.sequences import are_texts, as_list, as_names, as_text, as_texts, is_missing
+from keras_plm.task import place_of
 from keras_plm.training import FitsBatches, check_vocabulary, run_on
 from keras_plm.two_texts import PLACES as TEXT_PLACES
 
@@ -261,20 +262,25 @@ class Head(FitsBatches, keras.Model):
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
 
-    @staticmethod
-    def labels_of(examples):
+    @classmethod
+    def labels_of(cls, examples):
         """The labels of a head for these examples."""
         labels = label_names(examples)
         for i, example in enumerate(examples):
-            if isinstance(example.label, (list, tuple)):
-                raise ValueError(
-                    "A `Tagger` learns a tag for each word; here a text has one label. "
-                    f"Received: {str(example.label):.60} in example {i}"
-                )
+            cls.check_label(example, i)
         return labels
 
+    @staticmethod
+    def check_label(example, number):
+        """Raises unless the label of example `number` is one for a text."""
+        if isinstance(example.label, (list, tuple)):
+            raise ValueError(
+                f"{place_of(example, number)}A `Tagger` learns a tag for each word; here a text "
+                f"has one label. Received: {str(example.label):.60}"
+            )
+
     @classmethod
-    def target(cls, example, labels, training=True):
+    def target(cls, example, labels, training=True, number=None):
         """What the outputs for an example are to be.
 
         Args:
@@ -282,13 +288,14 @@ class Head(FitsBatches, keras.Model):
             labels: The labels of the head.
             training: If False, a label that is not among them has the id -1, which no output has,
                 and a score may lie outside their range.
+            number: That of the example among others, for errors.
         """
-        return (share_of_range if cls.scores else label_ids)(example, labels, training)
+        return (share_of_range if cls.scores else label_ids)(example, labels, training, number)
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
         """What the outputs of all rows are to be, of examples or of their `Windows`."""
-        return [cls.target(example, labels) for example in examples]
+        return [cls.target(example, labels, number=i) for i, example in enumerate(examples)]
 
     @staticmethod
     def settle(labels, examples, predict):
@@ -393,7 +400,7 @@ class Head(FitsBatches, keras.Model):
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
-        x = as_texts(x, "x")
+        x = as_texts(x, "x", tuples=self.kind == "words")
         if pairs is not None:
             pairs = as_list(pairs, "pairs", "texts")
             pairs = [  # where one is `None`, it is said which text has no pair
@@ -428,8 +435,11 @@ class Head(FitsBatches, keras.Model):
                 for what it gets, pairs or single texts.
         """
         if not isinstance(examples, dict):
-            examples = as_texts(examples, "examples")
+            examples = as_texts(examples, "examples", tuples=self.kind == "words")
             self._check_pairs(examples)
+            for i, example in enumerate(examples):
+                if not is_missing(getattr(example, "label", None)):
+                    self.check_label(example, i)
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
         if limit is not None and (options["max_length"] or 0) > limit:

@@ -9,7 +9,7 @@ from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.readers.reading import Spread, texts_of
 from keras_plm.spans import Span, best_answers
-from keras_plm.task import as_examples
+from keras_plm.task import as_examples, place_of
 from keras_plm.windows import (
     MAX_LENGTH,
     STRIDE,
@@ -166,10 +166,14 @@ class SpanFinder(Head):
         answered = [len(getattr(example, "label", None) or ()) > 0 for example in examples]
         return LABELS if all(answered) else [*LABELS, NO_ANSWER]
 
+    @staticmethod
+    def check_label(example, number):
+        """Answers are checked with their passages, see `Windows`."""
+
     @classmethod
-    def target(cls, example, labels, training=True):
+    def target(cls, example, labels, training=True, number=None):
         """The answers; raises unless they are such as this head finds."""
-        where = f"{example.where}: " if getattr(example, "where", "") else ""
+        where = place_of(example, number)
         if getattr(example, "starts", None) is None:
             raise ValueError(
                 f"{where}A `SpanFinder` learns answers that stand in a passage: "
@@ -320,8 +324,8 @@ class SpanFinder(Head):
                 f"Received: labels={self.labels}"
             )
         examples = as_examples(examples)
-        for example in examples:
-            self.target(example, self.labels)
+        for i, example in enumerate(examples):
+            self.target(example, self.labels, number=i)
         found = self.predict(examples, probabilities=True)
         best, self.null_threshold = _threshold(examples, found)
         return best

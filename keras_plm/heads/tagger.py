@@ -5,11 +5,12 @@ import re
 import keras
 import numpy as np
 
-from keras_plm.data import label_names, tag_scheme_of
+from keras_plm.data import tag_scheme_of
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1, tag_scheme
 from keras_plm.sequences import as_names
+from keras_plm.task import place_of
 
 TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
 
@@ -96,17 +97,20 @@ class Tagger(Head):
         Head.check_labels(labels)
         _scheme(labels)  # raises for tags of several schemes
 
-    @staticmethod
-    def labels_of(examples):
-        labels = label_names(examples)
-        for i, example in enumerate(examples):
-            if not isinstance(example.label, (list, tuple)):
-                raise ValueError(
-                    "A `Tagger` learns a tag for each word; one label for a text is learned by a "
-                    f"`Classifier`. Received: {example.label!r} in example {i}"
-                )
+    @classmethod
+    def labels_of(cls, examples):
+        labels = super().labels_of(examples)
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
         return labels
+
+    @staticmethod
+    def check_label(example, number):
+        if not isinstance(example.label, (list, tuple)) or isinstance(example.text, str):
+            raise ValueError(
+                f"{place_of(example, number)}A `Tagger` learns a tag for each word of a list; one "
+                "label for a text is learned by a `Classifier`. "
+                f"Received: {example.label!r:.60} for {example.text!r:.60}"
+            )
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):

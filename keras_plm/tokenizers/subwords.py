@@ -152,6 +152,7 @@ class SubwordTokenizer:
         Raises:
             ValueError: As `encode`, and if texts have unequally many choices.
         """
+        texts = as_texts(texts, tuples=False)
         parts = encode_parts(self, texts, pairs, max_length, return_offsets, both_orders, choices)
         length = max(int(rows.lengths.max(initial=0)) for rows in parts)
         packed = []
@@ -257,7 +258,8 @@ class SubwordTokenizer:
         if any(split) and not all(split):
             raise ValueError(
                 "`texts` are all strings or all lists of words. "
-                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists"
+                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists; "
+                f"text {split.index(not split[0])} is the first unlike text 0"
             )
         if not any(split):
             # The fast one keeps neither offsets nor word ids.

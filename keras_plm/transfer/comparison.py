@@ -59,8 +59,8 @@ def compare_layers(
     method.check(head, train, tokenizer, words)
     labels = head.labels_of(train)
     metric = metric or default_metric(head, labels, [*dev, *test])
-    for example in test:
-        head.target(example, labels, training=False)  # raises for one without a label
+    for i, example in enumerate(test):
+        head.target(example, labels, training=False, number=i)  # raises for one without a label
     truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:

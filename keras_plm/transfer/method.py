@@ -122,8 +122,8 @@ def scorer(head, examples, labels, metric, predict):
     """A function that scores the labels `predict()` gives for the examples; or `None`."""
     if not examples:
         return None
-    for example in examples:
-        head.target(example, labels, training=False)  # raises for one without a label
+    for i, example in enumerate(examples):
+        head.target(example, labels, training=False, number=i)  # raises for one without a label
     metric = metric or default_metric(head, labels, examples)
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
