@@ -7,6 +7,8 @@ import warnings
 import keras
 import numpy as np
 
+from keras_plm.sequences import check_whole
+
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     """The few static lengths that pad rows of these lengths least.
@@ -146,6 +148,8 @@ class Batches(keras.utils.PyDataset):
                 "Give exactly one of `batch_size` and `tokens_per_batch`. "
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
+        size = "tokens_per_batch" if batch_size is None else "batch_size"
+        check_whole(tokens_per_batch if batch_size is None else batch_size, size)
         if (tokens_per_batch if batch_size is None else batch_size) < 1:
             raise ValueError(
                 "A batch has 1 row or token or more. "

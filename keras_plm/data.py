@@ -9,11 +9,11 @@ import numpy as np
 
 from keras_plm.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.metrics import tag_scheme
-from keras_plm.sequences import as_names, as_rows, as_texts
+from keras_plm.sequences import as_names, as_rows, as_texts, check_whole
 from keras_plm.task import as_examples, check_labelled, place_of
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, encode_parts
-from keras_plm.training import class_weights
+from keras_plm.training import check_tokenizer, class_weights
 from keras_plm.two_texts import TextPlaces, spans_in, words_in
 
 
@@ -195,6 +195,9 @@ class PackedExamples:
         examples = as_texts(examples, "examples")
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        check_tokenizer(tokenizer)
+        if max_length is not None:
+            check_whole(max_length, "max_length")
         if not examples:
             raise ValueError("There is nothing to batch. Received: no examples")
         texts = [getattr(example, "text", example) for example in examples]

@@ -1,6 +1,7 @@
-"""Sequences that users pass: lists, arrays and columns of tables, read once and by position."""
+"""What users pass: lists, arrays and columns of tables, read once and by position; numbers."""
 
 import itertools
+import numbers
 
 import keras
 import numpy as np
@@ -20,6 +21,16 @@ def plain(value):
     if isinstance(value, np.generic) or (hasattr(value, "item") and np.ndim(value) == 0):
         return value.item()
     return value
+
+
+def check_whole(value, name):
+    """Raises unless an argument is a whole number.
+
+    Raises:
+        TypeError: If it is something else, also 2.0 or "2".
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"`{name}` must be a whole number. Received: {name}={value!r:.60}")
 
 
 def as_list(values, name, of="values"):

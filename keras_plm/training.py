@@ -327,6 +327,38 @@ def check_batches(model, batches):
         check_vocabulary(model, batches.vocabulary_size)
 
 
+def check_encoder(encoder, tokenizer=None):
+    """Raises unless a head can be built on `encoder`, and `tokenizer`, if given, packs texts.
+
+    Raises:
+        TypeError: If one of them is something else.
+    """
+    inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
+    if not (isinstance(inputs, dict) and isinstance(outputs, dict) and "layers" in outputs):
+        raise TypeError(
+            "`encoder` must be a Keras model with a dict of inputs and a dict of outputs with "
+            "`layers`, as `BERT`; `encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}"
+        )
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+
+
+def check_tokenizer(tokenizer):
+    """Raises unless `tokenizer` packs texts.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    packs = all(callable(getattr(tokenizer, name, None)) for name in ("pack", "encode"))
+    if not packs or isinstance(tokenizer, type):
+        raise TypeError(
+            "`tokenizer` must be a tokenizer of keras_plm, as `WordPiece`, or have its methods; "
+            "`encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            f"Received: tokenizer={tokenizer!r:.60} of type {type(tokenizer).__name__}"
+        )
+
+
 def check_vocabulary(model, count):
     """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
     known = getattr(model, "vocabulary_size", None)

@@ -11,6 +11,7 @@ from keras_plm.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.sequences import as_list
 from keras_plm.task import place_of
 from keras_plm.tokenizers import Characters, Words
+from keras_plm.training import check_tokenizer
 from keras_plm.two_texts import TextPlaces
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
@@ -81,6 +82,7 @@ class Windows:
             )
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)
         if stride < 1:

@@ -4,6 +4,7 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 """
 
 import dataclasses
+import numbers
 
 import keras
 import numpy as np
@@ -24,9 +25,17 @@ from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
 from keras_plm.losses import LabelLoss
 from keras_plm.readers.reading import check_serves, read, texts_of
 from keras_plm.readouts import COMBINES, Combine, Placement, Readout
-from keras_plm.sequences import are_texts, as_list, as_names, as_text, as_texts, is_missing
+from keras_plm.sequences import (
+    are_texts,
+    as_list,
+    as_names,
+    as_text,
+    as_texts,
+    check_whole,
+    is_missing,
+)
 from keras_plm.task import place_of
-from keras_plm.training import FitsBatches, check_vocabulary, run_on
+from keras_plm.training import FitsBatches, check_encoder, check_vocabulary, run_on
 from keras_plm.two_texts import PLACES as TEXT_PLACES
 
 
@@ -70,6 +79,19 @@ class Head(FitsBatches, keras.Model):
         pairs=False,
         rows=1,
     ):
+        check_encoder(encoder, tokenizer)
+        for argument, value, kind, fix in (
+            ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
+            ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
+            ("readout", readout, keras.Model, "what `build_readout` gives"),
+            ("placement", placement, Placement, "`Placement('output')`"),
+            ("dropout", dropout, numbers.Real, "0.1"),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(
+                    f"`{argument}` must be a {kind.__name__}, for example {fix}. "
+                    f"Received: {argument}={value!r:.60}"
+                )
         labels = as_names(labels, "labels")
         self.check_labels(labels)
         check_stateless(encoder)
@@ -442,6 +464,8 @@ class Head(FitsBatches, keras.Model):
                     self.check_label(example, i)
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
+        if options["max_length"] is not None:
+            check_whole(options["max_length"], "max_length")
         if limit is not None and (options["max_length"] or 0) > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. "

@@ -8,8 +8,10 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
 from keras_plm.readers.reading import Spread, texts_of
+from keras_plm.sequences import check_whole
 from keras_plm.spans import Span, best_answers
 from keras_plm.task import as_examples, place_of
+from keras_plm.training import check_encoder
 from keras_plm.windows import (
     MAX_LENGTH,
     STRIDE,
@@ -102,6 +104,7 @@ class SpanFinder(Head):
         pairs=None,
         name="span_finder",
     ):
+        check_encoder(encoder, tokenizer)
         limit = getattr(encoder, "max_sequence_length", None)
         if max_length is None:
             max_length = min(limit or MAX_LENGTH, MAX_LENGTH)
@@ -111,6 +114,7 @@ class SpanFinder(Head):
             ("max_answer_length", max_answer_length),
             ("n_best", n_best),
         ):
+            check_whole(value, argument)
             if value < 1:
                 raise ValueError(f"`{argument}` must be 1 or more. Received: {argument}={value}")
         if limit is not None and max_length > limit:

@@ -107,7 +107,7 @@ class Tagger(Head):
     def check_label(example, number):
         if not isinstance(example.label, (list, tuple)) or isinstance(example.text, str):
             raise ValueError(
-                f"{place_of(example, number)}A `Tagger` learns a tag for each word of a list; one "
+                f"{place_of(example, number)}A `Tagger` learns a tag for each word; one "
                 "label for a text is learned by a `Classifier`. "
                 f"Received: {example.label!r:.60} for {example.text!r:.60}"
             )

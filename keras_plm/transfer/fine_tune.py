@@ -19,7 +19,8 @@ from keras_plm.optimization import (
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
-from keras_plm.training import lacks_special_tokens
+from keras_plm.sequences import check_whole
+from keras_plm.training import check_encoder, lacks_special_tokens
 from keras_plm.transfer.method import (
     READERS,
     Method,
@@ -138,6 +139,8 @@ class FineTune(Method):
                 "`language_model_weight` must be 0 or more. "
                 f"Received: {self.language_model_weight!r}"
             )
+        if self.lora_rank is not None:
+            check_whole(self.lora_rank, "lora_rank")
         if self.lora_rank is not None and self.n_transfer is not None:
             raise ValueError(
                 "`lora_rank` keeps an encoder as it was pre-trained, and `n_transfer` makes layers "
@@ -216,7 +219,13 @@ class FineTune(Method):
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)
+        check_encoder(encoder, tokenizer)
         distribution = distribution or Distribution()
+        if not isinstance(distribution, Distribution):
+            raise TypeError(
+                "`distribution` is what `keras_plm.distribution.distribute(...)` gives. "
+                f"Received: distribution={distribution!r:.60}"
+            )
         with distribution.scope():
             return self._fit(
                 encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose, symmetric,
