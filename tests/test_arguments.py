@@ -121,7 +121,6 @@ def test_whole_numbers_are_whole_numbers(model, tmp_path):
             ("top_k", lambda x: decoding.generate(gpt, TOKENIZER, TEXTS, decoding.sample, top_k=x)),
             ("units", lambda x: FineTune(reader="bilstm", units=x)),
             ("units", lambda x: FeatureBased(units=x)),
-            ("lora_rank", lambda x: FineTune(lora_rank=x)),
             ("seeds", lambda x: compare_layers(model, TOKENIZER, rows, Classifier, seeds=x)),
             ("vocabulary_size", lambda x: WordPiece.train(file, x)),
         ):

@@ -19,7 +19,6 @@ from keras_plm.optimization import (
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
-from keras_plm.sequences import check_whole
 from keras_plm.training import check_encoder, lacks_special_tokens
 from keras_plm.transfer.method import (
     READERS,
@@ -139,8 +138,6 @@ class FineTune(Method):
                 "`language_model_weight` must be 0 or more. "
                 f"Received: {self.language_model_weight!r}"
             )
-        if self.lora_rank is not None:
-            check_whole(self.lora_rank, "lora_rank")
         if self.lora_rank is not None and self.n_transfer is not None:
             raise ValueError(
                 "`lora_rank` keeps an encoder as it was pre-trained, and `n_transfer` makes layers "
