@@ -25,7 +25,7 @@ from keras_plm.data import (
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.sequences import as_rows, as_texts
 from keras_plm.tokenizers.characters import Spelled
-from keras_plm.training import lacks_special_tokens
+from keras_plm.training import check_encoder, lacks_special_tokens
 from keras_plm.two_texts import TextPlaces
 from keras_plm.windows import MAX_LENGTH, Windows
 
@@ -214,6 +214,7 @@ class FeatureStore:
         """
         if pool is not None and pool not in (*POOLINGS, TOKENS):
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_encoder(encoder, tokenizer)
         examples = as_texts(examples, "examples")
         check_first(pool, tokenizer)
         check_stateless(encoder)

@@ -12,7 +12,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 from keras_plm.saving import Saveable
 from keras_plm.sequences import as_text
 from keras_plm.tokenizers import WordPiece
-from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming, one_row
 from keras_plm.tokenizers.text import open_text
 from keras_plm.weight_files import read_object
 
@@ -321,7 +321,7 @@ class HubTokenizer(SubwordTokenizer):
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
         marks = {i for name, i in self.special.items() if name != "unk_id"}
-        ids = [int(i) for i in token_ids if int(i) not in marks]
+        ids = [i for i in one_row(token_ids) if i not in marks]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _encode(self, texts, offsets):

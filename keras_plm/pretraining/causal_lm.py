@@ -13,7 +13,7 @@ from keras_plm.layers.softmax import logsumexp_of_products, row_products
 from keras_plm.losses import GivenLoss
 from keras_plm.sequences import as_texts
 from keras_plm.streams import check_stream
-from keras_plm.training import FitsBatches, run_on
+from keras_plm.training import FitsBatches, check_tokenizer, run_on
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -195,6 +195,7 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
         ValueError: If there are no texts, one is empty or too long for the model, or contexts are
             not as many.
     """
+    check_tokenizer(tokenizer)
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
     texts = as_texts(texts)
     contexts = None if contexts is None else as_texts(contexts, "contexts")

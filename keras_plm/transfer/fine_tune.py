@@ -19,7 +19,7 @@ from keras_plm.optimization import (
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.readers.reading import texts_of
 from keras_plm.resume import set_seed
-from keras_plm.training import lacks_special_tokens
+from keras_plm.training import check_encoder, lacks_special_tokens
 from keras_plm.transfer.method import (
     READERS,
     Method,
@@ -216,7 +216,13 @@ class FineTune(Method):
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)
+        check_encoder(encoder, tokenizer)
         distribution = distribution or Distribution()
+        if not isinstance(distribution, Distribution):
+            raise TypeError(
+                "`distribution` is what `keras_plm.distribution.distribute(...)` gives. "
+                f"Received: distribution={distribution!r:.60}"
+            )
         with distribution.scope():
             return self._fit(
                 encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose, symmetric,
