@@ -9,6 +9,7 @@ Shapes: B batch, K beams, V vocabulary, U steps that may be written.
 
 import inspect
 import math
+import numbers
 import weakref
 
 import keras
@@ -16,9 +17,9 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.files.sequences import as_texts
+from keras_plm.files.sequences import as_texts, check_whole
 from keras_plm.layers._fused import compiled
-from keras_plm.tokenizers.subwords import check_start
+from keras_plm.tokenizers.subwords import check_start, check_tokenizer
 from keras_plm.training.fit import check_outputs, check_vocabulary
 
 IMPOSSIBLE = -1e30  # a score below all others, and finite
@@ -130,11 +131,11 @@ def sample(
         ValueError: If `temperature` is not positive, `top_k` less than 1, `top_p` no share above 0,
             or as in `greedy`.
     """
-    if not 0 < temperature < math.inf:
+    if not isinstance(temperature, numbers.Real) or not 0 < temperature < math.inf:
         raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"`top_k` must be 1 or more. Received: top_k={top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (isinstance(top_p, numbers.Real) and 0 < top_p <= 1):
         raise ValueError(f"`top_p` is a share above 0, up to 1. Received: top_p={top_p}")
     options = {
         "start_id": start_id,
@@ -188,7 +189,7 @@ def beam_search(
     """
     if not isinstance(beams, int | np.integer) or beams < 1:
         raise ValueError(f"`beams` must be 1 or more, a whole number. Received: beams={beams}")
-    if not 0 <= length_penalty < math.inf:
+    if not isinstance(length_penalty, numbers.Real) or not 0 <= length_penalty < math.inf:
         raise ValueError(
             f"`length_penalty` must be 0 or more. Received: length_penalty={length_penalty}"
         )
@@ -252,6 +253,10 @@ def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options)
             f"quotes. Received: {strategy!r}"
         )
     _check_options(strategy, options)
+    for name in ("max_length", "top_k"):
+        if options.get(name) is not None:
+            check_whole(options[name], name)
+    check_whole(batch_size, "batch_size")
     empty = [i for i, prompt in enumerate(prompts) if not prompt.strip()]
     if empty:
         raise ValueError(f"A prompt must have text. Received: {prompts[empty[0]]!r} at {empty[0]}")
@@ -339,6 +344,7 @@ def _encode(model, tokenizer, texts):
             "`Transformer`, a `GPT` or your own with a `step`. "
             f"Received: {type(model).__name__}"
         )
+    check_tokenizer(tokenizer)
     if not getattr(model, "causal", False):
         check_start(tokenizer)
     check_vocabulary(model, len(tokenizer))
@@ -537,6 +543,12 @@ _COMPILED = weakref.WeakKeyDictionary()
 
 def _run(function, model, inputs, max_length, cache, options, extra):
     """Calls one of the loops, compiled once for each model and options."""
+    needed = {"token_ids", "padding_mask"} if getattr(model, "causal", False) else set()
+    if not isinstance(inputs, dict) or not needed <= inputs.keys():
+        raise TypeError(
+            "`inputs` must be a dict of arrays, as `tokenizer.pack(texts)` gives; for texts call "
+            f"`generate`. Received: inputs={inputs!r:.60} of type {type(inputs).__name__}"
+        )
     inputs = {name: np.asarray(array) for name, array in inputs.items() if name != "target_ids"}
     batch, length = keras.tree.flatten(inputs)[0].shape[:2]
     limit = getattr(model, "max_sequence_length", None)

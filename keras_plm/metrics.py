@@ -22,7 +22,7 @@ def accuracy(y_true, y_pred):
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
     0.6666666666666666
     """
-    y_true, y_pred = _both(y_true, y_pred)
+    y_true, y_pred = _single(y_true, y_pred)
     hits = [true == pred for true, pred in zip(y_true, y_pred, strict=True)]
     return float(np.mean(hits))
 
@@ -38,7 +38,7 @@ def f1(y_true, y_pred, positive=None):
     """
     from sklearn.metrics import f1_score
 
-    y_true, y_pred = _both(y_true, y_pred)
+    y_true, y_pred = _single(y_true, y_pred)
     if positive is None:
         labels = sorted(set(y_true) | set(y_pred))
         if len(labels) > 2:
@@ -58,7 +58,7 @@ def matthews_correlation(y_true, y_pred):
     """
     from sklearn.metrics import matthews_corrcoef
 
-    y_true, y_pred = _both(y_true, y_pred)
+    y_true, y_pred = _single(y_true, y_pred)
     return float(matthews_corrcoef(y_true, y_pred))
 
 
@@ -70,7 +70,7 @@ def pearson_correlation(y_true, y_pred):
     """
     from scipy.stats import pearsonr
 
-    y_true, y_pred = _both(y_true, y_pred)
+    y_true, y_pred = _single(y_true, y_pred)
     _check_finite(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
@@ -83,7 +83,7 @@ def spearman_correlation(y_true, y_pred):
     """
     from scipy.stats import spearmanr
 
-    y_true, y_pred = _both(y_true, y_pred)
+    y_true, y_pred = _single(y_true, y_pred)
     _check_finite(y_true, y_pred)
     return 0.0 if _constant(y_true, y_pred) else float(spearmanr(y_true, y_pred).statistic)
 
@@ -546,6 +546,21 @@ def _check_finite(y_true, y_pred):
             raise ValueError(
                 f"Correlated numbers must be finite. Received: {name}[{i}]={values[i]}"
             )
+
+
+def _single(y_true, y_pred):
+    """`_both` of scores of which each row has one."""
+    sides = _both(y_true, y_pred)
+    for name, values in zip(("y_true", "y_pred"), sides, strict=True):
+        wrong = next(
+            (i for i, value in enumerate(values) if isinstance(value, (list, tuple))), None
+        )
+        if wrong is not None:
+            raise ValueError(
+                "Every row has one true and one predicted value: of probabilities take the class, "
+                f"`.argmax(axis=-1)`. Received: {values[wrong]!r:.60} in row {wrong} of `{name}`"
+            )
+    return sides
 
 
 def _both(y_true, y_pred, complete=True):

@@ -168,6 +168,17 @@ def test_tensorboard_callback(tmp_path):
     assert list(tmp_path.glob("**/events*"))
 
 
+@pytest.mark.plumbing
+def test_labelled_validation_data_is_evaluated():
+    model = classifier()
+    model.compile("adam")
+    made = model.batches(texts(8), batch_size=4)
+    x, y, weights = made[0]
+    for held_out in (made, (x, y), (x, y, weights), [x, y], (batch for batch in [made[0]])):
+        log = model.fit(made, validation_data=held_out, verbose=0).history
+        assert log["val_loss"][0] > 0
+
+
 def test_own_loss_and_metrics_are_kept():
     model = classifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

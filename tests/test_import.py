@@ -41,6 +41,22 @@ def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
 
 
 @pytest.mark.plumbing
+@pytest.mark.parametrize("backend", ["numpy", "openvino", "Torch"])
+def test_a_backend_of_other_packages_or_spelling_is_refused_in_one_sentence(backend):
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", "import keras_plm"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "ImportError: keras_plm needs the Keras backend tensorflow, jax or torch"
+    )
+    assert "KERAS_BACKEND" in last and last.endswith(f"Received: {backend!r}")
+    assert "During handling" not in done.stderr
+
+
+@pytest.mark.plumbing
 def test_commands_name_it_in_one_line():
     code = "import runpy; sys.argv = ['benchmarks', 'demo']; "
     done = run(code + "runpy.run_module('benchmarks', run_name='__main__')", "torch")

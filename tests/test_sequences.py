@@ -1,5 +1,7 @@
 """What users pass as lists: columns of tables, arrays, generators, and lists of names."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,10 @@ from keras_plm.data.documents import join_sentences
 from keras_plm.data.examples import batches, label_names, score_range, translation_batches
 from keras_plm.data.task import Example, read_table, split_groups
 from keras_plm.files import sequences
-from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, Tagger
+from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.metrics import SpanF1, accuracy, f1, span_f1, squad_f1
 from keras_plm.models import WordVectors
+from keras_plm.pretraining import MaskedLM
 from keras_plm.pretraining.causal_lm import token_losses
 from keras_plm.tokenizers import BytePair, Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers
@@ -326,3 +329,126 @@ def test_predict_takes_the_options_of_keras(capsys):
         for size, verbose in ((None, 0), (1, 1))
     ]
     assert features[0].shape == features[1].shape and "4/4" in capsys.readouterr().out
+
+
+def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
+    model = classifier()
+    model.compile("adam")
+    rows, made = texts(4), model.batches(texts(4), batch_size=4)
+    monkeypatch.setattr(model, "train_step", None)  # what is wrong is said before a step
+    for wrong in (rows, FIRST, tuple(FIRST), (FIRST, ["no"] * 4), (rows, None), "a b"):
+        with pytest.raises(TypeError, match=r"model.batches\(.*Received: validation_data of type"):
+            model.fit(made, validation_data=wrong, verbose=0)
+    unlabelled, arrays = model.batches(FIRST, training=False), TOKENIZER.pack(FIRST)
+    for x in (unlabelled, model.batches(FIRST), arrays):
+        for call in (model.fit, model.evaluate):
+            with pytest.raises(ValueError, match="need targets.*its label.*Received: x of type"):
+                call(x, verbose=0)
+    for wrong in (unlabelled, (arrays,), (arrays, None)):
+        with pytest.raises(ValueError, match="need targets.*Received: validation_data of type"):
+            model.fit(made, validation_data=wrong, verbose=0)
+    for labels in (["no"] * 4, np.array(["no"] * 4), [0, 1, 0, 1]):
+        for call in (model.fit, model.evaluate):
+            with pytest.raises(TypeError, match="Targets are arrays of numbers"):
+                call(arrays, labels, verbose=0)
+        with pytest.raises(TypeError, match="Targets are arrays of numbers.*validation_data"):
+            model.fit(made, validation_data=(arrays, labels), verbose=0)
+    for call in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(TypeError, match="Received: x of type NoneType"):
+            call(None)
+    objective = MaskedLM(encoder())
+    objective.compile("adam")
+    for call in (objective.fit, objective.evaluate, objective.predict):
+        with pytest.raises(TypeError, match="masked_lm_batches.*Received: x of type list"):
+            call(FIRST)
+    with pytest.raises(ValueError, match="You must call `compile"):
+        classifier().fit(made)
+
+
+def test_what_may_be_a_pair_of_texts_is_read_as_words_only_where_words_are_asked_for():
+    model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
+    rows = [["a", "b"], ["c", "d"]]
+    table, pairs = np.array(rows), [tuple(row) for row in rows]
+    borders = (
+        model.predict,
+        model.batches,
+        TOKENIZER.pack,
+        FeatureExtractor(encoder(), TOKENIZER).transform,
+        lambda x: extract_features(encoder(), TOKENIZER, x),
+    )
+    for border in borders:
+        for x in (table, table.astype(object), pairs, tuple(pairs)):
+            with pytest.raises(ValueError, match="`pairs`.*Example.*tolist.*'b'.* in row 0 of"):
+                border(x)
+    wanted = model.predict(rows, probabilities=True)
+    np.testing.assert_array_equal(model.predict(table.tolist(), probabilities=True), wanted)
+    tags = tagger.predict(rows)
+    for x in (table, pairs, tuple(pairs)):
+        assert tagger.predict(x) == tags
+    assert len(tagger.batches([Example(("a", "b"), ("O", "O"))])) == 1
+
+
+def test_a_label_that_no_output_has_is_found_by_its_example_or_its_line():
+    model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
+    rows, tagged = texts(3), [Example(["a", "b"], ["O", "B-A"])]
+    known = "This label does not occur in the training examples. Received: 'maybe', known: no, yes"
+    with pytest.raises(ValueError, match=f"^example 3: {known}"):
+        model.batches([*rows, Example("a", "maybe")])
+    with pytest.raises(ValueError, match=f"^f.csv:7: {known}"):
+        model.batches([*rows, Example("a", "maybe", where="f.csv:7")])
+    odd = {"text": ["c", "d"], "label": ["O", "B-X"]}
+    with pytest.raises(ValueError, match=r"^example 1, word 1 \('d'\): This label.*'B-X'"):
+        tagger.batches([*tagged, Example(**odd)])
+    with pytest.raises(ValueError, match="^f.conll:9: This label.*'B-X'"):
+        tagger.batches([*tagged, Example(**odd, where="f.conll:8", lines=[8, 9])])
+    for method in (FineTune(), FeatureBased()):
+        with pytest.raises(ValueError, match="^example 1: This label"):
+            method.fit(encoder(), Classifier, TOKENIZER, texts(2), labels=["yes", "maybe"])
+        scores = [Example("a", 1), Example("b", 2)]
+        with pytest.raises(ValueError, match="^example 1: A score lies from 1.0 to 2.0.*'x'"):
+            dev = [Example("b", 3), Example("a", "x")]
+            method.fit(encoder(), Regressor, TOKENIZER, scores, dev)
+    regressor = Regressor(encoder(), (0, 5), tokenizer=TOKENIZER)
+    with pytest.raises(ValueError, match="^example 1: A score lies from 0 to 5. Received: 7"):
+        regressor.batches([Example("a", 3), Example("b", 7)])
+    with pytest.raises(ValueError, match="^example 1: A score is a number. Received: '7'"):
+        score_range([Example("a", 3), Example("b", "7")])
+    choice = MultipleChoice(encoder(), range(2), tokenizer=TOKENIZER)
+    with pytest.raises(ValueError, match="^example 1: This label.*5, known: 0, 1"):
+        choice.batches([Example("a", i, choices=["b", "c"]) for i in (0, 5)])
+    finder, passage = SpanFinder(encoder(), tokenizer=TOKENIZER), {"pair": "a b", "starts": []}
+    answered = Example("a", ["b"], pair="a b", starts=[2])
+    with pytest.raises(ValueError, match="^example 1: Questions without an answer"):
+        finder.batches([answered, Example("a", [], **passage)])
+
+
+def test_words_and_tags_of_unequal_number_are_found_by_their_example():
+    with pytest.raises(ValueError, match=r"Every word needs one tag.*2 words and 1 tags, \['a',"):
+        Example(["a", "b"], ["O"])
+    tagger, right = Tagger(encoder(), TAGS, tokenizer=TOKENIZER), Example(["a"], ["O"])
+    longer = Example(["a"], ["O"])
+    longer.text.append("b")
+    like_an_example = SimpleNamespace(text=["a", "b"], label=["O"])
+    for wrong in (longer, like_an_example):
+        for border in (tagger.batches, lambda x: batches(x, TOKENIZER, TAGS)):
+            with pytest.raises(
+                ValueError, match="^example 1: Every word needs one tag.*2 words and 1"
+            ):
+                border([right, wrong])
+    for wrong in (Example(["a", "b"], "O"), Example("a b", "O")):
+        for rows in ([right, wrong], [right, wrong, wrong]):
+            with pytest.raises(
+                ValueError, match="^example 1: A `Tagger` learns a tag for each word"
+            ):
+                tagger.batches(rows)
+        with pytest.raises(ValueError, match="^example 0: A `Tagger` learns a tag for each word"):
+            tagger.batches([wrong, right])
+    with pytest.raises(ValueError, match="^f:3: A `Tagger` learns.*here a text has one label"):
+        classifier().batches([*texts(2), Example(["a"], ["O"], where="f:3")])
+    mixed = [Example(["a", "b"], "O"), Example(["a", "b"], ["O", "O"])]
+    with pytest.raises(ValueError, match="^example 1: Either every example has one label"):
+        batches(mixed, TOKENIZER, TAGS)
+    with pytest.raises(
+        ValueError, match="1 strings and 2 lists; text 2 is the first unlike text 0"
+    ):
+        tagger.batches([["a"], ["b"], "a b"])

@@ -13,7 +13,7 @@ from keras_plm.files.arrays import read_object
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers import WordPiece
-from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming, one_row
 from keras_plm.tokenizers.text import open_text
 
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
@@ -322,7 +322,7 @@ class HubTokenizer(SubwordTokenizer):
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
         marks = {i for name, i in self.special.items() if name != "unk_id"}
-        ids = [int(i) for i in token_ids if int(i) not in marks]
+        ids = [i for i in one_row(token_ids) if i not in marks]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _encode(self, texts, offsets):

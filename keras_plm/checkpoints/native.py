@@ -77,6 +77,13 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     """
     from safetensors.numpy import save_file
 
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(
+            "The folder comes first: keras_plm.save(folder, encoder, tokenizer). "
+            f"Received: folder={folder!r:.60} of type {type(folder).__name__}"
+        )
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f"`dtype` must be 'float32' or 'float16'. Received: dtype={dtype!r:.60}")
     for what, known in ((encoder, MODELS), (tokenizer, TOKENIZERS)):
         if type(what).__name__ not in known:
             raise ValueError(

@@ -7,6 +7,8 @@ import warnings
 import keras
 import numpy as np
 
+from keras_plm.files.sequences import check_whole
+
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     """The few static lengths that pad rows of these lengths least.
@@ -146,6 +148,8 @@ class Batches(keras.utils.PyDataset):
                 "Give exactly one of `batch_size` and `tokens_per_batch`. "
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
+        size = "tokens_per_batch" if batch_size is None else "batch_size"
+        check_whole(tokens_per_batch if batch_size is None else batch_size, size)
         if (tokens_per_batch if batch_size is None else batch_size) < 1:
             raise ValueError(
                 "A batch has 1 row or token or more. "
@@ -167,7 +171,7 @@ class Batches(keras.utils.PyDataset):
         self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
-        self._plans, self._factors = {}, None
+        self._plans, self._factors, self._has_targets = {}, None, None
 
         first = self._lengths(0)
         if not len(first):
@@ -261,7 +265,7 @@ class Batches(keras.utils.PyDataset):
     def _changed(self, **attributes):
         """A copy with other attributes, which makes its own plans and scales."""
         made = copy.copy(self)
-        vars(made).update(attributes, _plans={}, _factors=None)
+        vars(made).update(attributes, _plans={}, _factors=None, _has_targets=None)
         return made
 
     @property
@@ -333,6 +337,14 @@ class Batches(keras.utils.PyDataset):
         if other is not None:
             plan[1], plan[other] = plan[other], plan[1]
         return plan
+
+    @property
+    def has_targets(self):
+        """Whether batches hold targets, which `fit` and `evaluate` need."""
+        if self._has_targets is None:
+            epoch, number, _ = self._place(0)
+            self._has_targets = self._collate(epoch, number)[1] is not None
+        return self._has_targets
 
     @property
     def num_batches(self):

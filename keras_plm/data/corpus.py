@@ -133,8 +133,18 @@ class Joined:
         return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
 
 
+def check_is_stream(stream):
+    """Raises a TypeError unless `stream` holds token ids in sentences and documents."""
+    if not all(hasattr(stream, name) for name in ("tokens", "sentences", "documents")):
+        raise TypeError(
+            "`stream` must be a `TokenStream`: TokenStream.build(files, tokenizer, folder) makes "
+            f"one of text files. Received: stream={stream!r:.60} of type {type(stream).__name__}"
+        )
+
+
 def check_stream(stream, tokenizer):
-    """Raises unless a stream's ids are this tokenizer's."""
+    """Raises unless `stream` is a stream whose ids are this tokenizer's."""
+    check_is_stream(stream)
     made_with = getattr(stream, "description", {}).get("tokenizer")
     if made_with is not None and made_with != _text_fingerprint(tokenizer):
         raise ValueError(

@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_plm.data.batching import Batches, class_weights, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import TextPlaces, spans_in, words_in
-from keras_plm.data.task import as_examples, check_labelled
-from keras_plm.files.sequences import as_names, as_rows, as_texts
+from keras_plm.data.task import as_examples, check_labelled, place_of
+from keras_plm.files.sequences import as_names, as_rows, as_texts, check_whole
 from keras_plm.metrics import tag_scheme
 from keras_plm.tokenizers.characters import Spelled
-from keras_plm.tokenizers.subwords import check_start, encode_parts
+from keras_plm.tokenizers.subwords import check_start, check_tokenizer, encode_parts
 
 TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
 
@@ -198,6 +198,9 @@ class PackedExamples:
         examples = as_texts(examples, "examples")
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        check_tokenizer(tokenizer)
+        if max_length is not None:
+            check_whole(max_length, "max_length")
         if not examples:
             raise ValueError("There is nothing to batch. Received: no examples")
         texts = [getattr(example, "text", example) for example in examples]
@@ -264,8 +267,9 @@ class PackedExamples:
         if any(label is not None for label in found):
             check_labelled(examples)
             to_id = share_of_range if scores else label_ids
-            ids = [to_id(e, labels, training) for e in examples]
+            ids = [to_id(e, labels, training, i) for i, e in enumerate(examples)]
             self.tags = np.ndim(ids[0]) > 0
+            check_label_kinds(examples)
             if self.tags and not (listed and words):
                 raise ValueError(
                     "A tag per word is learned by a `Tagger`; here a text has one label. "
@@ -274,7 +278,7 @@ class PackedExamples:
             if not self.tags:
                 self.targets = np.array(ids)[self.examples_of]
             else:
-                check_tags(examples, labels)
+                check_scheme(examples, labels)
                 self.targets = [
                     ids[e][f : f + n]
                     for e, f, n in zip(self.examples_of, first_words, self.words, strict=True)
@@ -437,36 +441,56 @@ class Unlabelled:
     choices: list | None = None
 
 
-def label_ids(example, labels, training=True):
+def check_label_kinds(examples):
+    """Raises unless all examples have one label, or all have a tag for each word."""
+    listed = [isinstance(example.label, (list, tuple)) for example in examples]
+    for i, example in enumerate(examples):
+        if listed[i] != listed[0]:
+            first, other = ("tags", "a label") if listed[0] else ("a label", "tags")
+            raise ValueError(
+                f"{place_of(example, i)}Either every example has one label, or every word a tag. "
+                f"Received: {example.label!r:.60}, {other}, and {first} of example 0"
+            )
+        if listed[i] and len(example.label) != len(example.text):
+            raise ValueError(
+                f"{place_of(example, i)}Every word needs one tag. "
+                f"Received: {len(example.text)} words and {len(example.label)} tags"
+            )
+
+
+def label_ids(example, labels, training=True, number=None):
     """The id, or array of ids, of an example's label among the label names.
 
-    Without `training`, the id of a name that is not among them is -1.
+    Without `training`, the id of a name that is not among them is -1. `number` is that of the
+    example among others, for errors.
     """
-    label, where = example.label, f"{example.where}: " if example.where else ""
+    label = example.label
     if isinstance(label, float) and labels is None:
         return np.float32(label)
     if labels is None:
         raise ValueError(f"`labels` must list the label names. Received: labels=None, {label!r}")
     names = {name: i for i, name in enumerate(labels)}
     listed = label if isinstance(label, (list, tuple)) else [label]
-    for name in listed:
+    for i, name in enumerate(listed):
         if name not in names and training:
+            word = i if listed is label else None
             raise ValueError(
-                f"{where}This label does not occur in the training examples. "
-                f"Received: {name!r}, known: {', '.join(map(str, labels[:20]))}"
+                f"{place_of(example, number, word)}This label does not occur in the training "
+                f"examples. Received: {name!r}, known: {', '.join(map(str, labels[:20]))}"
                 + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
             )
     ids = np.array([names.get(name, -1) for name in listed], dtype=np.int32)
     return ids if listed is label else ids[0]
 
 
-def share_of_range(example, bounds, training=True):
+def share_of_range(example, bounds, training=True, number=None):
     """Where a score lies between the lowest and the highest, 0 to 1; without `training` beyond."""
-    score, where = example.label, f"{example.where}: " if example.where else ""
+    score = example.label
     low, high = bounds
     is_number = not isinstance(score, str) and np.isscalar(score) and np.isfinite(score)
     if not is_number or (training and not low <= score <= high):
-        raise ValueError(f"{where}A score lies from {low} to {high}. Received: {score!r}")
+        place = place_of(example, number)
+        raise ValueError(f"{place}A score lies from {low} to {high}. Received: {score!r}")
     return np.float32((score - low) / (high - low))
 
 
@@ -477,10 +501,11 @@ def score_range(examples):
         ValueError: If a label is no number, or all are the same.
     """
     examples = as_examples(examples)
-    for example in examples:
+    for i, example in enumerate(examples):
         if isinstance(example.label, str) or not np.isscalar(example.label):
-            where = f"{example.where}: " if example.where else ""
-            raise ValueError(f"{where}A score is a number. Received: {example.label!r}")
+            raise ValueError(
+                f"{place_of(example, i)}A score is a number. Received: {example.label!r}"
+            )
     scores = [float(example.label) for example in examples]
     if not min(scores) < max(scores):
         raise ValueError(f"Scores must differ. Received: all {len(scores)} are {scores[0]}")
@@ -539,7 +564,7 @@ def scheme_of_labels(labels):
     return None
 
 
-def check_tags(examples, labels):
+def check_scheme(examples, labels):
     """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not."""
     if scheme_of_labels(list(labels)) is not None:
         tag_scheme_of(examples)

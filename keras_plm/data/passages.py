@@ -9,8 +9,10 @@ import numpy as np
 
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import TextPlaces
+from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
+from keras_plm.tokenizers.subwords import check_tokenizer
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
@@ -80,6 +82,7 @@ class Windows:
             )
         if tokenizer is None:
             raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
+        check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)
         if stride < 1:
@@ -120,7 +123,7 @@ class Windows:
             if wrong.any():
                 i = int(wrong.argmax())
                 raise ValueError(
-                    f"{_place(examples[i], i)}{rule} Received: a question of "
+                    f"{place_of(examples[i], i)}{rule} Received: a question of "
                     f"{whole[question_of[i]]} tokens, a passage of {total[i]}"
                 )
         step = np.minimum(stride, (room + 1) // 2)
@@ -156,8 +159,8 @@ class Windows:
         if not all(known):
             i = known.index(False)
             raise ValueError(
-                f"{_place(examples[i], i)}Either all questions have answers, `starts=[]` where the "
-                f"passage has none, or no question. Received: starts=None in example {i}"
+                f"{place_of(examples[i], i)}Either all questions have answers, `starts=[]` where "
+                f"the passage has none, or no question. Received: starts=None in example {i}"
             )
         pieces, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
         start = np.array([examples[i].starts[0] for i in asked], dtype=np.int64)
@@ -174,8 +177,8 @@ class Windows:
         if (first > last).any():
             i = asked[int((first > last).argmax())]
             raise ValueError(
-                f"{_place(examples[i], i)}An answer is learned from its tokens; this one has none. "
-                f"Received: {examples[i].label[0]!r} for {type(self.tokenizer).__name__}"
+                f"{place_of(examples[i], i)}An answer is learned from its tokens; this one has "
+                f"none. Received: {examples[i].label[0]!r} for {type(self.tokenizer).__name__}"
             )
         spans = np.full((len(examples), 2), -1)
         spans[asked] = np.stack([first, last], axis=1)
@@ -327,16 +330,12 @@ def _unique(texts):
     return {text: i for i, text in enumerate(dict.fromkeys(texts))}
 
 
-def _place(example, i):
-    return f"{getattr(example, 'where', '') or f'example {i}'}: "
-
-
 def _passage_of(example, i):
     text, passage = getattr(example, "text", example), getattr(example, "pair", None)
     for name, value in (("question", text), ("passage", passage)):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(
-                f"{_place(example, i)}A question and its passage are texts: "
+                f"{place_of(example, i)}A question and its passage are texts: "
                 "`Example(question, pair=passage)`, or to `predict` questions and `pairs`. "
                 f"Received: {value!r:.60} as {name}"
             )

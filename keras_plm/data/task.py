@@ -70,7 +70,7 @@ class Example:
         if len(self.text) != len(tags):
             raise ValueError(
                 f"{where}Every word needs one tag. "
-                f"Received: {len(self.text)} words and {len(tags)} tags"
+                f"Received: {len(self.text)} words and {len(tags)} tags, {self.text!r:.60}"
             )
 
     def _check_answers(self, where):
@@ -162,6 +162,26 @@ def check_labelled(examples, name="examples"):
                 f"{where}Either all examples have a label or none. "
                 f"Received: {listed[missing[0]]!r} in row {i} of `{name}`{word}"
             )
+
+
+def place_of(example, number, word=None):
+    """The beginning of an error about an example, or about one of its words.
+
+    Args:
+        example: The example.
+        number: Its number among others, from 0, or `None`.
+        word: Number of the word, from 0; `None` for the whole example.
+
+    >>> place_of(Example(["a", "b"], ["O", "X"]), 3, word=1)
+    "example 3, word 1 ('b'): "
+    """
+    where, lines = getattr(example, "where", ""), getattr(example, "lines", None)
+    if where and word is not None and lines is not None:
+        return f"{where.rpartition(':')[0]}:{lines[word]}: "
+    place = where or ("" if number is None else f"example {number}")
+    if place and word is not None:
+        place += f", word {word} ({example.text[word]!r})"
+    return f"{place}: " if place else ""
 
 
 def find_file(folder, name):

@@ -164,8 +164,8 @@ class Bench:
         forget_peak()
         set_seed(seed)
         labels = self._labels()
-        for example in self.examples["test"]:  # raises for one without a label, before training
-            self.task.head.target(example, labels, training=False)
+        for i, example in enumerate(self.examples["test"]):  # raises for one without a label
+            self.task.head.target(example, labels, training=False, number=i)
         searched = done or (self.result(run, 0) if seed else None)
         if searched:
             trials, best, log = searched["trials"], None, None

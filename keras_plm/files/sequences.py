@@ -1,5 +1,9 @@
-"""Sequences that users pass: lists, arrays and columns of tables, read once and by position."""
+"""What users pass: lists, arrays and columns of tables, read once and by position; numbers."""
 
+import itertools
+import numbers
+
+import keras
 import numpy as np
 
 MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which this library does not import
@@ -17,6 +21,16 @@ def plain(value):
     if isinstance(value, np.generic) or (hasattr(value, "item") and np.ndim(value) == 0):
         return value.item()
     return value
+
+
+def check_whole(value, name):
+    """Raises unless an argument is a whole number.
+
+    Raises:
+        TypeError: If it is something else, also 2.0 or "2".
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"`{name}` must be a whole number. Received: {name}={value!r:.60}")
 
 
 def as_list(values, name, of="values"):
@@ -106,8 +120,15 @@ def _is_plain_text(value):
     return type(value) is str or (type(value) is list and all(type(word) is str for word in value))
 
 
-def as_texts(values, name="texts", words=True):
+def as_texts(values, name="texts", words=True, tuples=True):
     """A list of texts; an item with a `text` of its own, as an `Example`, stays as it is.
+
+    Args:
+        values: A sequence of texts.
+        name: Name of the argument, for errors.
+        words: Whether a text may be a list of words.
+        tuples: Whether words may be a tuple or a row of a 2-D array, which elsewhere may be meant
+            as a pair of texts.
 
     Raises:
         ValueError: As `as_list`; and if a text is missing or no text, with the number of its row.
@@ -116,7 +137,14 @@ def as_texts(values, name="texts", words=True):
     ['a b', 'c']
     """
     rows = as_list(values, name, "texts")
+    table = len(getattr(values, "shape", ())) > 1
     for i, row in enumerate(rows):
+        if not tuples and (table or (isinstance(row, tuple) and not hasattr(row, "text"))):
+            raise ValueError(
+                "A tuple or a row of a 2-D array may be words or a pair of texts: give second "
+                "texts as `pairs`, or in `Example(text, label, pair)`; give words as a list, with "
+                f"`.tolist()`. Received: {row!r:.60} in row {i} of `{name}`"
+            )
         if not _is_plain_text(getattr(row, "text", row)):
             place = f"row {i} of `{name}`"
             if hasattr(row, "text") and not hasattr(row, "__iter__"):
@@ -153,3 +181,31 @@ def as_rows(values, name):
             f"Received: NaN or nothing in row {int(missing.argmax())}"
         )
     return rows
+
+
+def are_texts(x):
+    """Whether a model is given texts and no arrays; and what it is given, read no further."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "OUT", x
+    if isinstance(x, (list, tuple)) and len(x):
+        array = isinstance(x[0], (np.ndarray, np.generic)) and x[0].dtype.kind in "biuf"
+        numbers = array or keras.ops.is_tensor(x[0]) or hasattr(x[0], "detach")
+        return not (numbers or isinstance(x[0], dict)), x
+    if isinstance(x, (str, list, tuple)):
+        return True, x
+    if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
+        return False, x
+    if hasattr(x, "detach"):  # torch's tensors, also under another backend
+        return False, x
+    if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
+        return True, x
+    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
+        start = list(itertools.islice(x, 1))
+        x = (item for item in itertools.chain(start, x))
+    elif hasattr(x, "__getitem__"):
+        start = list(itertools.islice(iter(x), 1))
+    else:  # a data set, which may be expensive to read
+        return False, x
+    first = start[0] if start else None
+    words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
+    return isinstance(first, str) or hasattr(first, "text") or words, x

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_plm.data.examples import check_first
 from keras_plm.layers import POOLINGS
+from keras_plm.training.fit import check_encoder
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -77,6 +78,7 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
     Raises:
         ValueError: If there is no such pooling here.
     """
+    check_encoder(encoder, tokenizer)
     own = "pooled" in encoder.output and layers is None and joint
     if pool is None:
         pool = "mean" if joint else "max"

@@ -4,7 +4,7 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 """
 
 import dataclasses
-import itertools
+import numbers
 
 import keras
 import numpy as np
@@ -21,12 +21,21 @@ from keras_plm.data.examples import (
     share_of_range,
 )
 from keras_plm.data.pair_positions import PLACES as TEXT_PLACES
-from keras_plm.files.sequences import as_list, as_names, as_text, as_texts
+from keras_plm.data.task import place_of
+from keras_plm.files.sequences import (
+    are_texts,
+    as_list,
+    as_names,
+    as_text,
+    as_texts,
+    check_whole,
+    is_missing,
+)
 from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
-from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
+from keras_plm.training.fit import FitsBatches, check_encoder, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
 
 
@@ -48,6 +57,10 @@ class Head(FitsBatches, keras.Model):
     per_word = False
     per_token = False
     scores = False
+    learns_from = (
+        "make batches of examples: model.fit(model.batches([Example(text, label), ...])), and "
+        "evaluate(model.batches(examples, training=False))"
+    )
 
     def __init__(
         self,
@@ -66,6 +79,19 @@ class Head(FitsBatches, keras.Model):
         pairs=False,
         rows=1,
     ):
+        check_encoder(encoder, tokenizer)
+        for argument, value, kind, fix in (
+            ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
+            ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
+            ("readout", readout, keras.Model, "what `build_readout` gives"),
+            ("placement", placement, Placement, "`Placement('output')`"),
+            ("dropout", dropout, numbers.Real, "0.1"),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(
+                    f"`{argument}` must be a {kind.__name__}, for example {fix}. "
+                    f"Received: {argument}={value!r:.60}"
+                )
         labels = as_names(labels, "labels")
         self.check_labels(labels)
         check_stateless(encoder)
@@ -258,20 +284,25 @@ class Head(FitsBatches, keras.Model):
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
 
-    @staticmethod
-    def labels_of(examples):
+    @classmethod
+    def labels_of(cls, examples):
         """The labels of a head for these examples."""
         labels = label_names(examples)
         for i, example in enumerate(examples):
-            if isinstance(example.label, (list, tuple)):
-                raise ValueError(
-                    "A `Tagger` learns a tag for each word; here a text has one label. "
-                    f"Received: {str(example.label):.60} in example {i}"
-                )
+            cls.check_label(example, i)
         return labels
 
+    @staticmethod
+    def check_label(example, number):
+        """Raises unless the label of example `number` is one for a text."""
+        if isinstance(example.label, (list, tuple)):
+            raise ValueError(
+                f"{place_of(example, number)}A `Tagger` learns a tag for each word; here a text "
+                f"has one label. Received: {str(example.label):.60}"
+            )
+
     @classmethod
-    def target(cls, example, labels, training=True):
+    def target(cls, example, labels, training=True, number=None):
         """What the outputs for an example are to be.
 
         Args:
@@ -279,13 +310,14 @@ class Head(FitsBatches, keras.Model):
             labels: The labels of the head.
             training: If False, a label that is not among them has the id -1, which no output has,
                 and a score may lie outside their range.
+            number: That of the example among others, for errors.
         """
-        return (share_of_range if cls.scores else label_ids)(example, labels, training)
+        return (share_of_range if cls.scores else label_ids)(example, labels, training, number)
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
         """What the outputs of all rows are to be, of examples or of their `Windows`."""
-        return [cls.target(example, labels) for example in examples]
+        return [cls.target(example, labels, number=i) for i, example in enumerate(examples)]
 
     @staticmethod
     def settle(labels, examples, predict):
@@ -313,33 +345,6 @@ class Head(FitsBatches, keras.Model):
         if weighted_metrics is None and kwargs.get("metrics") is None:
             weighted_metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
-
-    def fit(self, x=None, *args, **kwargs):
-        """As `keras.Model.fit`; `x` are arrays, or what `batches` gives.
-
-        Raises:
-            TypeError: If `x` are texts or examples.
-        """
-        return super().fit(self._no_texts(x), *args, **kwargs)
-
-    def evaluate(self, x=None, *args, **kwargs):
-        """As `keras.Model.evaluate`; `x` are arrays, or what `batches` gives.
-
-        Raises:
-            TypeError: If `x` are texts or examples.
-        """
-        return super().evaluate(self._no_texts(x), *args, **kwargs)
-
-    @staticmethod
-    def _no_texts(x):
-        texts, x = are_texts(x)
-        if texts:
-            raise TypeError(
-                "A head learns and is evaluated on batches of examples: "
-                "model.fit(model.batches([Example(text, label), ...])), and evaluate(model.batches("
-                f"examples, training=False)). Received: x of type {type(x).__name__}"
-            )
-        return x
 
     def predict(
         self,
@@ -417,7 +422,7 @@ class Head(FitsBatches, keras.Model):
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
-        x = as_texts(x, "x")
+        x = as_texts(x, "x", tuples=self.kind == "words")
         if pairs is not None:
             pairs = as_list(pairs, "pairs", "texts")
             pairs = [  # where one is `None`, it is said which text has no pair
@@ -452,10 +457,15 @@ class Head(FitsBatches, keras.Model):
                 for what it gets, pairs or single texts.
         """
         if not isinstance(examples, dict):
-            examples = as_texts(examples, "examples")
+            examples = as_texts(examples, "examples", tuples=self.kind == "words")
             self._check_pairs(examples)
+            for i, example in enumerate(examples):
+                if not is_missing(getattr(example, "label", None)):
+                    self.check_label(example, i)
         limit = getattr(self.encoder, "max_sequence_length", None)
         options = {"max_length": limit, **options}
+        if options["max_length"] is not None:
+            check_whole(options["max_length"], "max_length")
         if limit is not None and (options["max_length"] or 0) > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. "
@@ -532,34 +542,6 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
-
-
-def are_texts(x):
-    """Whether `predict` is given texts and no arrays; and what it is given, read no further."""
-    if isinstance(x, np.ndarray):
-        return x.dtype.kind in "OUT", x
-    if isinstance(x, (list, tuple)) and len(x):
-        array = isinstance(x[0], (np.ndarray, np.generic)) and x[0].dtype.kind in "biuf"
-        numbers = array or keras.ops.is_tensor(x[0]) or hasattr(x[0], "detach")
-        return not (numbers or isinstance(x[0], dict)), x
-    if isinstance(x, (str, list, tuple)):
-        return True, x
-    if isinstance(x, (dict, keras.utils.PyDataset)) or keras.ops.is_tensor(x):
-        return False, x
-    if hasattr(x, "detach"):  # torch's tensors, also under another backend
-        return False, x
-    if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
-        return True, x
-    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
-        start = list(itertools.islice(x, 1))
-        x = (item for item in itertools.chain(start, x))
-    elif hasattr(x, "__getitem__"):
-        start = list(itertools.islice(iter(x), 1))
-    else:  # a data set, which may be expensive to read
-        return False, x
-    first = start[0] if start else None
-    words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)
-    return isinstance(first, str) or hasattr(first, "text") or words, x
 
 
 def softmax(logits):

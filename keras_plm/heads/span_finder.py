@@ -12,11 +12,13 @@ from keras_plm.data.passages import (
     check_tokens_are_words,
 )
 from keras_plm.data.spans import Span, best_answers
-from keras_plm.data.task import as_examples
+from keras_plm.data.task import as_examples, place_of
+from keras_plm.files.sequences import check_whole
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
+from keras_plm.training.fit import check_encoder
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -102,6 +104,7 @@ class SpanFinder(Head):
         pairs=None,
         name="span_finder",
     ):
+        check_encoder(encoder, tokenizer)
         limit = getattr(encoder, "max_sequence_length", None)
         if max_length is None:
             max_length = min(limit or MAX_LENGTH, MAX_LENGTH)
@@ -111,6 +114,7 @@ class SpanFinder(Head):
             ("max_answer_length", max_answer_length),
             ("n_best", n_best),
         ):
+            check_whole(value, argument)
             if value < 1:
                 raise ValueError(f"`{argument}` must be 1 or more. Received: {argument}={value}")
         if limit is not None and max_length > limit:
@@ -166,10 +170,14 @@ class SpanFinder(Head):
         answered = [len(getattr(example, "label", None) or ()) > 0 for example in examples]
         return LABELS if all(answered) else [*LABELS, NO_ANSWER]
 
+    @staticmethod
+    def check_label(example, number):
+        """Answers are checked with their passages, see `Windows`."""
+
     @classmethod
-    def target(cls, example, labels, training=True):
+    def target(cls, example, labels, training=True, number=None):
         """The answers; raises unless they are such as this head finds."""
-        where = f"{example.where}: " if getattr(example, "where", "") else ""
+        where = place_of(example, number)
         if getattr(example, "starts", None) is None:
             raise ValueError(
                 f"{where}A `SpanFinder` learns answers that stand in a passage: "
@@ -320,8 +328,8 @@ class SpanFinder(Head):
                 f"Received: labels={self.labels}"
             )
         examples = as_examples(examples)
-        for example in examples:
-            self.target(example, self.labels)
+        for i, example in enumerate(examples):
+            self.target(example, self.labels, number=i)
         found = self.predict(examples, probabilities=True)
         best, self.null_threshold = _threshold(examples, found)
         return best

@@ -3,7 +3,12 @@
 import keras
 import numpy as np
 
-from keras_plm.data.examples import check_tags, label_names, scheme_of_labels, tag_scheme_of
+from keras_plm.data.examples import (
+    check_scheme,
+    scheme_of_labels,
+    tag_scheme_of,
+)
+from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head, softmax
 from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
@@ -83,23 +88,26 @@ class Tagger(Head):
         Head.check_labels(labels)
         scheme_of_labels(labels)  # raises for tags of several schemes
 
-    @staticmethod
-    def labels_of(examples):
-        labels = label_names(examples)
-        for i, example in enumerate(examples):
-            if not isinstance(example.label, (list, tuple)):
-                raise ValueError(
-                    "A `Tagger` learns a tag for each word; one label for a text is learned by a "
-                    f"`Classifier`. Received: {example.label!r} in example {i}"
-                )
+    @classmethod
+    def labels_of(cls, examples):
+        labels = super().labels_of(examples)
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
         return labels
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
         """The ids of the tags; raises unless they mark spans as their scheme says."""
-        check_tags(examples, labels)
+        check_scheme(examples, labels)
         return super().targets(examples, labels, windows)
+
+    @staticmethod
+    def check_label(example, number):
+        if not isinstance(example.label, (list, tuple)) or isinstance(example.text, str):
+            raise ValueError(
+                f"{place_of(example, number)}A `Tagger` learns a tag for each word; one "
+                "label for a text is learned by a `Classifier`. "
+                f"Received: {example.label!r:.60} for {example.text!r:.60}"
+            )
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):

@@ -12,6 +12,7 @@ from keras_plm.data.corpus import check_stream
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.sampled_softmax import logsumexp_of_products, row_products
+from keras_plm.tokenizers.subwords import check_tokenizer
 from keras_plm.training.fit import FitsBatches, run_on
 from keras_plm.training.losses import GivenLoss
 
@@ -195,6 +196,7 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
         ValueError: If there are no texts, one is empty or too long for the model, or contexts are
             not as many.
     """
+    check_tokenizer(tokenizer)
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
     texts = as_texts(texts)
     contexts = None if contexts is None else as_texts(contexts, "contexts")

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
+from keras_plm.data.corpus import check_is_stream
 from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers._fused import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
@@ -101,7 +102,7 @@ class MaskedLM(FitsBatches, keras.Model):
         if getattr(encoder, "token_embedding", None) is None:
             raise ValueError(
                 "`MaskedLM` needs an encoder with a `token_embedding` that scores tokens. "
-                f"Received: encoder={encoder.name}"
+                f"Received: encoder={encoder!r:.60}"
             )
         positions = keras.Input((None,), dtype="int32", name="masked_positions")
         hidden = encoder(encoder.input)
@@ -218,6 +219,7 @@ def masked_lm_batches(
             stream of one document, or the tokenizer lacks a special token or, for `whole_word`,
             does not tell where words begin.
     """
+    check_is_stream(stream)
     shares = {"mask_share": mask_share, "random_share": random_share, "mask_rate": mask_rate}
     if min(shares.values()) < 0 or mask_share + random_share > 1 or mask_rate >= 1:
         raise ValueError(f"Shares lie between 0 and 1, sums too. Received: {shares}")

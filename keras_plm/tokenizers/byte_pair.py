@@ -24,6 +24,7 @@ from keras_plm.tokenizers.subwords import (
     naming,
     no_text,
     numbered,
+    one_row,
     paths,
     read_saved,
     saved_pieces,
@@ -320,7 +321,7 @@ class BytePair(SubwordTokenizer):
         special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
         special |= {getattr(self, "end_id", None), self._vocabulary.get(self.pad_token)}
         special.discard(None)
-        return self._tokenizer.decode([int(i) for i in token_ids if i not in special])
+        return self._tokenizer.decode([i for i in one_row(token_ids) if i not in special])
 
     def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
         """What `pack` does, before padding, as an `Encoded`.

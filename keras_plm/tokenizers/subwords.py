@@ -4,6 +4,7 @@ import contextlib
 import copy
 import itertools
 import json
+import numbers
 import os
 import typing
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from keras_plm.files.sequences import as_list, as_text, as_texts
+from keras_plm.files.sequences import as_list, as_text, as_texts, check_whole
 from keras_plm.tokenizers.text import open_text
 
 
@@ -121,7 +122,7 @@ class SubwordTokenizer:
 
     def detokenize(self, token_ids):
         """The text of token ids: pieces joined, special tokens left out."""
-        return self._tokenizer.decode([int(i) for i in token_ids])
+        return self._tokenizer.decode(one_row(token_ids))
 
     def pack(
         self,
@@ -152,6 +153,7 @@ class SubwordTokenizer:
         Raises:
             ValueError: As `encode`, and if texts have unequally many choices.
         """
+        texts = as_texts(texts, tuples=False)
         parts = encode_parts(self, texts, pairs, max_length, return_offsets, both_orders, choices)
         length = max(int(rows.lengths.max(initial=0)) for rows in parts)
         packed = []
@@ -179,6 +181,14 @@ class SubwordTokenizer:
                 `max_length` leaves no room for text.
         """
         texts = as_texts(texts)
+        whole = next((i for i, text in enumerate(texts) if hasattr(text, "text")), None)
+        if whole is not None:
+            raise TypeError(
+                "A tokenizer packs texts, and batches are made of examples: pack(texts, pairs), or "
+                f"`data.batches`. Received: {texts[whole]!r:.60} in row {whole} of `texts`"
+            )
+        if max_length is not None:
+            check_whole(max_length, "max_length")
         pairs = None if pairs is None else as_texts(pairs, "pairs")
         if pairs is not None and len(pairs) != len(texts):
             raise ValueError(
@@ -257,7 +267,8 @@ class SubwordTokenizer:
         if any(split) and not all(split):
             raise ValueError(
                 "`texts` are all strings or all lists of words. "
-                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists"
+                f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists; "
+                f"text {split.index(not split[0])} is the first unlike text 0"
             )
         if not any(split):
             # The fast one keeps neither offsets nor word ids.
@@ -275,6 +286,22 @@ class SubwordTokenizer:
     @classmethod
     def from_config(cls, config):
         return cls(**config)
+
+
+def one_row(token_ids):
+    """One row of token ids as a list.
+
+    Raises:
+        TypeError: If it holds anything but whole numbers.
+    """
+    ids = as_list(token_ids, "token_ids", "token ids")
+    for i, found in enumerate(ids):
+        if not isinstance(found, numbers.Integral):
+            raise TypeError(
+                "`token_ids` must be one row of whole numbers: call `detokenize` for each row. "
+                f"Received: {found!r:.60} at {i}"
+            )
+    return ids
 
 
 def encode_parts(
@@ -582,6 +609,21 @@ def ranges(starts, lengths):
     """The integers of all ranges `[start, start + length)`, one after another."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def check_tokenizer(tokenizer):
+    """Raises unless `tokenizer` packs texts.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    packs = all(callable(getattr(tokenizer, name, None)) for name in ("pack", "encode"))
+    if not packs or isinstance(tokenizer, type):
+        raise TypeError(
+            "`tokenizer` must be a tokenizer of keras_plm, as `WordPiece`, or have its methods; "
+            "`encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            f"Received: tokenizer={tokenizer!r:.60} of type {type(tokenizer).__name__}"
+        )
 
 
 def check_start(tokenizer):

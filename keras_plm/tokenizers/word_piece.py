@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm.files.sequences import as_list
+from keras_plm.files.sequences import as_list, check_whole
 from keras_plm.tokenizers.subwords import (
     FlatPieces,
     KnownChunks,
@@ -117,6 +117,7 @@ class WordPiece(SubwordTokenizer):
                 the letters.
         """
         files = paths(files)
+        check_whole(vocabulary_size, "vocabulary_size")
         model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100)
         tokenizer = _bert_tokenizer(model, lowercase)
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))

@@ -12,6 +12,7 @@ from keras_plm.tokenizers.subwords import (
     naming,
     no_text,
     numbered,
+    one_row,
     paths,
     read_saved,
     saved_pieces,
@@ -139,7 +140,7 @@ class Words(SubwordTokenizer):
     def detokenize(self, token_ids):
         """The words of token ids with spaces between, padding and ends left out."""
         left_out, vocabulary = {self.pad_id, self.end_id}, self.vocabulary
-        token_ids = [int(i) for i in token_ids]
+        token_ids = one_row(token_ids)
         wrong = [i for i in token_ids if not 0 <= i < len(vocabulary)]
         if wrong:
             raise ValueError(f"Token ids must lie in [0, {len(vocabulary)}). Received: {wrong[0]}")

@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_plm.data.batching import Batches, class_weights, weights_of
 from keras_plm.files.saveable import Saveable
+from keras_plm.files.sequences import are_texts
+from keras_plm.tokenizers.subwords import check_tokenizer
 from keras_plm.training.distribution.one_device import Distribution
 
 
@@ -103,7 +105,19 @@ class FitsBatches(Saveable):
     They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
     worked into the weights. A reloaded model is compiled as it was, its own defaults too. `fit`
     raises if the loss of an epoch is not finite, see `FiniteLoss`.
+
+    Raises:
+        TypeError: If `fit` or `evaluate` is given texts, or nothing.
+        ValueError: If what it is given has no targets.
+
+    Attributes:
+        learns_from: The fix where texts are given, for errors.
     """
+
+    learns_from = (
+        "make `Batches` of the texts, as `pretraining.masked_lm_batches` and "
+        "`data.translation_batches` do"
+    )
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -114,6 +128,9 @@ class FitsBatches(Saveable):
         # First, for those given may score the model or save it.
         callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
         options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        x = self._checked(x, args[0] if args else kwargs.get("y"))
+        if kwargs.get("validation_data") is not None:
+            kwargs["validation_data"] = self._checked_validation(kwargs["validation_data"])
         source, before = x, None
         if isinstance(source, Batches):
             if kwargs.get("steps_per_epoch") is not None:
@@ -122,7 +139,6 @@ class FitsBatches(Saveable):
                     "stop early a callback. "
                     f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
                 )
-            check_batches(self, source)
             _check_accumulation(self, source)
             options |= {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
             before = source.class_weight
@@ -139,9 +155,7 @@ class FitsBatches(Saveable):
                 )
         if isinstance(kwargs.get("validation_data"), Batches):
             # Keras makes its iterator of them itself, before it calls `evaluate`.
-            held_out = kwargs["validation_data"]
-            check_batches(self, held_out)
-            held_out = held_out.for_evaluation()
+            held_out = kwargs["validation_data"].for_evaluation()
             on_tensorflow = keras.backend.backend() == "tensorflow"
             kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
         scaled = isinstance(source, Batches) and source.scale_weights
@@ -152,7 +166,7 @@ class FitsBatches(Saveable):
                 source.class_weight = before if class_weight is None else weights
                 if keras.backend.backend() == "tensorflow":
                     x = source.tf_dataset()
-                    if source.distribution is None and self.train_function is None:
+                    if source.distribution is None and self.compiled and not self.train_function:
                         # Else TensorFlow traces the first step twice, for variables that it makes.
                         self._symbolic_build(data_batch=source[0])
             with warnings.catch_warnings(), self._distributed(source, training=True):
@@ -162,6 +176,40 @@ class FitsBatches(Saveable):
         finally:
             if isinstance(source, Batches):
                 source.class_weight = before
+
+    def _checked(self, x, y=None, name="x", targets=True):
+        """`x` as it can be read; raises unless these are numbers, with their targets if asked."""
+        texts, x = are_texts(x)
+        if texts or x is None:
+            raise TypeError(
+                f"A model reads arrays of numbers, not texts: {self.learns_from}. "
+                f"Received: {name} of type {type(x).__name__}"
+            )
+        check_batches(self, x)
+        if isinstance(x, Batches):
+            labelled = not targets or x.has_targets
+        else:
+            if isinstance(y, (list, tuple, np.ndarray)) and are_texts(y)[0]:
+                raise TypeError(
+                    "Targets are arrays of numbers, the ids of labels; to have them, "
+                    f"{self.learns_from}. Received: {y!r:.60} with {name}"
+                )
+            array = isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
+            labelled = y is not None or not array
+        if targets and not labelled and getattr(self, "loss", None) is not None:
+            raise ValueError(
+                "`fit` and `evaluate` need targets: give every example its label, or arrays their "
+                f"`y`. Received: {name} of type {type(x).__name__} without targets"
+            )
+        return x
+
+    def _checked_validation(self, data):
+        """`validation_data` as it can be read: `Batches`, `(x, y)`, or another data set."""
+        if not isinstance(data, (list, tuple)) or not data:
+            return self._checked(data, name="validation_data")
+        if isinstance(data[0], str) or hasattr(data[0], "text"):  # a list of texts or examples
+            self._checked(data, name="validation_data")
+        return self._checked(data[0], *data[1:2], name="validation_data"), *data[1:]
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
@@ -245,7 +293,7 @@ class FitsBatches(Saveable):
 
     def evaluate(self, x=None, *args, **kwargs):
         """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
-        check_batches(self, x)
+        x = self._checked(x, args[0] if args else kwargs.get("y"))
         source = x = x.for_evaluation() if isinstance(x, Batches) else x
         if isinstance(x, Batches) and keras.backend.backend() == "tensorflow":
             x = x.tf_dataset()  # Keras would take the signature from the first two batches
@@ -254,7 +302,7 @@ class FitsBatches(Saveable):
 
     def predict(self, x, *args, **kwargs):
         """As `keras.Model.predict`; raises for `Batches` in another order than their rows."""
-        check_batches(self, x)
+        x = self._checked(x, targets=False)
         x = x.for_evaluation() if isinstance(x, Batches) else x
         return super().predict(x, *args, **kwargs)
 
@@ -296,6 +344,23 @@ def check_batches(model, batches):
         )
     if batches.vocabulary_size is not None:
         check_vocabulary(model, batches.vocabulary_size)
+
+
+def check_encoder(encoder, tokenizer=None):
+    """Raises unless a head can be built on `encoder`, and `tokenizer`, if given, packs texts.
+
+    Raises:
+        TypeError: If one of them is something else.
+    """
+    inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
+    if not (isinstance(inputs, dict) and isinstance(outputs, dict) and "layers" in outputs):
+        raise TypeError(
+            "`encoder` must be a Keras model with a dict of inputs and a dict of outputs with "
+            "`layers`, as `BERT`; `encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}"
+        )
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
 
 
 def check_vocabulary(model, count):

@@ -6,7 +6,8 @@ import tempfile
 import numpy as np
 
 from keras_plm.data.task import as_examples, split_groups
-from keras_plm.files.sequences import as_names
+from keras_plm.files.sequences import as_names, check_whole
+from keras_plm.training.fit import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import (
     FeatureStore,
@@ -55,18 +56,28 @@ def compare_layers(
         FloatingPointError: If training diverges, with the choice and the seed.
     """
     check_head(head)
+    check_encoder(encoder, tokenizer)
+    check_whole(seeds, "seeds")
+    if not isinstance(method, (FeatureBased, type(None))):
+        raise TypeError(f"`method` must be a `FeatureBased`. Received: method={method!r:.60}")
     choices = None if choices is None else as_names(choices, "choices")
     if not isinstance(examples, dict):
         parts = split_groups(as_examples(examples), (0.7, 0.15, 0.15))
         examples = dict(zip(("train", "dev", "test"), parts, strict=True))
+    missing = {"train", "dev", "test"} - examples.keys()
+    if missing:
+        raise ValueError(
+            "`examples` is a list, or a dict with 'train', 'dev' and 'test'. "
+            f"Received: {', '.join(map(repr, examples))}"
+        )
     method = method or FeatureBased()
     train, dev, test = (as_examples(examples[split], split) for split in ("train", "dev", "test"))
     tokenizer = fitting(tokenizer, encoder)
     method.check(head, train, tokenizer, words)
     labels = head.labels_of(train)
     metric = metric or default_metric(head, labels, [*dev, *test])
-    for example in test:
-        head.target(example, labels, training=False)  # raises for one without a label
+    for i, example in enumerate(test):
+        head.target(example, labels, training=False, number=i)  # raises for one without a label
     truth = [example.label for example in test]
     table = []
     with tempfile.TemporaryDirectory() as temporary:

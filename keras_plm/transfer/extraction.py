@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from keras_plm.data.examples import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.training.fit import check_encoder
 from keras_plm.transfer.feature_store import FeatureStore, layer_choice
 
 
@@ -42,9 +43,10 @@ def extract_features(
     Raises:
         ValueError: If the choice of layers has weights to learn, and as `FeatureStore.build`.
     """
+    check_encoder(encoder, tokenizer)
     choice = layer_choice(layers)
     _refuse_learned(choice, layers)
-    texts = as_texts(texts)
+    texts = as_texts(texts, tuples=False)
     if not texts:
         width = choice.width(len(encoder.output["layers"]), encoder.hidden_dim)
         return np.zeros((0, width), "float32") if pool else []
@@ -117,6 +119,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     def fit(self, X, y=None):  # noqa: N803
         """Does nothing but check the parameters."""
+        check_encoder(self.encoder, self.tokenizer)
         choice = layer_choice(self.layers)
         _refuse_learned(choice, self.layers)
         choice.indices(len(self.encoder.output["layers"]))
@@ -133,7 +136,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                 "Texts are one column: name it without brackets in a `ColumnTransformer`. "
                 f"Received: X of shape {X.shape}"
             )
-        X = as_texts(X, "X")  # noqa: N806
+        X = as_texts(X, "X", tuples=False)  # noqa: N806
         choice = layer_choice(self.layers)
         count = len(self.encoder.output["layers"])
         if not len(X):

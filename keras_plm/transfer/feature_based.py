@@ -1,6 +1,7 @@
 """Features: a reader is trained on what a frozen encoder gives."""
 
 import dataclasses
+import numbers
 import tempfile
 
 import numpy as np
@@ -11,7 +12,7 @@ from keras_plm.heads import MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import run_on
+from keras_plm.training.fit import check_encoder, run_on
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer.feature_store import TOKENS, FeatureStore, fitting, layer_choice, read_apart
 from keras_plm.transfer.method import (
@@ -76,6 +77,8 @@ class FeatureBased(Method):
         super().__post_init__()
         layer_choice(self.layers)
         check_reader(self.reader, self.units)
+        if not isinstance(self.feature_gb, numbers.Real):
+            raise TypeError(f"`feature_gb` must be a number. Received: {self.feature_gb!r:.60}")
         if self.pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
         self._placement.check(self._reads, "given to `fit`" if self._reads else None)
@@ -180,6 +183,7 @@ class FeatureBased(Method):
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)
+        check_encoder(encoder, tokenizer)
         tokenizer = fitting(tokenizer, encoder)
         self.check(head, train, tokenizer, words)
         labels = head.labels_of(train) if labels is None else labels

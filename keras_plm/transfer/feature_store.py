@@ -27,7 +27,7 @@ from keras_plm.data.passages import MAX_LENGTH, Windows
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.tokenizers.characters import Spelled
-from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.training.fit import check_encoder, lacks_special_tokens
 
 LAYER_CHOICES = {
     # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
@@ -214,6 +214,7 @@ class FeatureStore:
         """
         if pool is not None and pool not in (*POOLINGS, TOKENS):
             raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_encoder(encoder, tokenizer)
         examples = as_texts(examples, "examples")
         check_first(pool, tokenizer)
         check_stateless(encoder)

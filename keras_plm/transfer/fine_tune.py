@@ -10,7 +10,7 @@ from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.training.fit import check_encoder, lacks_special_tokens
 from keras_plm.training.optimizers import (
     SlantedTriangular,
     WarmupCosineDecay,
@@ -216,7 +216,13 @@ class FineTune(Method):
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)
+        check_encoder(encoder, tokenizer)
         distribution = distribution or Distribution()
+        if not isinstance(distribution, Distribution):
+            raise TypeError(
+                "`distribution` is what `keras_plm.training.distribution.distribute(...)` gives. "
+                f"Received: distribution={distribution!r:.60}"
+            )
         with distribution.scope():
             return self._fit(
                 encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose, symmetric,

@@ -10,7 +10,7 @@ import numpy as np
 from keras_plm import metrics
 from keras_plm.data.examples import tag_scheme_of
 from keras_plm.data.task import as_examples
-from keras_plm.files.sequences import as_names
+from keras_plm.files.sequences import as_names, check_whole
 from keras_plm.heads.head import Head
 from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.heads.readers.reading import check_serves, texts_of
@@ -78,6 +78,7 @@ class Method:
         for name, kind, good, rule in (
             ("epochs", whole, lambda x: x >= 1, "a whole number, 1 or more"),
             ("batch_size", whole, lambda x: x >= 1, "a whole number, 1 or more"),
+            ("seed", whole, lambda x: x >= 0, "a whole number, 0 or more"),
             ("learning_rate", real, lambda x: 0 < x < np.inf, "a number above 0"),
             ("warmup", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
             ("weight_decay", real, lambda x: 0 <= x < np.inf, "a number, 0 or more"),
@@ -109,7 +110,7 @@ class Method:
             optimizer = distribution.optimizer(loss_scaled(optimizer, encoder))
         model.compile(optimizer, loss=loss)
         keep = KeepBest(score) if score is not None else None
-        callbacks = ([keep] if keep else []) + list(callbacks)
+        callbacks = ([keep] if keep else []) + keras.tree.flatten(callbacks)
         history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
         if keep:
             keep.restore()  # again, if a callback restored weights of its own
@@ -122,9 +123,14 @@ def scorer(head, examples, labels, metric, predict):
     """A function that scores the labels `predict()` gives for the examples; or `None`."""
     if not examples:
         return None
-    for example in examples:
-        head.target(example, labels, training=False)  # raises for one without a label
+    for i, example in enumerate(examples):
+        head.target(example, labels, training=False, number=i)  # raises for one without a label
     metric = metric or default_metric(head, labels, examples)
+    if not callable(metric):
+        raise TypeError(
+            "`metric` must be a function `(y_true, y_pred) -> float`, as `metrics.accuracy`. "
+            f"Received: metric={metric!r:.60}"
+        )
     truth = [example.label for example in examples]
     return lambda: metric(truth, predict())
 
@@ -155,6 +161,8 @@ def check_head(head):
 
 def check_reader(reader, units):
     """Raises unless this is what reads an encoder's vectors before the output layer."""
+    if units is not None:
+        check_whole(units, "units")
     if units is not None and units < 1:
         raise ValueError(f"`units` must be 1 or more, or None. Received: units={units}")
     if reader not in READERS:
