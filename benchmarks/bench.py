@@ -17,13 +17,14 @@ import keras
 import numpy as np
 
 import keras_plm
-from benchmarks.records import environment, set_aside, stored, write_examples, write_json
+from benchmarks.records import environment, set_aside, stored, write_examples
 from benchmarks.resampling import summands
 from benchmarks.run import file_name
 from benchmarks.settings import policy
 from benchmarks.speed_clock import forget_peak, peak_so_far
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
+from keras_plm.files.writing import replacing, write_json
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (
@@ -210,10 +211,8 @@ class Bench:
         }
         kept = self._keep_older(run)
         if model_file is not None:
-            model_file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = model_file.with_suffix(".tmp.keras")
-            best.save(temporary)
-            os.replace(temporary, model_file)
+            with replacing(model_file, ".keras") as temporary:
+                best.save(temporary)
             kept += f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}

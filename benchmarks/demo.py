@@ -15,7 +15,7 @@ from benchmarks.elmo_intrinsic import TINY, TINY_VECTORS
 from benchmarks.microworld import World, tasks
 from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import console, pretraining_line, progress_bar
-from benchmarks.records import environment, read_json, write_json, write_text
+from benchmarks.records import environment, read_json
 from benchmarks.report import describe, layer_figure
 from benchmarks.run import Run
 from benchmarks.translation import Translation, bleu_by_length, look
@@ -23,6 +23,7 @@ from benchmarks.vectors import make as make_vectors
 from keras_plm import metrics
 from keras_plm.data.examples import translation_batches
 from keras_plm.decoding import generate, greedy
+from keras_plm.files.writing import write_json, write_text
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed

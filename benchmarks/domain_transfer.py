@@ -19,6 +19,7 @@ from benchmarks.pretrain import Pretraining, pretrain
 from benchmarks.progress import pretraining_line
 from benchmarks.report import add_seed, read_results
 from benchmarks.tasks import TASKS, write_text_of
+from keras_plm.files.writing import write_json
 
 ROW = "mix"
 PAPER = (
@@ -105,7 +106,7 @@ def _adapt(adaptation, task, place, encoder, out, progress):
     )
     note = records.read_json(out / "pretraining.json")
     record = {"task": task, "encoder": out.name, "passes": adaptation.passes, **note}
-    records.write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
+    write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
 
 
 def markdown(folder):

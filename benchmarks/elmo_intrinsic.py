@@ -26,6 +26,7 @@ from benchmarks.tasks import TASKS, task_from_file
 from benchmarks.vectors import Vectors
 from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
+from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
 from keras_plm.transfer.feature_store import FeatureStore
@@ -96,7 +97,7 @@ def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
     documents = World().corpus(documents)
     text = "\n\n".join("\n".join(document) for document in documents) + "\n"
     if not corpus.is_file() or corpus.read_text() != text:
-        records.write_text(corpus, text)
+        write_text(corpus, text)
     pretrain(settings, [corpus], folder, resume=True, progress=progress)
     return folder, corpus
 

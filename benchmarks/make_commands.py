@@ -206,8 +206,9 @@ def add_kills(commands):
 
 def run_kills(flags):
     from benchmarks.progress import console
-    from benchmarks.records import environment, write_json
+    from benchmarks.records import environment
     from benchmarks.resume_check import kills
+    from keras_plm.files.writing import write_json
 
     for name in ("runs", "threads"):
         if getattr(flags, name) < 1:
@@ -231,7 +232,8 @@ def add_devices(commands):
 def run_devices(flags):
     from benchmarks.devices_check import compare
     from benchmarks.progress import console
-    from benchmarks.records import environment, write_json
+    from benchmarks.records import environment
+    from keras_plm.files.writing import write_json
 
     if flags.steps < 1:
         raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")

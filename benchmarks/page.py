@@ -10,9 +10,9 @@ import keras_plm
 from benchmarks import encoders, provenance, tables
 from benchmarks.page_sections import claims_of, reason, sections
 from benchmarks.page_views import attention_html, claims_html, claims_table, count_claims, svg
-from benchmarks.records import write_text
 from benchmarks.report import speed_tables
 from benchmarks.tables import Table, to_html
+from keras_plm.files.writing import replacing, write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SPEEDS = {
@@ -343,12 +343,10 @@ def write(root, suite=None, scale=None, html_file=None, markdown_file=None, tabl
             texts[Path(tables_folder) / f"{name}.tex"] = table.latex()
     written = []
     if pictures_folder:
-        Path(pictures_folder).mkdir(parents=True, exist_ok=True)
         for name, figure in page.pictures().items():
             path = Path(pictures_folder) / f"{name}.{picture_type}"
-            temporary = path.with_suffix(f".tmp.{picture_type}")
-            figure.savefig(temporary, dpi=150)
-            os.replace(temporary, path)
+            with replacing(path, f".{picture_type}") as temporary:
+                figure.savefig(temporary, dpi=150)
             links[name] = path
             written.append(path)
     if markdown_file:

@@ -7,11 +7,11 @@ from pathlib import Path
 import keras
 
 import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
-from benchmarks.records import write_text
 from benchmarks.tasks import conll_column, is_conll
 from keras_plm.data.examples import Unlabelled
 from keras_plm.data.squad import read_squad, write_predictions
 from keras_plm.data.task import is_empty, read_conll, table_rows
+from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
 from keras_plm.tokenizers import open_text

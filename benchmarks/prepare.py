@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from benchmarks.objectives import OBJECTIVES
-from benchmarks.records import read_json, write_json
+from benchmarks.records import read_json
 from benchmarks.tasks import checksum
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
+from keras_plm.files.writing import write_json
 
 NOTE = "prepared.json"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text

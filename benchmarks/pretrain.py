@@ -14,9 +14,10 @@ import keras
 import keras_plm
 from benchmarks.objectives import OBJECTIVE, OBJECTIVES, SIZES
 from benchmarks.prepare import read_prepared
-from benchmarks.records import environment, write_json, write_text
+from benchmarks.records import environment
 from benchmarks.settings import policy, setting
 from benchmarks.tasks import checksum
+from keras_plm.files.writing import write_json, write_text
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
 from keras_plm.training.distribution import Distribution, begun_processes, distribute

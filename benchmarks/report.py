@@ -6,8 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks import devices_check, scaling
-from benchmarks.records import NoResult, read_json, read_result, write_text
+from benchmarks.records import NoResult, read_json, read_result
 from benchmarks.run import file_name, label_runs, settings_of, summary
+from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
@@ -360,7 +361,7 @@ def into_readme(mark, text, readme):
         ValueError: If the markers are not there.
     """
     readme = Path(readme)
-    old = readme.read_text()
+    old = readme.read_text(encoding="utf-8")
     pattern = rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)"
     if not re.search(pattern, old, flags=re.DOTALL):
         raise ValueError(

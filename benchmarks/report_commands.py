@@ -161,8 +161,8 @@ def run_claims(flags):
     from benchmarks.claims import verdicts as verdicts_of
     from benchmarks.evidence import names_of_suites
     from benchmarks.progress import silence_ahead
-    from benchmarks.records import write_text
     from benchmarks.report import into_readme
+    from keras_plm.files.writing import write_text
 
     if flags.suite is not None:
         named(dict.fromkeys(names_of_suites()), flags.suite, "suite")

@@ -19,8 +19,9 @@ four sums in a block, two each way, are of bfloat16 (Shoeybi et al. 2019, arXiv 
 import dataclasses
 from pathlib import Path
 
-from benchmarks.records import environment, read_json, write_json
+from benchmarks.records import environment, read_json
 from benchmarks.speed_bert import VOCABULARY, matrix_work
+from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 
 FILE = "scaling.json"

@@ -14,10 +14,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.records import environment, read_json, set_aside, write_json
+from benchmarks.records import environment, read_json, set_aside
 from benchmarks.settings import setting
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
+from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
 from keras_plm.training.resume import set_seed

@@ -26,9 +26,10 @@ from benchmarks import (
     speed_translator,
     speed_words,
 )
-from benchmarks.records import environment, read_json, write_json
+from benchmarks.records import environment, read_json
 from benchmarks.settings import setting
 from benchmarks.speed_clock import matrix_rates, measure
+from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks.choice_tasks import CHOICE_TASKS
 from benchmarks.pair_tasks import PAIR_TASKS
-from benchmarks.records import write_text
 from benchmarks.squad import SQUAD
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
@@ -23,6 +22,7 @@ from keras_plm.data.task import (
     split_groups,
     table_rows,
 )
+from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
 from keras_plm.transfer import default_metric

@@ -14,8 +14,8 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.evidence import Results, paired
-from benchmarks.records import write_json
 from benchmarks.resampling import contrast_of, holm, resampled
+from keras_plm.files.writing import write_json
 
 RESAMPLES = 10_000
 LEVEL = 0.05

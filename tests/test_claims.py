@@ -11,13 +11,14 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.claims import CLAIMS, verdicts
 from benchmarks.evidence import ANY, FOLDERS, Claim, Results, Side, paired, row
-from benchmarks.records import write_examples, write_json
+from benchmarks.records import write_examples
 from benchmarks.resampling import summands
 from benchmarks.run import Run
 from benchmarks.suites import SUITES
 from benchmarks.tasks import TASKS
 from benchmarks.verdicts import VERDICTS, counts, counts_line, judge, left_out, markdown, text
 from keras_plm import metrics
+from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
 
 pytestmark = pytest.mark.plumbing
