@@ -21,8 +21,9 @@ from keras_plm.experiments.config import Run
 from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
 from keras_plm.experiments.progress import console, pretraining_line, progress_bar
 from keras_plm.experiments.report.result_tables import describe, layer_figure
-from keras_plm.experiments.results import environment, read_json, write_json, write_text
+from keras_plm.experiments.results import environment, read_json
 from keras_plm.experiments.runner import Bench
+from keras_plm.files.writing import write_json, write_text
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed

@@ -212,7 +212,8 @@ def add_kills(commands):
 def run_kills(flags):
     from benchmarks.checks.resume import kills
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment, write_json
+    from keras_plm.experiments.results import environment
+    from keras_plm.files.writing import write_json
 
     for name in ("runs", "threads"):
         if getattr(flags, name) < 1:
@@ -236,7 +237,8 @@ def add_devices(commands):
 def run_devices(flags):
     from benchmarks.checks.devices import compare
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment, write_json
+    from keras_plm.experiments.results import environment
+    from keras_plm.files.writing import write_json
 
     if flags.steps < 1:
         raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")

@@ -161,7 +161,7 @@ def run_claims(flags):
     from benchmarks.claims.match import names_of_suites
     from keras_plm.experiments.progress import silence_ahead
     from keras_plm.experiments.report.result_tables import into_readme
-    from keras_plm.experiments.results import write_text
+    from keras_plm.files.writing import write_text
 
     if flags.suite is not None:
         named(dict.fromkeys(names_of_suites()), flags.suite, "suite")

@@ -8,13 +8,13 @@ the official files write them, scores as numbers.
 
 import difflib
 import math
-import os
 import zipfile
 from pathlib import Path
 
 from glue_tasks.tasks import GLUE
 from keras_plm.data.task import table_rows
 from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import replacing, write_text
 from keras_plm.heads import Regressor
 
 HEADER = "index\tprediction\n"
@@ -40,8 +40,7 @@ def write_predictions(folder, task, predictions):
     predictions = as_list(predictions, "predictions")
     predictions = [_written(task, p, f"row {i}") for i, p in enumerate(predictions)]
     _check_count(task, predictions, task.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, lambda temporary: temporary.write_text(_table(predictions), encoding="utf-8"))
+    write_text(path, _table(predictions))
     return path
 
 
@@ -114,7 +113,8 @@ def write_submission(folder, out, fill=False):
         else:
             predictions = read_predictions(folder, task)
         tables[task.submission] = _table(predictions)
-    _replace(out, lambda temporary: _write_zip(temporary, tables))
+    with replacing(out) as temporary:
+        _write_zip(temporary, tables)
     return [task.name for task in filled]
 
 
@@ -174,13 +174,3 @@ def _write_zip(path, tables):
             entry = zipfile.ZipInfo(name)  # dated 1980: equal predictions give equal bytes
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             file.writestr(entry, text)
-
-
-def _replace(path, write):
-    """Writes a file under a temporary name, then renames it; leaves nothing behind on an error."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

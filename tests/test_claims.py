@@ -10,14 +10,23 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.claims import CLAIMS, verdicts
-from benchmarks.claims.judge import VERDICTS, counts, counts_line, judge, left_out, markdown, text
+from benchmarks.claims.judge import (
+    VERDICTS,
+    counts,
+    counts_line,
+    judge,
+    left_out,
+    markdown,
+    text,
+)
 from benchmarks.claims.match import ANY, FOLDERS, Claim, Results, Side, paired, row
 from benchmarks.suites import SUITES
 from keras_plm import metrics
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.results import write_examples, write_json
+from keras_plm.experiments.results import write_examples
 from keras_plm.experiments.statistics import summands
+from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
 
 pytestmark = pytest.mark.plumbing

@@ -105,7 +105,7 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
     targets = {target[1:] for target in links.found if target.startswith("#")}
     assert targets <= set(links.ids)
     assert {"main", "nav", "header", "h1", "h2", "h3"} <= set(links.tags)
-    assert not list(page.parent.glob("*.tmp"))
+    assert not list(page.parent.glob("*.tmp*"))
     assert "3 comparisons from 14 result files" in capsys.readouterr().out
 
 

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -94,8 +96,12 @@ def test_the_last_ones_are_kept(stream, tmp_path):
     names = trained(stream, tmp_path / "by", 5, every_steps=2, keep=9, every_seconds=None)
     assert names == [f"state-00000{i}.safetensors" for i in (2, 4, 5)]  # 5: the end
     assert has_state(tmp_path / "by") and not has_state(tmp_path)
-    (tmp_path / "by" / "state-000009.safetensors.tmp").write_bytes(b"killed")
-    assert trained(stream, tmp_path / "by", 3, keep=1) == ["state-000003.safetensors"]
+    killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    killed.wait()
+    left, used = (f"state-000009.safetensors.{pid}.tmp" for pid in (killed.pid, os.getppid()))
+    for name in (left, used):
+        (tmp_path / "by" / name).write_bytes(b"a part")
+    assert trained(stream, tmp_path / "by", 3, keep=1) == ["state-000003.safetensors", used]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import gzip
 import json
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -139,11 +141,15 @@ def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, smal
     # What was written behind the last note is not known to be whole.
     with open(tmp_path / "stream.tmp" / "sentences.bin", "ab") as file:
         file.write(b"12345")
+    killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    killed.wait()
+    (tmp_path / "stream.tmp" / f"progress.json.{killed.pid}.tmp").write_text("{")
     stream = TokenStream.build(*arguments, shard_tokens=4)
     assert_same(whole, stream)
     done = [lines for lines in encoded if lines is not None]
     assert done == list(stream_files.blocks(files)) and len(done) > 3
     assert not (tmp_path / "stream.tmp").exists()
+    assert not list((tmp_path / "stream").glob("*.tmp"))
     assert json.loads((tmp_path / "stream" / "stream.json").read_text())["sentences"] == 4
 
 

@@ -20,7 +20,8 @@ import dataclasses
 from pathlib import Path
 
 from benchmarks.speed.bert import VOCABULARY, matrix_work
-from keras_plm.experiments.results import environment, read_json, write_json
+from keras_plm.experiments.results import environment, read_json
+from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 
 FILE = "scaling.json"

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.claims.match import Results, paired
 from keras_plm.experiments.report.views import trained_on
-from keras_plm.experiments.results import write_json
 from keras_plm.experiments.statistics import contrast_of, holm, resampled
+from keras_plm.files.writing import write_json
 
 RESAMPLES = 10_000
 LEVEL = 0.05

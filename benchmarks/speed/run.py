@@ -18,7 +18,8 @@ from benchmarks.speed import memory as speed_memory
 from benchmarks.speed import words as speed_words
 from benchmarks.speed.clock import matrix_rates, measure
 from keras_plm.experiments.flags import setting
-from keras_plm.experiments.results import environment, read_json, write_json
+from keras_plm.experiments.results import environment, read_json
+from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES

@@ -24,6 +24,7 @@ from keras_plm.experiments.pretraining.prepare import prepare
 from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain, snapshot_name
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 
 HOME = "bert"  # the folder of results of these suites
@@ -240,7 +241,7 @@ def pretrained(study, name, place, progress):
     encoder, _ = keras_plm.load(out)
     work = TRAINING * forward_work(encoder, made) * made["tokens_per_batch"]
     about = {"encoder": name, "weights": encoder.count_params(), "flop_per_step": work, **made}
-    records.write_json(Path(place.results) / MADE / f"{name}.json", about)
+    write_json(Path(place.results) / MADE / f"{name}.json", about)
 
 
 def _kind(fields):

@@ -9,6 +9,7 @@ import keras_plm
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
 from keras_plm.experiments import results as records
+from keras_plm.files.writing import write_json
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
 from keras_plm.tokenizers import Characters, Words, open_text
 
@@ -88,7 +89,7 @@ def compare(data, results, say=print):
             rows.append(describe(folder, lines, words))
             say(f"{folder.name}: {rows[-1]['tokens']:,} tokens")
     report = {"text": TEXT, "words": words, "rows": rows, **records.environment()}
-    records.write_json(Path(results) / FILE, report)
+    write_json(Path(results) / FILE, report)
     return report
 
 

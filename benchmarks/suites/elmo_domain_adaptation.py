@@ -19,6 +19,7 @@ from keras_plm.experiments.pretraining.objectives import OBJECTIVE
 from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.files.writing import write_json
 
 ROW = "mix"
 PAPER = (
@@ -105,7 +106,7 @@ def _adapt(adaptation, task, place, encoder, out, progress):
     )
     note = records.read_json(out / "pretraining.json")
     record = {"task": task, "encoder": out.name, "passes": adaptation.passes, **note}
-    records.write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
+    write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
 
 
 def markdown(folder):

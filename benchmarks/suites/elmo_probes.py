@@ -27,6 +27,7 @@ from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench
+from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
 from keras_plm.transfer.feature_store import FeatureStore
@@ -97,7 +98,7 @@ def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
     documents = World().corpus(documents)
     text = "\n\n".join("\n".join(document) for document in documents) + "\n"
     if not corpus.is_file() or corpus.read_text() != text:
-        records.write_text(corpus, text)
+        write_text(corpus, text)
     pretrain(settings, [corpus], folder, resume=True, progress=progress)
     return folder, corpus
 

@@ -8,6 +8,7 @@ from benchmarks.suites.gpt_ablations import encoder_folder
 from keras_plm.data.examples import fingerprint
 from keras_plm.decoding import generate, greedy, sample
 from keras_plm.experiments import results as records
+from keras_plm.files.writing import write_json
 
 KEPT = "samples"  # the folder of these files among the suite's results
 PROMPTS = (
@@ -55,7 +56,7 @@ def run_samples(
         for name, (strategy, options) in STRATEGIES.items()
     }
     found = {"encoder": folder.name, "prompts": settings.prompts, "texts": texts, "seed": 0}
-    records.write_json(path, found | records.environment() | {"hash": key})
+    write_json(path, found | records.environment() | {"hash": key})
     progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} ways to go on")
 
 

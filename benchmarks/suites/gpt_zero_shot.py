@@ -18,6 +18,7 @@ from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import results as records
+from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 from keras_plm.pretraining import token_losses
 from keras_plm.tokenizers import open_text
@@ -154,7 +155,7 @@ def run_zero_shot(
         found = {"encoder": folder.name, "step": step, "scores": scores, "counts": counts}
         if note.is_file():
             found["tokens"] = step * records.read_json(note)["tokens_per_batch"]
-        records.write_json(path, found | records.environment() | {"hash": key})
+        write_json(path, found | records.environment() | {"hash": key})
         shown = ", ".join(f"{name} {100 * score:.1f}" for name, score in scores.items())
         progress(f"{folder.name}, step {step:,}: {shown}")
 

@@ -17,7 +17,8 @@ import numpy as np
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.experiments.flags import setting
-from keras_plm.experiments.results import environment, read_json, set_aside, write_json
+from keras_plm.experiments.results import environment, read_json, set_aside
+from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
 from keras_plm.training.resume import set_seed

@@ -17,6 +17,7 @@ from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.flags import setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
@@ -128,13 +129,9 @@ class VectorBench:
                 self.progress(f"reading {len(self.files)} files")
                 words = Words.train(self.files, lowercase=settings.lowercase)
                 ids = read_ids(self.files, words)
-                temporary = path.with_name(path.name + ".tmp")
-                shutil.rmtree(temporary, ignore_errors=True)
-                temporary.mkdir(parents=True)
-                words.save(temporary / "words.json")
-                np.save(temporary / "ids.npy", ids)
-                shutil.rmtree(path, ignore_errors=True)
-                temporary.replace(path)
+                with replacing_folder(path) as temporary:
+                    words.save(temporary / "words.json")
+                    np.save(temporary / "ids.npy", ids)
             words = Words.load(path / "words.json")
             ids = np.load(path / "ids.npy", mmap_mode="r")[: settings.limit or None]
             self._texts = {key: self._without_rare(np.asarray(ids), words, settings)}

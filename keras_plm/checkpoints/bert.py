@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import keras_plm
 from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
+from keras_plm.files.writing import replacing_files, write_text
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS
 from keras_plm.heads.span_finder import NO_ANSWER
@@ -326,15 +325,10 @@ def save_bert(folder, model, tokenizer=None):
             arrays[name] = np.ascontiguousarray(part.T if is_kernel else part)
     folder = Path(folder)
     _check_own(folder, [*files, "model.safetensors"])
-    temporary = folder / "save.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for name, text in files.items():
-        (temporary / name).write_text(text, encoding="utf-8")
-    save_file(arrays, temporary / "model.safetensors", metadata={"format": "pt"})
-    for name in ("model.safetensors", *files):
-        os.replace(temporary / name, folder / name)
-    temporary.rmdir()
+    with replacing_files(folder, ("model.safetensors", *files)) as temporary:
+        for name, text in files.items():
+            write_text(temporary / name, text)
+        save_file(arrays, temporary / "model.safetensors", metadata={"format": "pt"})
 
 
 def _kind(model):

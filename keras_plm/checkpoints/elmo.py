@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.files.writing import replacing, write_text
 from keras_plm.models import ELMo
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.characters import WIDTH
@@ -104,17 +105,11 @@ def save_elmo(options, weights, encoder):
     if folder or options.resolve() == weights.resolve():
         what = f"the folder {str(folder)!r}" if folder else f"{str(options)!r} for both"
         raise ValueError(f"`options` and `weights` are paths of two files. Received: {what}")
-    for path in (options, weights):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = weights.with_name(weights.name + ".tmp")
-    with h5py.File(temporary, "w") as file:
+    with replacing(weights) as temporary, h5py.File(temporary, "w") as file:
         for key, (variables, shape) in _places(encoder):
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
             file[key] = np.concatenate(arrays).reshape(shape).astype("float32")
-    os.replace(temporary, weights)
-    temporary = options.with_name(options.name + ".tmp")
-    temporary.write_text(json.dumps(described) + "\n")
-    os.replace(temporary, options)
+    write_text(options, json.dumps(described) + "\n")
 
 
 def _places(encoder):

@@ -1,9 +1,7 @@
 """Released GPT and GPT-2 files to our models and back."""
 
 import json
-import os
 import warnings
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -18,6 +16,7 @@ from keras_plm.files.arrays import (
     read_hugging_face_weights,
     warn_of_dropout,
 )
+from keras_plm.files.writing import replacing_files, write_text
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.training.fit import check_vocabulary
@@ -258,18 +257,15 @@ def save_gpt(path, encoder, tokenizer=None):
                 stacklevel=2,
             )
         check_vocabulary(encoder, tokenizer.text_size)
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
     names = _names(encoder)
     arrays = {
         f"transformer.{names[w.path]}": keras.ops.convert_to_numpy(w).astype("float32")
         for w in encoder.weights
     }
-    save_file(arrays, path / "model.safetensors.tmp", metadata={"format": "pt"})
-    for name, text in files.items():
-        (path / f"{name}.tmp").write_text(text, encoding="utf-8")
-    for name in ("model.safetensors", *files):
-        os.replace(path / f"{name}.tmp", path / name)
+    with replacing_files(path, ("model.safetensors", *files)) as temporary:
+        save_file(arrays, temporary / "model.safetensors", metadata={"format": "pt"})
+        for name, text in files.items():
+            write_text(temporary / name, text)
 
 
 def _tokenizer_files(tokenizer, scheme):

@@ -1,8 +1,6 @@
 """Released files and our own folders <-> models."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import keras
@@ -26,6 +24,7 @@ from keras_plm.files.arrays import (
     read_object,
     read_weights,
 )
+from keras_plm.files.writing import replacing_files, write_json
 from keras_plm.models import (
     BERT,
     GPT,
@@ -100,9 +99,6 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         )
     check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     encoder = ordinary(encoder)
-    temporary = folder / "save.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     config = encoder.get_config()
     for name in ("dtype", "trainable"):  # the reader's choice, not the writer's
         config.pop(name, None)
@@ -112,13 +108,12 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         "keras_plm": __version__,
         "config": config,
     }
-    (temporary / "config.json").write_text(json.dumps(description, indent=1) + "\n")
     weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
-    save_file(weights, temporary / "model.safetensors")
-    tokenizer.save(temporary / "tokenizer.json")
-    for name in ("tokenizer.json", "model.safetensors", "config.json"):
-        os.replace(temporary / name, folder / name)
-    temporary.rmdir()
+    names = ("tokenizer.json", "model.safetensors", "config.json")
+    with replacing_files(folder, names) as temporary:
+        write_json(temporary / "config.json", description)
+        save_file(weights, temporary / "model.safetensors")
+        tokenizer.save(temporary / "tokenizer.json")
 
 
 def load(folder, dtype=None):

@@ -1,11 +1,10 @@
 """A fine-tuned model with its tokenizer inside the graph: a SavedModel that takes raw strings."""
 
-import os
-import shutil
 from pathlib import Path
 
 import keras
 
+from keras_plm.files.writing import replacing_folder
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.word_piece import DEFAULTS
@@ -143,14 +142,11 @@ def export(model, folder, pairs=False, max_length=None):
         return {"labels": tf.gather(labels, tf.argmax(logits, axis=-1)), "probabilities": shares}
 
     of_strings = tf.TensorSpec([None], tf.string)
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint("serve", answer, [of_strings, of_strings] if pairs else [of_strings])
-    archive.write_out(str(temporary), verbose=False)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
+    with replacing_folder(folder) as temporary:
+        archive.write_out(str(temporary), verbose=False)
 
 
 def _in_graph(tf, tf_text, tokenizer):

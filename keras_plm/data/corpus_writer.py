@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 
+from keras_plm.files.writing import remove_leftovers, write_json
 from keras_plm.tokenizers import open_text
 
 BLOCK = 2**21  # characters that are tokenised at a time
@@ -126,6 +127,7 @@ class _Writer:
             folder.mkdir(parents=True)
             for name in ("sentences.bin", "documents.bin"):
                 np.zeros(1, np.int64).tofile(folder / name)
+        remove_leftovers(folder, STATE)
         self.tokens = sum(self.done["shards"])
 
     def _shard(self, number):
@@ -188,9 +190,7 @@ class _Writer:
         """Everything that is counted is on disk."""
         for file in (self.shard, self.sentence_file, self.document_file):
             file.flush()
-        temporary = self.folder / (STATE + ".tmp")
-        temporary.write_text(json.dumps(self.done))
-        os.replace(temporary, self.folder / STATE)
+        write_json(self.folder / STATE, self.done)
         self.noted = time.monotonic()
 
     def finish(self):
@@ -202,7 +202,7 @@ class _Writer:
             "shards": [self._shard(number).name for number in range(len(self.done["shards"]))],
         }
         (self.folder / STATE).unlink()
-        (self.folder / "stream.json").write_text(json.dumps(description, indent=1))
+        write_json(self.folder / "stream.json", description)
 
 
 _encoder = None  # of a worker

@@ -1,6 +1,5 @@
 """fastText's `.bin` files: vectors of words and of their character n-grams."""
 
-import contextlib
 import mmap
 import os
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import replacing
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 
 # The layout is that of fastText's `FastText::saveModel`, little-endian and without padding.
@@ -181,7 +181,7 @@ class SubwordVectors:
         t = TRAINING
         arguments = [self.dim, *(t[name] for name in ("ws", "epoch", "minCount", "neg"))]
         arguments += [t["wordNgrams"], t["loss"], t["model"], self.buckets, self.min_n, self.max_n]
-        with replacing(path) as file:
+        with replacing(path) as temporary, open(temporary, "wb") as file:
             file.write(MAGIC + struct.pack("<i", VERSIONS[-1]))
             file.write(ARGUMENTS.pack(*arguments, 100, 1e-4))  # lrUpdateRate, t: the defaults
             file.write(DICTIONARY.pack(size, size, 0, int(self.counts.sum()), -1))  # not pruned
@@ -358,17 +358,3 @@ def check_words(words):
         if word in seen:
             raise ValueError(f"Each word must be there once. Received: {word!r} twice")
         seen.add(word)
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """A file for writing that takes its place only once it is whole."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,14 +1,13 @@
 """SQuAD's files: questions about passages, predictions, and their evaluation."""
 
 import json
-import os
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 from keras_plm.data.task import Example
 from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import write_json
 from keras_plm.metrics import squad_scores
 from keras_plm.tokenizers import open_text
 
@@ -136,10 +135,7 @@ def write_predictions(path, examples, answers):
                 f"Received: id={example.id!r}, answer={answer!r:.60}"
             )
         predictions[example.id] = answer
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(predictions, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_json(path, predictions)
 
 
 def read_predictions(path):

@@ -18,9 +18,9 @@ from keras_plm.data.fasttext import (
     check_words,
     decode,
     read_fasttext,
-    replacing,
 )
 from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
@@ -418,7 +418,8 @@ def write_vectors(path, words, vectors, format="word2vec"):
     step = max(BLOCK // (4 * dim), 1)
     # 9 significant digits tell any two float32 apart.
     row_format = "%s " + " ".join(["%.9g"] * dim) + "\n"
-    with replacing(path) as file, contextlib.ExitStack() as stack:
+    with replacing(path) as temporary, contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(temporary, "wb"))
         if path.suffix == ".gz":  # without name and time: equal vectors, equal files
             file = stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
         if format != "glove":

@@ -22,7 +22,7 @@ from keras_plm.data.task import (
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
-from keras_plm.experiments.results import write_text
+from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
 from keras_plm.transfer import default_metric

@@ -11,7 +11,7 @@ from keras_plm.data.examples import Unlabelled
 from keras_plm.data.squad import read_squad, write_predictions
 from keras_plm.data.task import is_empty, read_conll, table_rows
 from keras_plm.datasets.tasks import conll_column, is_conll
-from keras_plm.experiments.results import write_text
+from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
 from keras_plm.tokenizers import open_text

@@ -1,4 +1,4 @@
-"""Files of results: where a number was measured, and writing that survives a stop."""
+"""Files of results: where a number was measured, and reading and writing them."""
 
 import dataclasses
 import hashlib
@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 import keras_plm
+from keras_plm.files.writing import replacing, write_json
 
 # What every result of a run tells: scripts rely on it.
 KEYS = ("task", "encoder", "method", "seed", "score", "metrics", "seconds", "backend", "device",
@@ -227,14 +228,8 @@ def write_examples(path, hash, parts):
     """
     arrays = {f"{name}.{kind}": array for name, (kind, array) in parts.items()}
     path = Path(path).with_suffix(".npz")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
-    try:
+    with replacing(path, ".npz") as temporary:
         np.savez_compressed(temporary, hash=np.array(hash), **arrays)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_examples(path, hash):
@@ -257,22 +252,3 @@ def read_examples(path, hash):
         raise ValueError(
             f"{path} is no whole file of examples: remove it. Received: {error}"
         ) from error
-
-
-def write_json(path, value):
-    """Writes a JSON file under a temporary name, then renames it."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_text(path, text):
-    """Writes a text file under a temporary name, then renames it; makes its folder."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: two processes may write one file.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError:  # a full disk, say
-        temporary.unlink(missing_ok=True)
-        raise

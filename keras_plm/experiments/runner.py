@@ -28,9 +28,9 @@ from keras_plm.experiments.results import (
     set_aside,
     stored,
     write_examples,
-    write_json,
 )
 from keras_plm.experiments.statistics import summands
+from keras_plm.files.writing import replacing, write_json
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (
@@ -217,10 +217,8 @@ class Bench:
         }
         kept = self._keep_older(run)
         if model_file is not None:
-            model_file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = model_file.with_suffix(".tmp.keras")
-            best.save(temporary)
-            os.replace(temporary, model_file)
+            with replacing(model_file, ".keras") as temporary:
+                best.save(temporary)
             kept += f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}

@@ -2,10 +2,11 @@
 
 import json
 import operator
-import os
 from pathlib import Path
 
 import numpy as np
+
+from keras_plm.files.writing import replacing
 
 SMOOTHINGS = ("mle", "add_k", "interpolation", "kneser_ney")
 
@@ -378,16 +379,14 @@ class NGram:
         from safetensors.numpy import save_file
 
         self._check_fitted()
-        path = Path(path)
         names = ("vocabulary_size", "order", "smoothing", "end_id", "k")
         arrays = {f"keys_{m}": keys for m, keys in enumerate(self._keys)}
         arrays |= {f"counts_{m}": counts for m, counts in enumerate(self._counts)}
         if self.weights is not None:
             arrays["weights"] = self.weights
         settings = json.dumps({name: getattr(self, name) for name in names})
-        temporary = path.with_name(path.name + ".tmp")
-        save_file(arrays, temporary, metadata={"ngram": settings})
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            save_file(arrays, temporary, metadata={"ngram": settings})
 
     @classmethod
     def load(cls, path):

@@ -8,12 +8,12 @@ import numbers
 import os
 import typing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import tokenizers
 
 from keras_plm.files.sequences import as_list, as_text, as_texts, check_whole
+from keras_plm.files.writing import write_text
 from keras_plm.tokenizers.text import open_text
 
 
@@ -97,10 +97,7 @@ class SubwordTokenizer:
 
     def save(self, path):
         """Writes one JSON file, under a temporary name first."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(self._to_json(), encoding="utf-8")
-        os.replace(temporary, path)
+        write_text(path, self._to_json())
 
     def _to_json(self):
         return self._tokenizer.to_str()

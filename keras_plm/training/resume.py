@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm.files.writing import remove_leftovers, replacing
 from keras_plm.training.fit import StepCounter
 
 
@@ -360,18 +361,15 @@ def _write(path, note, arrays):
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob("state*.safetensors.tmp"):  # of a run that was killed
-        left.unlink()
+    remove_leftovers(path.parent, "state*.safetensors")  # of a run that was killed
     note = json.dumps(note)
-    temporary = path.with_name(path.name + ".tmp")
+    about = {"state": note, "sha256": _digest(note, arrays)}
     try:
-        save_file(arrays, temporary, metadata={"state": note, "sha256": _digest(note, arrays)})
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            save_file(arrays, temporary, metadata=about)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(
             f"{path} could not be written; those before it are whole. Received: {error}"
         ) from error

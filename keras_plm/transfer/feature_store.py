@@ -1,10 +1,7 @@
 """Features of a frozen encoder: which layers are read, and the store that holds them."""
 
 import functools
-import os
 import re
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from keras_plm.data.examples import (
 from keras_plm.data.pair_positions import TextPlaces
 from keras_plm.data.passages import MAX_LENGTH, Windows
 from keras_plm.files.sequences import as_rows, as_texts
+from keras_plm.files.writing import replacing_folder
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.training.fit import check_encoder, lacks_special_tokens
@@ -255,9 +253,7 @@ class FeatureStore:
                 "over texts, take fewer examples, or allow more with `feature_gb` "
                 f"(--feature-gb). Received: feature_gb={feature_gb:g}"
             )
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{key}.tmp", dir=folder))
-        try:
+        with replacing_folder(final, keep_existing=True) as temporary:
             array = np.lib.format.open_memmap(
                 temporary / "features.npy", mode="w+", dtype=np.float16, shape=shape
             )
@@ -273,13 +269,6 @@ class FeatureStore:
                 np.save(temporary / PARTS, parts)
             elif apart:
                 (temporary / PAIRS).touch()
-            if final.exists():  # another process was first
-                shutil.rmtree(temporary)
-            else:
-                os.replace(temporary, final)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         return cls(final, windows, words)
 
     @classmethod

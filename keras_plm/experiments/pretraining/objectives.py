@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 
 import keras
@@ -13,6 +12,7 @@ import keras_plm
 from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import read_json
+from keras_plm.files.writing import replacing
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,
@@ -123,9 +123,8 @@ class _Objective:
         weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
         if not weights:
             return  # the encoder's own table predicts
-        temporary = Path(out) / (OBJECTIVE + ".tmp")
-        save_file(weights, temporary)
-        os.replace(temporary, Path(out) / OBJECTIVE)
+        with replacing(Path(out) / OBJECTIVE) as temporary:
+            save_file(weights, temporary)
 
     def _own(self):
         of_encoder = {id(w) for w in self.encoder.weights}

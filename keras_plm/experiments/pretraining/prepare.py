@@ -6,7 +6,8 @@ from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVES
-from keras_plm.experiments.results import read_json, write_json
+from keras_plm.experiments.results import read_json
+from keras_plm.files.writing import write_json
 
 NOTE = "prepared.json"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text

@@ -16,7 +16,8 @@ from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.flags import policy, setting
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE, OBJECTIVES, SIZES
 from keras_plm.experiments.pretraining.prepare import read_prepared
-from keras_plm.experiments.results import environment, write_json, write_text
+from keras_plm.experiments.results import environment
+from keras_plm.files.writing import write_json, write_text
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.words import SPLITS
 from keras_plm.training.distribution import Distribution, begun_processes, distribute

@@ -4,7 +4,8 @@ import time
 
 import keras
 
-from keras_plm.experiments.results import read_json, write_json
+from keras_plm.experiments.results import read_json
+from keras_plm.files.writing import write_json
 from keras_plm.training.resume import TrainingState
 
 

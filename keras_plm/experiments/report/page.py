@@ -16,7 +16,7 @@ from keras_plm.experiments.report.views import (
     count_claims,
     svg,
 )
-from keras_plm.experiments.results import write_text
+from keras_plm.files.writing import replacing, write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LONG = 40  # rows from which on a table scrolls in its own box
@@ -316,12 +316,10 @@ def write(page, html_file=None, markdown_file=None, tables_folder=None, pictures
             texts[Path(tables_folder) / f"{name}.tex"] = table.latex()
     written = []
     if pictures_folder:
-        Path(pictures_folder).mkdir(parents=True, exist_ok=True)
         for name, figure in page.pictures().items():
             path = Path(pictures_folder) / f"{name}.{picture_type}"
-            temporary = path.with_suffix(f".tmp.{picture_type}")
-            figure.savefig(temporary, dpi=150)
-            os.replace(temporary, path)
+            with replacing(path, f".{picture_type}") as temporary:
+                figure.savefig(temporary, dpi=150)
             links[name] = path
             written.append(path)
     if markdown_file:

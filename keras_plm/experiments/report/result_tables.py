@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from keras_plm.experiments.config import file_name, label_runs, settings_of, summary
-from keras_plm.experiments.results import NoResult, read_result, write_text
+from keras_plm.experiments.results import NoResult, read_result
+from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
@@ -263,7 +264,7 @@ def into_readme(mark, text, readme):
         ValueError: If the markers are not there.
     """
     readme = Path(readme)
-    old = readme.read_text()
+    old = readme.read_text(encoding="utf-8")
     pattern = rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)"
     if not re.search(pattern, old, flags=re.DOTALL):
         raise ValueError(

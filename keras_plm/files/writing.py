@@ -1,0 +1,144 @@
+"""Writing files and folders whole or not at all: under a temporary name, then renamed.
+
+A temporary name ends in the process id and `.tmp`: several processes may write the same path, and
+the last one to finish wins. A reader never sees a partial file.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path, suffix=""):
+    """A temporary path, renamed onto `path` if the block ends without an error.
+
+    On an error or interrupt, the temporary file is removed and `path` stays as it is.
+
+    Args:
+        path: The file to write. Its folder is made if needed.
+        suffix: End of the temporary name, for writers that choose the format by it or append it.
+
+    Example:
+
+        with replacing(path, ".npz") as temporary:
+            np.savez(temporary, a=a)
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path, suffix)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_files(folder, names):
+    """A temporary folder, whose files move into `folder` if the block ends without an error.
+
+    On an error or interrupt in the block, the files in `folder` stay as they are. Temporary folders
+    of processes that no longer run are removed.
+
+    Args:
+        folder: The folder of the files. It is made if needed, and must have one writer at a time.
+        names: The files to move, in this order: the last one completes the set.
+    """
+    folder = Path(folder)
+    remove_leftovers(folder, "save")
+    with _temporary_folder(folder / "save") as temporary:
+        yield temporary
+        for name in names:
+            os.replace(temporary / name, folder / name)
+
+
+@contextlib.contextmanager
+def replacing_folder(folder, keep_existing=False):
+    """A temporary folder, renamed to `folder` if the block ends without an error.
+
+    On an error or interrupt, the temporary folder is removed and `folder` stays as it is.
+
+    Args:
+        folder: The folder to write. The folder around it is made if needed.
+        keep_existing: Whether a `folder` that is there at the end of the block stays: for folders
+            that several processes build at the same time, all with the same content. Otherwise it
+            is replaced, and temporary folders of processes that no longer run are removed.
+    """
+    folder = Path(folder)
+    if not keep_existing:
+        remove_leftovers(folder.parent, glob.escape(folder.name))
+    with _temporary_folder(folder) as temporary:
+        new, old = temporary / "new", temporary / "old"
+        new.mkdir()
+        yield new
+        if folder.exists():
+            if keep_existing:
+                return
+            os.replace(folder, old)
+        try:
+            os.replace(new, folder)
+        except BaseException:
+            if old.exists():
+                os.replace(old, folder)
+            raise
+
+
+def write_text(path, text):
+    """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path, value):
+    """Writes a JSON file whole or not at all, indented and with a line end."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def remove_leftovers(folder, pattern):
+    """Removes temporary files and folders of processes that no longer run on this machine.
+
+    Args:
+        folder: Where they are. It must have no writers on other machines.
+        pattern: Glob pattern of the final names that they have temporary names of.
+    """
+    for path in Path(folder).glob(f"{pattern}.*.tmp*"):
+        process = re.search(r"\.(\d+)\.tmp(\.\w+)?$", path.name)
+        if process is None or _is_running(int(process[1])):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _temporary_folder(path):
+    """A new folder under a temporary name of `path`, removed at the end."""
+    temporary = _temporary(path)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # from an ended process with the same id
+        temporary.mkdir(parents=True)
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path, suffix=""):
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp{suffix}")
+
+
+def _is_running(process):
+    if os.name == "nt":  # there `os.kill` ends the process
+        return True
+    try:
+        os.kill(process, 0)  # sends no signal
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it runs as another user
+        pass
+    return True
