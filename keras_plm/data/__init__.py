@@ -21,15 +21,8 @@ from keras_plm.data.squad import (
     read_squad,
     write_predictions,
 )
-from keras_plm.data.task import (
-    Example,
-    Task,
-    find_file,
-    read_conll,
-    read_parallel,
-    read_table,
-    split_groups,
-)
+from keras_plm.data.task import Example, Task, find_file, split_groups
+from keras_plm.data.text_files import read_conll, read_parallel, read_table
 from keras_plm.data.word_vectors import read_vectors, write_vectors
 
 __all__ = [

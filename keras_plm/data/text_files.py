@@ -1,0 +1,450 @@
+"""Files of examples: CoNLL, CSV, TSV, JSONL, parallel text; errors name file and line."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+from keras_plm.data.task import (
+    Example,
+)
+from keras_plm.files.sequences import as_names, is_missing
+from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.text import fields
+
+CONLLU_COLUMNS = 10
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
+LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
+
+
+def _lines(path):
+    """(number, line without its end) of a text file."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip("\r\n")
+
+
+def read_conll(path, word_column=None, tag_column=None, labelled=True):
+    """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
+
+    Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
+    examples' groups; without any, each sentence is its own group. Comment lines before a sentence
+    are left out: `# ...` with a blank after the "#", and CoNLL-2012's `#begin document`.
+
+    A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
+    in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
+    (`1-2`) and of empty nodes (`8.1`) are left out.
+
+    Every row has as many columns as the file's first. In files of CoNLL-2012, which begin with
+    `#begin document`, the number may differ between sentences, as each has a column per predicate.
+
+    Args:
+        path: The file, plain or .gz.
+        word_column, tag_column: Columns of the word and its tag, from 0, or from the end if
+            negative. By default the first and the last; in CoNLL-U FORM and UPOS, 1 and 3.
+        labelled: If False, tags are neither asked for nor read.
+
+    Returns:
+        A list of `Example` with words as `text` and tags as `label`.
+
+    Raises:
+        ValueError: Naming file and line, if a line has too few columns, or more or fewer than the
+            first; or if there is no sentence.
+    """
+    lines = list(_lines(path))
+    by_sentence = bool(lines) and lines[0][1].startswith("#begin document")
+    first = next((line for _, line in lines if _holds_a_word(line)), "")
+    conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
+    word_column = (1 if conllu else 0) if word_column is None else word_column
+    tag_column = (3 if conllu else -1) if tag_column is None else tag_column
+    asked = [word_column, tag_column] if labelled else [word_column]
+    needed = max(max(column + 1, -column) for column in asked)
+    if labelled:
+        needed = max(needed, 2)
+    sentences, document, words = [], 0, []  # of each sentence (document, [(line, word, tag)])
+    width = None  # (number of columns, line they were counted in)
+    for number, line in lines:
+        if not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            words = []
+            document += line.startswith("-DOCSTART-")
+            continue
+        if line.startswith("#") and (conllu or (not words and _is_comment(line, first))):
+            continue
+        columns = _columns(line)
+        if conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
+            raise ValueError(
+                f"{path}:{number}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
+                f"by tabs, the first a number. Received: {line!r:.80}"
+            )
+        if conllu and not columns[0].isdigit():
+            continue
+        if len(columns) < needed or not all(columns[column] for column in asked):
+            what = "a word in its column" if not labelled else "a word and its tag"
+            raise ValueError(
+                f"{path}:{number}: A line of a CoNLL file holds {what}, separated by a blank or "
+                f"tab; read are the columns {', '.join(map(str, asked))}, counted from 0. "
+                f"Received: {line!r} of {len(columns)} columns"
+            )
+        if width is None or (by_sentence and not words):
+            width = len(columns), number
+        if len(columns) != width[0]:
+            raise ValueError(
+                f"{path}:{number}: Every line of a CoNLL file has as many columns as the first, "
+                f"{width[0]} in line {width[1]}. Received: {line!r:.80} of {len(columns)} columns"
+            )
+        if not words:
+            sentences.append((document, words))
+        words.append((number, columns[word_column], columns[tag_column] if labelled else None))
+    if not sentences:
+        raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
+    examples = []
+    for document_of, words in sentences:
+        numbers_of, texts, tags = map(list, zip(*words, strict=True))
+        group = f"{path}#{document_of}" if document else None
+        examples.append(
+            Example(
+                texts,
+                tags if labelled else None,
+                group=group,
+                where=f"{path}:{numbers_of[0]}",
+                lines=numbers_of,
+            )
+        )
+    return examples
+
+
+def _columns(line):
+    """The columns of a line of a CoNLL file. Blanks around a column are no part of it."""
+    return [c.strip(" ") for c in line.split("\t")] if "\t" in line else fields(line)
+
+
+def _is_conllu(columns):
+    """Whether a line of these columns has an id and, in its place, the id of a head."""
+    return len(columns) == CONLLU_COLUMNS and all(
+        CONLLU_ID.fullmatch(column) or column == "_" for column in (columns[0], columns[6])
+    )
+
+
+def _holds_a_word(line):
+    """Whether a line of a CoNLL file holds a word for sure."""
+    return bool(line.strip(" \t")) and not line.startswith(("#", "-DOCSTART-"))
+
+
+def _is_comment(line, first):
+    """Whether a line that begins with "#" and stands before a sentence holds no word.
+
+    A word may begin with "#" too: its line then has the columns of the other lines.
+
+    Args:
+        line: The line.
+        first: The first line of the file that holds a word for sure, "" if there is none.
+    """
+    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)|#(begin|end) document\b", line):
+        return True
+    if re.match(r"#[^\s#]", line):
+        return False  # a word as "#tag", whatever the number of columns
+    same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
+    return bool(first) and len(fields(line)) > 1 and not same
+
+
+def table_rows(path, separator=None, quoted=None, header=None, broken=False):
+    """Rows of a CSV, TSV or JSONL file, one after another.
+
+    Args:
+        path: The file, plain or .gz; its ending tells the format unless `separator` does.
+        separator: `","` or a tab, to override the ending.
+        quoted: Whether fields may be quoted. By default in CSV; in a file with tabs only if all of
+            its quotes are those of quoted fields, as pandas writes them.
+        header: The names of the columns of a CSV or TSV whose first line does not give them.
+        broken: Whether a field that is not quoted may hold the end of a line: lines with too few
+            fields are then joined till they make a row.
+
+    Yields:
+        `("file:line", {column: value})`.
+
+    Raises:
+        ValueError: Naming file and line, if a line is malformed.
+    """
+    path = Path(path)
+    ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
+    if separator is None and ending in ("jsonl", "json"):
+        yield from _json_rows(path)
+        return
+    separator = separator or ("\t" if ending in ("tsv", "txt") else ",")
+    if quoted is None:
+        quoted = separator != "\t" or (not broken and _quotes_fields(path, separator))
+    yield from _separated_rows(path, separator, quoted, header, broken)
+
+
+def read_table(
+    path,
+    text,
+    label=None,
+    pair=None,
+    group=None,
+    label_names=None,
+    clean=True,
+    **options,
+):
+    """Examples of a CSV, TSV or JSONL file with named columns.
+
+    Blanks before and after a label, a tag or a group are removed: `"yes "` is `"yes"`. Texts stay
+    as they are, and may not be empty.
+
+    Args:
+        path: The file, plain or .gz; its ending tells the format unless `separator` does.
+        text, label, pair, group: Names of columns (of keys, in JSONL). An example whose group is
+            empty is a group of its own.
+        label_names: The names of labels, or of tags, that the file gives as numbers from 0.
+        clean: If False, blanks around labels stay, and empty texts and labels named NaN are read:
+            for published files, some of which have empty texts.
+        **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
+
+    Returns:
+        A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
+
+    Raises:
+        ValueError: Naming file and line, if a column is missing, a text or a label is empty or of
+            blanks only, a label or group is NaN, tags are numbers without `label_names`, a line is
+            malformed or there is no example.
+    """
+    columns = {"text": text, "label": label, "pair": pair, "group": group}
+    columns = {field: name for field, name in columns.items() if name is not None}
+    examples = []
+    for where, row in table_rows(path, **options):
+        missing = [name for name in columns.values() if name not in row]
+        if missing:
+            raise ValueError(
+                f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
+            )
+        values = {part: row[name] for part, name in columns.items()}
+        for part, fix in (
+            ("label", "leave the row out, or rename a class that has this name"),
+            ("group", "leave the field empty, or rename a group that has this name"),
+        ):
+            if clean and part in values:
+                values[part] = _stripped(values[part])
+                if _holds(values[part], _is_nan):
+                    raise ValueError(
+                        f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
+                        f"Received: {columns[part]}={values[part]!r:.60}"
+                    )
+        if values.get("group") == "":
+            values["group"] = None  # in a group of its own
+        if label is not None and _holds(values["label"], lambda one: one in ("", None)):
+            raise ValueError(
+                f"{where}: Every example needs a label, and every word a tag. "
+                f"Received: {label}={row[label]!r:.60}"
+            )
+        if label is not None and label_names is not None:
+            values["label"] = _named(values["label"], label_names, where)
+        for part, value in values.items():
+            if part == "label" and isinstance(value, list) and any(map(_is_number, value)):
+                raise ValueError(
+                    f"{where}: Tags that are numbers need their names, in the order of the "
+                    f"numbers: give `label_names`. Received: {columns[part]}={value!r:.60}"
+                )
+            if not _is_a(part, value):
+                raise ValueError(
+                    f"{where}: A {part} is a string, or a list of strings where every word has "
+                    f"a tag. Received: {columns[part]}={value!r}"
+                )
+            if clean and part in ("text", "pair") and is_empty(value):
+                raise ValueError(
+                    f"{where}: A text may not be empty: leave the row out. "
+                    f"Received: {columns[part]}={value!r:.60}"
+                )
+        examples.append(Example(**values, where=where))
+    if not examples:
+        raise ValueError(f"{path}: No example in this file. Received: an empty table")
+    return examples
+
+
+def is_empty(text):
+    """Whether a text, or a list of words, holds nothing but blanks."""
+    return text is None or not ("".join(text) if isinstance(text, list) else text).strip()
+
+
+def _stripped(value):
+    """A label or group, or a list of tags, without outer blanks."""
+    if isinstance(value, list):
+        return [_stripped(item) for item in value]
+    return value.strip() if isinstance(value, str) else value
+
+
+def _holds(value, test):
+    """Whether a label, or one of a list of tags, passes a test."""
+    return any(test(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _is_nan(value):
+    if isinstance(value, float):
+        return is_missing(value)
+    return isinstance(value, str) and value.lower() in NAN_NAMES
+
+
+def _is_number(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _named(label, names, where):
+    """The name of a label, or of each tag of a list."""
+    if isinstance(label, list):
+        return [_named(tag, names, where) for tag in label]
+    number = int(label) if isinstance(label, str) and label.isdecimal() else label
+    if not _is_number(number) or not 0 <= number < len(names):
+        raise ValueError(
+            f"{where}: A label is the number of its name, from 0 to {len(names) - 1}. "
+            f"Received: {label!r}"
+        )
+    return names[number]
+
+
+def _is_a(field, value):
+    """True where a table's value is what a field of `Example` may be."""
+    if isinstance(value, list):
+        return field in ("text", "label") and all(isinstance(item, str) for item in value)
+    return (
+        isinstance(value, str)
+        or (value is None and field == "group")
+        or (field in ("label", "group") and isinstance(value, int | float))
+    )
+
+
+def _json_rows(path):
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
+                f"Received: {line[:60]!r} ({error})"
+            ) from error
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
+                f"Received: {line[:60]!r}"
+            )
+        yield f"{path}:{number}", row
+
+
+def _separated_rows(path, separator, quoted, header, broken):
+    header = None if header is None else as_names(header, "header")
+    read = [0]  # numbers of lines
+
+    def lines():
+        for number, line in _lines(path):
+            read.append(number)
+            yield line + "\n"
+
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)
+    while True:
+        first = read[-1] + 1
+        try:
+            row = _next_row(reader)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}:{first}: This line is not well quoted. Received: {error}"
+            ) from error
+        if header is None:
+            if not row:
+                raise ValueError(
+                    f"{path}: The first line must name the columns. Received: nothing there"
+                )
+            header = row
+            twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+            if twice is not None:
+                raise ValueError(
+                    f"{path}:{first}: Every column needs a name of its own. "
+                    f"Received: {twice!r} twice"
+                )
+            continue
+        if row is None:
+            return
+        if not row:
+            continue
+        while broken and len(row) < len(header) and (more := _next_row(reader)) is not None:
+            if more:
+                row = [*row[:-1], f"{row[-1]} {more[0]}", *more[1:]]
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}:{first}: Every line needs as many fields as the header, "
+                f"{len(header)}. Received: {len(row)} fields"
+            )
+        yield f"{path}:{first}", dict(zip(header, row, strict=True))
+
+
+def _next_row(reader):
+    """The next row of a reader of the module csv, whose limit of a field is for all readers."""
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _quotes_fields(path, separator):
+    """Whether a file with tabs has quoted fields, as pandas and the module csv write them.
+
+    All quotes must be theirs: around a field that holds a tab, a quote or the end of a line, or
+    around every field of the header; those inside are doubled.
+    """
+    field = rf'"[^"]*(?:""[^"]*)*"|[^"{separator}\n]*'
+    row = re.compile(rf"(?:{field})(?:{separator}(?:{field}))*\n")
+    quoted, lines, quotes, header_quoted = False, [], 0, None
+    for _, line in _lines(path):
+        lines.append(line + "\n")
+        quotes += line.count('"')
+        if header_quoted is None:
+            header_quoted = line.startswith('"') and line.endswith('"')
+        if quotes % 2:  # a quoted field holds the end of a line
+            continue
+        if quotes:
+            text = "".join(lines)
+            if not row.fullmatch(text):
+                return False
+            inside = [f[1:-1] for f in re.findall(field, text) if f.startswith('"')]
+            needed = [not t or any(c in t for c in (separator, "\n", '"')) for t in inside]
+            if not (header_quoted or all(needed)):
+                return False
+            quoted = True
+        lines, quotes = [], 0
+    return quoted and not lines
+
+
+def read_parallel(source_path, target_path):
+    """A text and its translation, line by line.
+
+    Args:
+        source_path, target_path: Two text files, plain or .gz, with as many lines.
+
+    Returns:
+        `(sources, targets)`: two lists of texts.
+
+    Raises:
+        ValueError: If the files have unequally many lines, or, naming file and line, if one is
+            empty.
+    """
+    texts = []
+    for path in (source_path, target_path):
+        texts.append([])
+        for number, line in _lines(path):
+            if not line.strip():
+                raise ValueError(
+                    f"{path}:{number}: Every line holds a text; leave a missing one out of both "
+                    f"files. Received: {line!r}"
+                )
+            texts[-1].append(line.strip())
+    sources, targets = texts
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"Line n of {target_path} translates line n of {source_path}. "
+            f"Received: {len(sources)} lines and {len(targets)} lines"
+        )
+    if not sources:
+        raise ValueError(f"{source_path}: No text in this file. Received: an empty file")
+    return sources, targets
