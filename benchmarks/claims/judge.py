@@ -1,7 +1,7 @@
 """What the results say of published orderings: reproduced, contradicted, not separable, not run.
 
 Where files of examples lie beside the results, the difference of a claim's two sides is resampled
-over seeds and examples (`resampling.contrast`), and from three seeds of each the p values decide,
+over seeds and examples (`statistics.contrast`), and from three seeds of each the p values decide,
 adjusted by Holm among the claims of one published table. Without such files seeds alone are
 compared: from eight of each Welch's t test decides in the same way, of these test examples. With
 fewer nothing is tested: where three or more seeds of one side are all above all of the other, and

@@ -127,7 +127,7 @@ def sense_task():
         lambda folder, split: world.tag_names(split),
         Tagger,
         {"tagged_accuracy": tagged_accuracy},
-        source="benchmarks/microworld.py",
+        source="keras_plm/datasets/microworld.py",
         licence="Apache-2.0",
     )
 

@@ -232,7 +232,7 @@ def load_tokenizer(path):
             `vocab_40000.bpe`; or KerasHub's preset of a BERT.
 
     Raises:
-        ValueError: If none of these is there, or as `tokenizer_files.read_tokenizer`.
+        ValueError: If none of these is there, or as `tokenizer.read_tokenizer`.
     """
     path = find_folder(path)
     originals = [path / name for name in ("encoder_bpe_40000.json", "vocab_40000.bpe")]

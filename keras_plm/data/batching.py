@@ -207,7 +207,7 @@ class Batches(keras.utils.PyDataset):
     carries_states = False
 
     def sharded(self, distribution):
-        """These batches over the devices of a `distribution.Distribution`.
+        """These batches over the devices of a `training.distribution.Distribution`.
 
         Every batch holds the same examples, filled up with rows of weight 0 to a multiple of the
         devices; this process draws its part.

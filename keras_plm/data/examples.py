@@ -58,7 +58,7 @@ def batches(
         spelled: If True, `x` also holds `spellings` (B, T, C), the characters of each word, see
             `tokenizers.characters.spell`.
         text_places: If True, `x` also holds `first_positions` and `second_positions`, which words
-            are those of each of two texts, see `two_texts.TextPlaces`.
+            are those of each of two texts, see `pair_positions.TextPlaces`.
         scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
             range, 0 to 1; without `training` also beyond.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in

@@ -405,7 +405,7 @@ def _article(noun):
 
 def tasks(world):
     """The world's tasks, as the harness runs them."""
-    common = {"source": "benchmarks/microworld.py", "licence": "Apache-2.0"}
+    common = {"source": "keras_plm/datasets/microworld.py", "licence": "Apache-2.0"}
     return {
         "micro_ner": Task(
             "micro_ner",

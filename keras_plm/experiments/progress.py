@@ -67,7 +67,7 @@ def progress_bar(description, total, unit=None):
 
 @contextlib.contextmanager
 def cells_view(description, total):
-    """Yields `(progress, epoch, finished)` for `cells.run_cells`: lines, and below them one bar.
+    """Yields `(progress, epoch, finished)` for `jobs.run_cells`: lines, and below them one bar.
 
     In a log there are lines alone, of epochs one in half a minute.
     """

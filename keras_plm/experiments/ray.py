@@ -56,7 +56,7 @@ def _said(worker):
 
 
 def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpus=1.0, gpus=0.0):
-    """As `cells.run_cells`, each cell with a seed as a Ray task.
+    """As `jobs.run_cells`, each cell with a seed as a Ray task.
 
     Args:
         cells, place, seeds, progress, finished: As there. Every machine of the cluster sees the

@@ -224,7 +224,7 @@ def write_examples(path, hash, parts):
     Args:
         path: Of the result file.
         hash: The result's, by which `read_examples` knows that they belong together.
-        parts: `{metric: (kind, array (N, k))}`, see `resampling.summands`.
+        parts: `{metric: (kind, array (N, k))}`, see `statistics.summands`.
     """
     arrays = {f"{name}.{kind}": array for name, (kind, array) in parts.items()}
     path = Path(path).with_suffix(".npz")

@@ -33,7 +33,7 @@ class SpanFinder(Head):
     `Windows`. `predict` gives answers as the passage writes them.
 
     An ordinary Keras model: `compile`, `fit` on `model.batches(examples)`, `evaluate`; examples are
-    `Example(question, answers, pair=passage, starts=starts)`, as `squad.read_squad` reads them.
+    `Example(question, answers, pair=passage, starts=starts)`, as `data.read_squad` reads them.
 
     Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
     Differs from the released code: dropout before the output layer; answers are cut from the

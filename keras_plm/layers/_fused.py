@@ -1,7 +1,7 @@
 """Keras' own layers where a backend has a cheaper way: fewer passes over memory, fewer random bits.
 
 They are used inside this library in place of Keras' and behave the same; only this file and
-`optimization.py` ask which backend runs.
+`training/optimizers.py` ask which backend runs.
 """
 
 import functools

@@ -25,7 +25,7 @@ def cooccurrences(
     Reference: Pennington et al. 2014, section 4.2 (the weights), and the released program.
 
     Args:
-        token_ids: (N,) ids, each sentence ended by `end_id`, as `streams.read_ids` gives them.
+        token_ids: (N,) ids, each sentence ended by `end_id`, as `data.read_ids` gives them.
         vocabulary_size: Number of words V.
         window: How far to look.
         symmetric: If True, to both sides; if False, only to the words before.

@@ -256,12 +256,12 @@ class WordVectors(Saveable, keras.Model):
 
     @classmethod
     def read(cls, path, words=None, limit=None, errors="strict", **options):
-        """An encoder from a file of vectors, as `vector_files.read_vectors` reads it.
+        """An encoder from a file of vectors, as `data.read_vectors` reads it.
 
         Args:
             path: A file of word2vec (text or binary), GloVe or fastText (`.vec` or `.bin`).
             words: Only these are kept, and memory is theirs, not the file's. Of fastText's `.bin`
-                words that it has not are left out, too; `fasttext_files.read_fasttext` makes
+                words that it has not are left out, too; `data.read_fasttext` makes
                 vectors for them: `from_vectors(words, read_fasttext(path).vectors(words))`.
             limit: Only so many rows from the beginning are looked at.
             errors: What to do with bytes that are no UTF-8, as in `bytes.decode`.
@@ -302,7 +302,7 @@ class WordVectors(Saveable, keras.Model):
         return self.from_vectors([*self.vocabulary, *new], vectors, **options)
 
     def write(self, path, format="word2vec"):
-        """Writes the words but the special ones; see `vector_files.write_vectors`."""
+        """Writes the words but the special ones; see `data.write_vectors`."""
         write_vectors(path, self.words, self.vectors[len(SPECIAL) :], format)
 
     def tokenizer(self, lowercase=None, split="punctuation"):

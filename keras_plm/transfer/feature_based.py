@@ -49,7 +49,7 @@ class FeatureBased(Method):
         learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
         feature_gb: Largest feature store, in gigabytes (10^9 bytes).
         placement: `"input"`, `"output"` or `"both"`: where the features enter a reader, see
-            `readouts.Placement`.
+            `task_network.Placement`.
         penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
         character_filters: Of a convolution over the spelling of words, which the reader reads
             beside their features, see there; 0 for none.
@@ -110,7 +110,7 @@ class FeatureBased(Method):
         Args:
             head: The class.
             examples: Those to train on.
-            tokenizer: The encoder's, `features.fitting` to it.
+            tokenizer: The encoder's, `feature_store.fitting` to it.
             words: Word vectors beside the features, or `None`.
         """
         self._placement.check(self._reads, words)

@@ -72,11 +72,11 @@ class FineTune(Method):
         dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
-        schedule: `"linear"` (`optimization.WarmupLinearDecay`), `"gpt_linear"` (the same with
-            `decay_in_warmup`), `"cosine"` (`optimization.WarmupCosineDecay`) or
-            `"slanted_triangular"` (`optimization.SlantedTriangular`); all rise for `warmup`.
+        schedule: `"linear"` (`optimizers.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`optimizers.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`optimizers.SlantedTriangular`); all rise for `warmup`.
         layer_decay: Rate of a layer over that of the next higher one, see
-            `optimization.layer_groups`; ULMFiT's is 1 / 2.6.
+            `optimizers.layer_groups`; ULMFiT's is 1 / 2.6.
         unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
             the last and the output layer; 0 for all at once. With more layers than epochs the
             lowest never learn.

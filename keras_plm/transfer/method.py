@@ -206,7 +206,7 @@ def default_metric(head, labels, examples=()):
         examples: Those that are scored: whether tags mark spans is known better by their order.
 
     Raises:
-        ValueError: If tags are of several schemes, see `data.tag_scheme_of`.
+        ValueError: If tags are of several schemes, see `data.examples.tag_scheme_of`.
     """
     if head.per_token:
         return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)

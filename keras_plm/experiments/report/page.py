@@ -35,7 +35,7 @@ class Page:
     Attributes:
         root: The folder of results.
         sections: Of `sections`.
-        claims: Dicts, see `page_views.claims_table`; `None` for no such part, a string why not.
+        claims: Dicts, see `views.claims_table`; `None` for no such part, a string why not.
         attention: `(weights, words, name of the encoder)`, or `None`.
         more: Markdown of what is no suite, by name and title: of speed, say.
         more_left_out: Why something else is not shown, by name.

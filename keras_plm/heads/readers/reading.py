@@ -23,7 +23,7 @@ def read(reader, x, mask, inputs, behind=None):
         reader: The layer, see `keras_plm.heads.readers`.
         x: (B, W, D).
         mask: (B, W), True at real vectors.
-        inputs: Of a readout: `two_texts.PLACES`, if the reader reads two texts.
+        inputs: Of a readout: `pair_positions.PLACES`, if the reader reads two texts.
         behind: (B, W, E) more of each row, that stands at the reader's output: behind what it gives
             of a position, or, of two texts, behind what its first layer gives.
     """
