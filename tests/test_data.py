@@ -258,6 +258,19 @@ def test_metrics_in_logs_count_real_rows():
         np.testing.assert_allclose(found.history["mae"][0], wanted, rtol=1e-5)
 
 
+def test_metrics_in_logs_weigh_classes_of_real_rows():
+    labels = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0])
+    inputs = keras.Input((1,), name="a")
+    model = Plain({"a": inputs}, keras.layers.Dense(2, kernel_initializer="zeros")(inputs))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.0), loss=loss, weighted_metrics=["accuracy"])
+    source = batches({"a": np.ones((9, 1), "float32")}, targets=labels, batch_size=4)
+    for weight in (1, 5, 1):  # the model gives class 0
+        given = None if weight == 1 else {1: float(weight)}
+        found = model.fit(source, class_weight=given, verbose=0).history["accuracy"][0]
+        np.testing.assert_allclose(found, 6 / (6 + 3 * weight), rtol=1e-5)
+
+
 def test_classes_can_be_weighted():
 
     inputs = keras.Input((None,), name="a")

@@ -158,9 +158,9 @@ class FitsBatches(Saveable):
             held_out = kwargs["validation_data"].for_evaluation()
             on_tensorflow = keras.backend.backend() == "tensorflow"
             kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
-        scaled = isinstance(source, Batches) and source.scale_weights
-        if scaled != self._scaled_weights:
-            self._scaled_weights, self.train_function = scaled, None  # it is traced for one of both
+        unscale = _unscaling(source, class_weight)
+        if unscale is not self._unscale:
+            self._unscale, self.train_function = unscale, None  # it is traced with one of them
         try:
             if isinstance(source, Batches):
                 source.class_weight = before if class_weight is None else weights
@@ -272,7 +272,7 @@ class FitsBatches(Saveable):
     summed_over = None  # a context in which metrics are those of all processes
     parts_of_sum = 1  # processes over which a loss is averaged that is a sum
 
-    _scaled_weights = False  # whether `fit` reads weights that average 1 over each batch
+    _unscale = None  # gives metrics weights of which those of training are multiples
     _in_training = False  # whether the current step is one of training
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -281,8 +281,8 @@ class FitsBatches(Saveable):
         return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if self._in_training and self._scaled_weights and sample_weight is not None:
-            sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
+        if self._in_training and self._unscale is not None and sample_weight is not None:
+            sample_weight = keras.tree.map_structure(self._unscale, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
@@ -307,8 +307,24 @@ class FitsBatches(Saveable):
         return super().predict(x, *args, **kwargs)
 
 
-def _unscaled(weights):
-    """Weights of 0 and 1, perhaps times those of classes, that `Batches` scaled for training."""
+def _unscaling(source, class_weight):
+    """How metrics undo the scale of weights that average 1 over each batch of `source`, or `None`.
+
+    Weights are 0 or 1 before they are scaled, and those of classes apply after it.
+    """
+    if not isinstance(source, Batches) or not source.scale_weights:
+        return None
+    weighted = class_weight is not None or source.class_weight is not None
+    return _by_count if weighted else _by_largest
+
+
+def _by_largest(weights):
+    """Weights that are at most 1: on every device alike, for all real rows have the largest."""
+    return weights / keras.ops.maximum(keras.ops.max(weights), 1e-9)
+
+
+def _by_count(weights):
+    """Weights of classes, whose sum is that of real rows; on several devices nearly."""
     real = keras.ops.cast(keras.ops.not_equal(weights, 0), weights.dtype)
     return weights * keras.ops.mean(real)
 
