@@ -550,15 +550,19 @@ def _check_finite(y_true, y_pred):
 
 def _single(y_true, y_pred):
     """`_both` of scores of which each row has one."""
-    sides = _both(y_true, y_pred)
-    for name, values in zip(("y_true", "y_pred"), sides, strict=True):
+    sides = list(_both(y_true, y_pred))
+    for side, (name, values) in enumerate(zip(("y_true", "y_pred"), sides, strict=True)):
+        if all(isinstance(value, list) and len(value) == 1 for value in values):  # (N, 1)
+            sides[side] = [value for (value,) in values]
+            continue
         wrong = next(
             (i for i, value in enumerate(values) if isinstance(value, (list, tuple))), None
         )
         if wrong is not None:
             raise ValueError(
-                "Every row has one true and one predicted value: of probabilities take the class, "
-                f"`.argmax(axis=-1)`. Received: {values[wrong]!r:.60} in row {wrong} of `{name}`"
+                "Every row has one true and one predicted value: of probabilities of classes take "
+                "the class, `.argmax(axis=-1)`; `word_accuracy` takes lists of tags. "
+                f"Received: {values[wrong]!r:.60} in row {wrong} of `{name}`"
             )
     return sides
 

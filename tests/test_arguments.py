@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm import decoding, metrics, readers
+from keras_plm import decoding, metrics
 from keras_plm.data import batches
 from keras_plm.data.task import Example
-from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger, readers
+from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.pretraining.causal_lm import token_losses
@@ -21,7 +22,7 @@ from keras_plm.transfer import (
     extract_features,
 )
 from keras_plm.transfer.feature_store import FeatureStore
-from tests.test_heads import LABELS, TAGS, TOKENIZER, encoder, texts
+from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, texts
 
 pytestmark = pytest.mark.plumbing
 TEXTS = ["a b", "c d"]
@@ -184,3 +185,70 @@ def test_scores_of_classes_take_no_probabilities():
     for score in (metrics.accuracy, metrics.f1, metrics.matthews_correlation):
         with pytest.raises(ValueError, match="argmax.*in row 0 of `y_pred`"):
             score([1, 0], probabilities)
+
+
+def test_a_generator_of_validation_data_is_read_whole():
+    model = classifier()
+    model.compile("sgd")
+    batches = model.batches(texts(24), batch_size=8, training=False)
+    parts = [batches[i] for i in range(len(batches))]
+    wanted = [model.evaluate(iter(parts), steps=3, verbose=0)]
+
+    def again():
+        while True:
+            yield from parts
+
+    options = {"validation_data": again(), "validation_steps": 3, "verbose": 0}
+    model.optimizer.learning_rate = 0.0
+    found = model.fit(model.batches(texts(8), batch_size=8), epochs=1, **options).history
+    wanted = model.evaluate(iter(parts), steps=3, verbose=0)
+    assert [found["val_loss"][0], found["val_accuracy"][0]] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_loss_of_ones_own_may_need_no_targets():
+    class Own(Classifier):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean(y_pred**2)
+
+    model = Own(encoder(), LABELS, TOKENIZER)
+    model.compile("sgd", weighted_metrics=[])
+    x = {k: v for k, v in model.batches(texts(8), batch_size=8)[0][0].items()}
+    assert np.isfinite(model.fit(x, verbose=0).history["loss"][0])
+
+
+def test_a_tokenizer_of_ones_own_needs_no_pack():
+    class Own:
+        def __init__(self, inner):
+            self._inner = inner
+
+        def __len__(self):
+            return len(self._inner)
+
+        def __getattr__(self, name):
+            if name in ("pack", "_inner"):
+                raise AttributeError(name)
+            return getattr(self._inner, name)
+
+    model = Classifier(encoder(), LABELS, Own(TOKENIZER))
+    assert len(model.predict(["a b", "c"])) == 2
+
+
+def test_ids_may_be_a_tensor():
+    ids = keras.ops.convert_to_tensor(TOKENIZER.encode(["a b"]).token_ids)
+    assert TOKENIZER.detokenize(ids) == TOKENIZER.detokenize(np.asarray(ids).tolist())
+    assert TOKENIZER.detokenize(list(ids)) == TOKENIZER.detokenize(ids)
+
+
+def test_columns_of_one_number_are_scored():
+    assert accuracy(np.array([[1], [0]]), np.array([[1], [1]])) == 0.5
+    with pytest.raises(ValueError, match="`word_accuracy` takes lists of tags"):
+        accuracy([["O", "B-A"]], [["O", "O"]])
+
+
+def test_tags_that_training_had_not_are_evaluated_as_errors():
+    tagger = Tagger(encoder(), ["O", "B-X", "I-X"], TOKENIZER)
+    rows = [Example(["a"], ["B-X"]), Example(["b"], ["MISC"])]
+    tagger.compile("sgd")
+    assert np.isfinite(tagger.evaluate(tagger.batches(rows, training=False), verbose=0)[0])
+    with pytest.raises(ValueError):
+        tagger.batches(rows)

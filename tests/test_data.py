@@ -265,10 +265,17 @@ def test_metrics_in_logs_weigh_classes_of_real_rows():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.0), loss=loss, weighted_metrics=["accuracy"])
     source = batches({"a": np.ones((9, 1), "float32")}, targets=labels, batch_size=4)
-    for weight in (1, 5, 1):  # the model gives class 0
+    for weight in (1, 5, 0, 1):  # the model gives class 0
         given = None if weight == 1 else {1: float(weight)}
         found = model.fit(source, class_weight=given, verbose=0).history["accuracy"][0]
         np.testing.assert_allclose(found, 6 / (6 + 3 * weight), rtol=1e-5)
+    model.compile(
+        keras.optimizers.SGD(0.0, gradient_accumulation_steps=2),
+        loss,
+        weighted_metrics=["accuracy"],
+    )
+    found = model.fit(source.accumulated(2), class_weight={1: 5.0}, verbose=0).history["accuracy"]
+    np.testing.assert_allclose(found[0], 6 / 21, rtol=1e-5)
 
 
 def test_classes_can_be_weighted():

@@ -98,7 +98,8 @@ def test_the_last_ones_are_kept(stream, tmp_path):
     assert has_state(tmp_path / "by") and not has_state(tmp_path)
     killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
     killed.wait()
-    left, used = (f"state-000009.safetensors.{pid}.tmp" for pid in (killed.pid, os.getppid()))
+    processes = (killed.pid, os.getppid())
+    left, used = (f"state-000009.safetensors.{pid}.0123abcd.tmp" for pid in processes)
     for name in (left, used):
         (tmp_path / "by" / name).write_bytes(b"a part")
     assert trained(stream, tmp_path / "by", 3, keep=1) == ["state-000003.safetensors", used]

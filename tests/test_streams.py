@@ -143,7 +143,7 @@ def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, smal
         file.write(b"12345")
     killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
     killed.wait()
-    (tmp_path / "stream.tmp" / f"progress.json.{killed.pid}.tmp").write_text("{")
+    (tmp_path / "stream.tmp" / f"progress.json.{killed.pid}.0123abcd.tmp").write_text("{")
     stream = TokenStream.build(*arguments, shard_tokens=4)
     assert_same(whole, stream)
     done = [lines for lines in encoded if lines is not None]

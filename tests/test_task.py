@@ -479,3 +479,15 @@ class TestRareLabelsAreTrainedOn:
         examples = [Example("x", "yn"[i // 2], group=str(i // 2)) for i in range(4)]
         with pytest.raises(ValueError, match="moved to the first part for their labels: '[ny]'"):
             split_groups(examples, (0.5, 0.5))
+
+
+def test_columns_that_are_given_may_stand_among_others(tmp_path):
+    """As in CoNLL-2009, where each predicate of a sentence has a column."""
+    path = tmp_path / "a.txt"
+    path.write_text("1 a N _ x\n2 b V _ x\n\n1 c N _\n")
+    assert [e.label for e in read_conll(path, 1, 2)] == [["N", "V"], ["N"]]
+    with pytest.raises(ValueError, match="a.txt:4: Every line"):
+        read_conll(path)
+    path.write_text("1 a N _ x\n2 b V _\n")
+    with pytest.raises(ValueError, match="a.txt:2: Every line"):
+        read_conll(path, 1, 2)

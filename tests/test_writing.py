@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,11 +61,33 @@ def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path):
     for text in ("old", "new"):
         with replacing(str(path)) as temporary:
             temporary.write_text(text)
-            assert temporary.name == f"a.txt.{os.getpid()}.tmp"
+            assert re.fullmatch(rf"a\.txt\.{os.getpid()}\.[0-9a-f]{{8}}\.tmp", temporary.name)
             assert temporary.parent == path.parent
             assert not path.exists() if text == "old" else path.read_text() == "old"
         assert path.read_text() == text
         assert names(path.parent) == ["a.txt"]
+
+
+def test_links_and_modes_stay(tmp_path):
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "a").chmod(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a").read_text() == "new"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True)
+    write_text(tmp_path / "pipe", "new")
+    assert reader.communicate()[0] == "new" and (tmp_path / "pipe").is_fifo()
+
+
+def test_two_writers_of_one_process_have_a_temporary_folder_each(tmp_path):
+    with replacing_folder(tmp_path / "a", keep_existing=True) as first:
+        (first / "x").write_text("whole")
+        with replacing_folder(tmp_path / "a", keep_existing=True) as second:
+            (second / "x").write_text("whole")
+        assert (first / "x").read_text() == "whole"
+    assert (tmp_path / "a" / "x").read_text() == "whole" and names(tmp_path) == ["a"]
 
 
 def test_the_suffix_is_one_that_a_writer_keeps(tmp_path):
@@ -229,18 +252,18 @@ def test_a_folder_that_another_process_made_can_stay(tmp_path):
 def test_only_leftovers_of_ended_processes_are_removed(tmp_path):
     ended, running = ended_process(), os.getppid()
     for name in (
-        f"a-1.bin.{ended}.tmp",
-        f"a-2.bin.{ended}.tmp.npz",
-        f"a-1.bin.{running}.tmp",
-        f"b.bin.{ended}.tmp",
+        f"a-1.bin.{ended}.0123abcd.tmp",
+        f"a-2.bin.{ended}.0123abcd.tmp.npz",
+        f"a-1.bin.{running}.0123abcd.tmp",
+        f"b.bin.{ended}.0123abcd.tmp",
         "a-1.bin.tmp",
         "a-1.bin",
     ):
         (tmp_path / name).write_text("x")
-    (tmp_path / f"a-3.bin.{ended}.tmp" / "x").mkdir(parents=True)
+    (tmp_path / f"a-3.bin.{ended}.0123abcd.tmp" / "x").mkdir(parents=True)
     remove_leftovers(tmp_path, "a-*.bin")
     assert names(tmp_path) == sorted(
-        [f"a-1.bin.{running}.tmp", f"b.bin.{ended}.tmp", "a-1.bin.tmp", "a-1.bin"]
+        [f"a-1.bin.{running}.0123abcd.tmp", f"b.bin.{ended}.0123abcd.tmp", "a-1.bin.tmp", "a-1.bin"]
     )
     remove_leftovers(tmp_path / "none", "*")
 
@@ -250,14 +273,14 @@ def test_a_later_save_removes_folders_of_killed_processes(tmp_path):
     save, folder = tmp_path / "save", tmp_path / "folder"
     for path in (save / "save", folder):
         for process in (ended, running, os.getpid()):
-            (path.with_name(f"{path.name}.{process}.tmp") / "new").mkdir(parents=True)
+            (path.with_name(f"{path.name}.{process}.0123abcd.tmp") / "new").mkdir(parents=True)
     with replacing_files(save, ("a",)) as temporary:
         assert names(temporary) == []
         (temporary / "a").write_text("a")
     with replacing_folder(folder) as temporary:
         assert names(temporary) == []
-    assert names(save) == ["a", f"save.{running}.tmp"]
-    assert names(tmp_path) == ["folder", f"folder.{running}.tmp", "save"]
+    assert names(save) == ["a", f"save.{running}.0123abcd.tmp"]
+    assert names(tmp_path) == ["folder", f"folder.{running}.0123abcd.tmp", "save"]
 
 
 def bert():

@@ -212,7 +212,6 @@ class _Stream:
     def __init__(self, tokens, length=25):
         self.tokens = tokens
         self.sentences = np.append(np.arange(0, len(tokens), length), len(tokens))
-        self.documents = np.array([0, len(self.sentences) - 1])
 
 
 def _made_up_text(seed, count):

@@ -133,9 +133,9 @@ class Joined:
         return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
 
 
-def check_is_stream(stream):
-    """Raises a TypeError unless `stream` holds token ids in sentences and documents."""
-    if not all(hasattr(stream, name) for name in ("tokens", "sentences", "documents")):
+def check_is_stream(stream, *more):
+    """Raises a TypeError unless `stream` holds token ids in sentences, and `more`."""
+    if not all(hasattr(stream, name) for name in ("tokens", "sentences", *more)):
         raise TypeError(
             "`stream` must be a `TokenStream`: TokenStream.build(files, tokenizer, folder) makes "
             f"one of text files. Received: stream={stream!r:.60} of type {type(stream).__name__}"

@@ -278,7 +278,7 @@ class PackedExamples:
             if not self.tags:
                 self.targets = np.array(ids)[self.examples_of]
             else:
-                check_scheme(examples, labels)
+                check_scheme(examples, labels, training)
                 self.targets = [
                     ids[e][f : f + n]
                     for e, f, n in zip(self.examples_of, first_words, self.words, strict=True)
@@ -564,9 +564,15 @@ def scheme_of_labels(labels):
     return None
 
 
-def check_scheme(examples, labels):
-    """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not."""
-    if scheme_of_labels(list(labels)) is not None:
+def check_scheme(examples, labels, training=True):
+    """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not.
+
+    Without `training`, examples with tags that are not among the labels pass.
+    """
+    if scheme_of_labels(list(labels)) is None:
+        return
+    known = set(labels)
+    if training or all(tag in known for example in examples for tag in example.label):
         tag_scheme_of(examples)
 
 

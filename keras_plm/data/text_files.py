@@ -36,8 +36,9 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
     in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
     (`1-2`) and of empty nodes (`8.1`) are left out.
 
-    Every row has as many columns as the file's first. In files of CoNLL-2012, which begin with
-    `#begin document`, the number may differ between sentences, as each has a column per predicate.
+    Every row has as many columns as the file's first. The number may differ between sentences, as
+    where each predicate has a column, if the columns are given, and in files of CoNLL-2012, which
+    begin with `#begin document`.
 
     Args:
         path: The file, plain or .gz.
@@ -53,7 +54,8 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
             first; or if there is no sentence.
     """
     lines = list(_lines(path))
-    by_sentence = bool(lines) and lines[0][1].startswith("#begin document")
+    by_sentence = word_column is not None and (tag_column is not None or not labelled)
+    by_sentence |= bool(lines) and lines[0][1].startswith("#begin document")
     first = next((line for _, line in lines if _holds_a_word(line)), "")
     conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
     word_column = (1 if conllu else 0) if word_column is None else word_column

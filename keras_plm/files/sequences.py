@@ -20,6 +20,8 @@ def plain(value):
     """A Python scalar of a NumPy scalar or an array without axes; other values as they are."""
     if isinstance(value, np.generic) or (hasattr(value, "item") and np.ndim(value) == 0):
         return value.item()
+    if hasattr(value, "__array__") and not hasattr(value, "item") and np.ndim(value) == 0:
+        return np.asarray(value).item()  # a tensor of TensorFlow
     return value
 
 
@@ -54,6 +56,8 @@ def as_list(values, name, of="values"):
     for convert in ("tolist", "to_pylist"):  # of arrays and columns
         if hasattr(found, convert):
             found = getattr(found, convert)()
+    if hasattr(found, "numpy") and hasattr(found, "__array__"):  # tensors of TensorFlow
+        found = found.numpy().tolist()
     single = isinstance(found, (str, bytes, dict, set, frozenset))
     single = single or not (hasattr(found, "__iter__") or hasattr(found, "__getitem__"))
     if single or hasattr(values, "columns"):

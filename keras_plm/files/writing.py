@@ -1,7 +1,7 @@
 """Writing files and folders whole or not at all: under a temporary name, then renamed.
 
-A temporary name ends in the process id and `.tmp`: several processes may write the same path, and
-the last one to finish wins. A reader never sees a partial file.
+A temporary name ends in the process id, a random part and `.tmp`: several processes and threads may
+write the same path, and the last one to finish wins. A reader never sees a partial file.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from pathlib import Path
 
 
@@ -17,10 +18,12 @@ from pathlib import Path
 def replacing(path, suffix=""):
     """A temporary path, renamed onto `path` if the block ends without an error.
 
-    On an error or interrupt, the temporary file is removed and `path` stays as it is.
+    On an error or interrupt, the temporary file is removed and `path` stays as it is. A link stays
+    a link, to a new file of the old one's mode.
 
     Args:
-        path: The file to write. Its folder is made if needed.
+        path: The file to write. Its folder is made if needed. What is there and no regular file,
+            as `/dev/stdout`, is written to directly.
         suffix: End of the temporary name, for writers that choose the format by it or append it.
 
     Example:
@@ -29,10 +32,16 @@ def replacing(path, suffix=""):
             np.savez(temporary, a=a)
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path, suffix)
     try:
         yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -107,8 +116,11 @@ def remove_leftovers(folder, pattern):
         pattern: Glob pattern of the final names that they have temporary names of.
     """
     for path in Path(folder).glob(f"{pattern}.*.tmp*"):
-        process = re.search(r"\.(\d+)\.tmp(\.\w+)?$", path.name)
-        if process is None or _is_running(int(process[1])):
+        named = re.search(r"\.(\d+)\.([0-9a-f]{8})\.tmp(\.\w+)?$", path.name)
+        if named is None or named[2] in _OF_THIS_PROCESS:
+            continue
+        # Another process had the same id: in a container often the same after each start.
+        if int(named[1]) != os.getpid() and _is_running(int(named[1])):
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -121,15 +133,19 @@ def _temporary_folder(path):
     """A new folder under a temporary name of `path`, removed at the end."""
     temporary = _temporary(path)
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # from an ended process with the same id
         temporary.mkdir(parents=True)
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+_OF_THIS_PROCESS = set()  # random parts of its temporary names
+
+
 def _temporary(path, suffix=""):
-    return path.with_name(f"{path.name}.{os.getpid()}.tmp{suffix}")
+    mark = uuid.uuid4().hex[:8]
+    _OF_THIS_PROCESS.add(mark)
+    return path.with_name(f"{path.name}.{os.getpid()}.{mark}.tmp{suffix}")
 
 
 def _is_running(process):

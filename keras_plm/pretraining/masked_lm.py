@@ -219,7 +219,7 @@ def masked_lm_batches(
             stream of one document, or the tokenizer lacks a special token or, for `whole_word`,
             does not tell where words begin.
     """
-    check_is_stream(stream)
+    check_is_stream(stream, "documents")
     shares = {"mask_share": mask_share, "random_share": random_share, "mask_rate": mask_rate}
     if min(shares.values()) < 0 or mask_share + random_share > 1 or mask_rate >= 1:
         raise ValueError(f"Shares lie between 0 and 1, sums too. Received: {shares}")

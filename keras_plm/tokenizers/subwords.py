@@ -609,13 +609,13 @@ def ranges(starts, lengths):
 
 
 def check_tokenizer(tokenizer):
-    """Raises unless `tokenizer` packs texts.
+    """Raises unless `tokenizer` encodes texts.
 
     Raises:
         TypeError: If it is something else.
     """
-    packs = all(callable(getattr(tokenizer, name, None)) for name in ("pack", "encode"))
-    if not packs or isinstance(tokenizer, type):
+    encodes = callable(getattr(tokenizer, "encode", None))
+    if not encodes or isinstance(tokenizer, (type, str)):
         raise TypeError(
             "`tokenizer` must be a tokenizer of keras_plm, as `WordPiece`, or have its methods; "
             "`encoder, tokenizer = keras_plm.load(folder)` gives both. "

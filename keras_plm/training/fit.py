@@ -6,6 +6,7 @@ import warnings
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_plm.data.batching import Batches, class_weights, weights_of
 from keras_plm.files.saveable import Saveable
@@ -158,12 +159,11 @@ class FitsBatches(Saveable):
             held_out = kwargs["validation_data"].for_evaluation()
             on_tensorflow = keras.backend.backend() == "tensorflow"
             kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
-        unscale = _unscaling(source, class_weight)
-        if unscale is not self._unscale:
-            self._unscale, self.train_function = unscale, None  # it is traced with one of them
         try:
             if isinstance(source, Batches):
                 source.class_weight = before if class_weight is None else weights
+            self._read_scaled(source)
+            if isinstance(source, Batches):
                 if keras.backend.backend() == "tensorflow":
                     x = source.tf_dataset()
                     if source.distribution is None and self.compiled and not self.train_function:
@@ -176,6 +176,14 @@ class FitsBatches(Saveable):
         finally:
             if isinstance(source, Batches):
                 source.class_weight = before
+
+    def _read_scaled(self, source):
+        """Says how the weights of `source` are scaled; a step is traced for one scale."""
+        scaled = isinstance(source, Batches) and source.scale_weights
+        classes = source.class_weight if scaled else None
+        same = np.array_equal(classes, self._scaled_classes) if scaled and self._scaled else True
+        if scaled != self._scaled or not same:
+            self._scaled, self._scaled_classes, self.train_function = scaled, classes, None
 
     def _checked(self, x, y=None, name="x", targets=True):
         """`x` as it can be read; raises unless these are numbers, with their targets if asked."""
@@ -196,12 +204,18 @@ class FitsBatches(Saveable):
                 )
             array = isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
             labelled = y is not None or not array
-        if targets and not labelled and getattr(self, "loss", None) is not None:
+        if targets and not labelled and self._needs_targets():
             raise ValueError(
                 "`fit` and `evaluate` need targets: give every example its label, or arrays their "
                 f"`y`. Received: {name} of type {type(x).__name__} without targets"
             )
         return x
+
+    def _needs_targets(self):
+        """Whether a step computes the loss that `compile` is given."""
+        own = type(self).compute_loss is FitsBatches.compute_loss
+        own = own and type(self).train_step is keras.Model.train_step
+        return own and getattr(self, "loss", None) is not None
 
     def _checked_validation(self, data):
         """`validation_data` as it can be read: `Batches`, `(x, y)`, or another data set."""
@@ -213,6 +227,7 @@ class FitsBatches(Saveable):
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
+        self._read_scaled(None)
         options = {"sample_weight": sample_weight, "class_weight": None}
         if class_weight is not None:
             options |= self._weighted(y, class_weight, sample_weight)
@@ -272,7 +287,8 @@ class FitsBatches(Saveable):
     summed_over = None  # a context in which metrics are those of all processes
     parts_of_sum = 1  # processes over which a loss is averaged that is a sum
 
-    _unscale = None  # gives metrics weights of which those of training are multiples
+    _scaled = False  # whether weights average 1 over each batch, before classes are weighed
+    _scaled_classes = None  # how classes are weighed then
     _in_training = False  # whether the current step is one of training
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -281,8 +297,11 @@ class FitsBatches(Saveable):
         return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if self._in_training and self._unscale is not None and sample_weight is not None:
-            sample_weight = keras.tree.map_structure(self._unscale, sample_weight)
+        if self._in_training and self._scaled and sample_weight is not None:
+            if self._scaled_classes is None:
+                sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
+            else:
+                sample_weight = _unscaled(sample_weight, y, self._scaled_classes)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
@@ -293,7 +312,9 @@ class FitsBatches(Saveable):
 
     def evaluate(self, x=None, *args, **kwargs):
         """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
-        x = self._checked(x, args[0] if args else kwargs.get("y"))
+        # `fit` calls this with what it checked; a check again would read on in a generator.
+        if not kwargs.get("_use_cached_eval_dataset"):
+            x = self._checked(x, args[0] if args else kwargs.get("y"))
         source = x = x.for_evaluation() if isinstance(x, Batches) else x
         if isinstance(x, Batches) and keras.backend.backend() == "tensorflow":
             x = x.tf_dataset()  # Keras would take the signature from the first two batches
@@ -307,26 +328,25 @@ class FitsBatches(Saveable):
         return super().predict(x, *args, **kwargs)
 
 
-def _unscaling(source, class_weight):
-    """How metrics undo the scale of weights that average 1 over each batch of `source`, or `None`.
+def _unscaled(weights, y=None, class_weight=None):
+    """Weights of rows or words that were 0 or 1 before `Batches` scaled them.
 
-    Weights are 0 or 1 before they are scaled, and those of classes apply after it.
+    The scale is the largest weight of all, classes apart, on each device.
+
+    Args:
+        weights: Scaled, then multiplied by those of classes, if any.
+        y: Class ids, of the shape of `weights`.
+        class_weight: An array over class ids; others have weight 1.
     """
-    if not isinstance(source, Batches) or not source.scale_weights:
-        return None
-    weighted = class_weight is not None or source.class_weight is not None
-    return _by_count if weighted else _by_largest
-
-
-def _by_largest(weights):
-    """Weights that are at most 1: on every device alike, for all real rows have the largest."""
-    return weights / keras.ops.maximum(keras.ops.max(weights), 1e-9)
-
-
-def _by_count(weights):
-    """Weights of classes, whose sum is that of real rows; on several devices nearly."""
-    real = keras.ops.cast(keras.ops.not_equal(weights, 0), weights.dtype)
-    return weights * keras.ops.mean(real)
+    rows = weights
+    if class_weight is not None:
+        ids = ops.cast(y, "int32")
+        last = len(class_weight) - 1
+        of_class = ops.take(ops.convert_to_tensor(class_weight), ops.clip(ids, 0, last))
+        of_class = ops.where((ids < 0) | (ids > last), ops.ones_like(of_class), of_class)
+        of_class = ops.cast(of_class, weights.dtype)
+        rows = ops.where(of_class > 0, weights / ops.maximum(of_class, 1e-9), 0.0)
+    return weights / ops.maximum(ops.max(rows), 1e-9)
 
 
 def _check_accumulation(model, batches):
