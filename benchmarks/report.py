@@ -9,7 +9,7 @@ from keras_plm.experiments.report import sections as of_results
 from keras_plm.experiments.report.page import Page, looks_of
 
 SPEEDS = {
-    "speed": "Speed: BERT beside its peers",
+    "speed": "Speed: BERT next to its peers",
     "speed_translator": "Speed: Attention, decoding, translation",
     "speed_words": "Speed: Word vectors",
     "speed_elmo": "Speed: ELMo and LSTMs",
@@ -19,7 +19,7 @@ SPEEDS = {
     "speed_transfer": "Speed: Reading features",
     "speed_memory": "Speed: Memory",
     "speed_gpu": "Speed: A GPU",
-    "devices": "Several devices beside one",
+    "devices": "Several devices next to one",
     "scaling": "Many devices, on paper",
 }
 

@@ -3,6 +3,8 @@
 
 def _check_backend():
     """Raises an ImportError of one sentence unless Keras runs on a backend of this package."""
+    import os
+
     backends = ("tensorflow", "jax", "torch")
     named = (
         "Keras uses tensorflow unless the environment variable KERAS_BACKEND or the file "
@@ -13,14 +15,15 @@ def _check_backend():
 
         backend = keras.config.backend()
     except ModuleNotFoundError as error:
-        backend = error.name
-        if backend in backends:
+        # Keras' NumPy backend fails for want of JAX.
+        backend = os.environ.get("KERAS_BACKEND") or error.name
+        if backend == error.name and backend in backends:
             raise ImportError(
                 f"Keras is set to use {backend}, which is not installed. Install a backend: "
                 "pip install 'keras-plm[tensorflow]', 'keras-plm[jax]' or 'keras-plm[torch]'. "
                 f"{named} Received: no module named {backend}"
             ) from None
-        if backend != "openvino":
+        if backend in backends or error.name not in (*backends, "openvino"):
             raise
     except ValueError as error:  # Keras does not know the name
         rule, _, backend = str(error).partition(" : ")

@@ -549,7 +549,7 @@ def _check_finite(y_true, y_pred):
 
 
 def _single(y_true, y_pred):
-    """`_both` of scores of which each row has one."""
+    """As `_both`, for scores of one value a row."""
     sides = list(_both(y_true, y_pred))
     for side, (name, values) in enumerate(zip(("y_true", "y_pred"), sides, strict=True)):
         if all(isinstance(value, list) and len(value) == 1 for value in values):  # (N, 1)

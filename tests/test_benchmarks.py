@@ -320,7 +320,7 @@ def test_columns_a_conll_file_has_not_are_refused(tmp_path):
         ("m.jsonl", '{"review": "a", " stars": 1, "doc": 2}\n'),
     ],
 )
-def test_a_column_a_file_has_not_is_told_with_its_flag(encoder, tmp_path, capsys, name, text):
+def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name, text):
     (tmp_path / name).write_text(text)
     command = ["run", "--task-file", str(tmp_path / name), *common(encoder, tmp_path)]
     for flags, missing, flag in (
@@ -331,9 +331,9 @@ def test_a_column_a_file_has_not_is_told_with_its_flag(encoder, tmp_path, capsys
         (["--text", "review", "--label", " stars", "--group", "g"], "g", "group"),
     ):
         assert main([*command, *flags]) == 2
-        told = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
-        told += "Received: columns 'review', ' stars', 'doc'"
-        assert told in capsys.readouterr().err
+        message = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
+        message += "Received: columns 'review', ' stars', 'doc'"
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.plumbing

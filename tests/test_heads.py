@@ -548,12 +548,12 @@ def test_a_tagger_names_tags_of_several_schemes():
         FineTune(**fast).fit(encoder(), Tagger, TOKENIZER, sentences(2), rows)
     labels = ["O", "B-A", "E-A", "S-A"]
     rows = [Example(["a", "b"], ["B-A", "E-A"]), Example(["c", "d"], ["B-A", "O"], where="f:2")]
-    told = "f:2, word 0 .'c'.: In IOBES .*'B-A' before 'O', the first of 1 such tags"
+    message = "f:2, word 0 .'c'.: In IOBES .*'B-A' before 'O', the first of 1 such tags"
     for method in (FineTune(**fast), FeatureBased(**fast)):
         for given in (None, labels):
-            with pytest.raises(ValueError, match=told):
+            with pytest.raises(ValueError, match=message):
                 method.fit(encoder(), Tagger, TOKENIZER, rows, labels=given)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         batches(rows, TOKENIZER, labels)
     batches([Example(["a", "b"], ["B-A", "X"])], TOKENIZER, ["O", "B-A", "E-A", "X"])
     released = ["O", "B-A", "I-A", "X", "[CLS]", "[SEP]"]  # of a folder, as such

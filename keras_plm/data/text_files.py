@@ -200,7 +200,7 @@ def read_table(
             empty is a group of its own.
         label_names: The names of labels, or of tags, that the file gives as numbers from 0.
         clean: If False, blanks around labels stay, and empty texts and labels named NaN are read:
-            for published files, some of which have empty texts.
+            for published files, which may have empty texts.
         **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:

@@ -163,12 +163,11 @@ class FitsBatches(Saveable):
             if isinstance(source, Batches):
                 source.class_weight = before if class_weight is None else weights
             self._read_scaled(source)
-            if isinstance(source, Batches):
-                if keras.backend.backend() == "tensorflow":
-                    x = source.tf_dataset()
-                    if source.distribution is None and self.compiled and not self.train_function:
-                        # Else TensorFlow traces the first step twice, for variables that it makes.
-                        self._symbolic_build(data_batch=source[0])
+            if isinstance(source, Batches) and keras.backend.backend() == "tensorflow":
+                x = source.tf_dataset()
+                if source.distribution is None and self.compiled and not self.train_function:
+                    # Else TensorFlow traces the first step twice, for variables that it makes.
+                    self._symbolic_build(data_batch=source[0])
             with warnings.catch_warnings(), self._distributed(source, training=True):
                 # An encoder's pooler has no part in tagging, which is no mistake.
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")

@@ -100,7 +100,7 @@ def rows_of(results):
     """`{(encoder, row): {task: [result]}}` in the order of a table.
 
     A run that differs from most of its task in training examples or precision says so, and runs
-    that would have one row are told apart.
+    that would have one row get different labels.
     """
     usual = {}
     for task in {result["task"] for result in results}:
