@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A part imports only from groups above its own, and its own files.
 GROUPS = [
-    ["_version"],
+    ["_version", "_arguments"],
     ["files"],
     ["layers", "tokenizers", "metrics", "plots"],
     ["data"],

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 import keras_plm
+from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
@@ -141,8 +142,7 @@ def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
 
     Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
     """
-    if head is not None and head not in HEADS:
-        raise ValueError(f"`head` must be None or one of {', '.join(HEADS)}. Received: {head!r}")
+    check_one_of(head, "head", (None, *HEADS))
     released = read_released(find_folder(path))
     settings = released.settings
     arguments = {**released.arguments, **({"activation": activation} if activation else {})}

@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 
-from keras_plm.files.sequences import check_whole
+from keras_plm._arguments import check_whole
 
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
@@ -149,12 +149,7 @@ class Batches(keras.utils.PyDataset):
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
         size = "tokens_per_batch" if batch_size is None else "batch_size"
-        check_whole(tokens_per_batch if batch_size is None else batch_size, size)
-        if (tokens_per_batch if batch_size is None else batch_size) < 1:
-            raise ValueError(
-                "A batch has 1 row or token or more. "
-                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
-            )
+        check_whole(tokens_per_batch if batch_size is None else batch_size, size, least=1)
         self._drawn_anew = callable(lengths)
         self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
         self.collate = collate

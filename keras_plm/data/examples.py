@@ -8,10 +8,11 @@ import re
 import keras
 import numpy as np
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches, class_weights, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import TextPlaces, spans_in, words_in
 from keras_plm.data.task import as_examples, check_labelled, place_of
-from keras_plm.files.sequences import as_names, as_rows, as_texts, check_whole
+from keras_plm.files.sequences import as_names, as_rows, as_texts
 from keras_plm.metrics import tag_scheme
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.tokenizers.subwords import check_start, check_tokenizer, encode_parts

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import TextPlaces
 from keras_plm.data.task import place_of
@@ -85,8 +86,7 @@ class Windows:
         check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)
-        if stride < 1:
-            raise ValueError(f"`stride` must be 1 token or more. Received: stride={stride}")
+        check_whole(stride, "stride", least=1)
         self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
         self.apart = apart
         self.passages = [_passage_of(example, i) for i, example in enumerate(examples)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.data.fasttext import (
     MAGIC,
     as_set,
@@ -76,8 +77,8 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
     path = Path(path)
     check_file(path)
     wanted = as_set(words)
-    if limit is not None and limit < 1:
-        raise ValueError(f"`limit` must be at least 1. Received: limit={limit}")
+    if limit is not None:
+        check_whole(limit, "limit", least=1)
     if np.dtype(dtype).kind != "f":
         raise ValueError(f"`dtype` must be a type of floats. Received: dtype={dtype!r}")
     with contextlib.closing(_blocks(path)) as blocks:
@@ -406,8 +407,7 @@ def write_vectors(path, words, vectors, format="word2vec"):
     """
     path, words = Path(path), as_list(words, "words", "words")
     vectors = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {FORMATS}. Received: format={format!r}")
+    check_one_of(format, "format", FORMATS)
     if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.size:
         raise ValueError(
             f"`vectors` must be (N, D), a row per word and at least one. "

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._arguments import check_one_of
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention
@@ -86,8 +87,7 @@ class Classifier(Head):
         pairs=False,
         name="classifier",
     ):
-        if pairs not in PAIRS:
-            raise ValueError(f"`pairs` must be one of {PAIRS}. Received: {pairs!r}")
+        check_one_of(pairs, "pairs", PAIRS)
         if pairs == "words" and texts_of(reader) is None:
             raise ValueError(
                 "Words of two texts that are read apart need a reader of two texts, `readers.ESIM`."
@@ -111,6 +111,31 @@ class Classifier(Head):
             pairs,
         )
         self.pool = pool
+
+    @classmethod
+    def features_of(cls, encoded, pool, pairs):
+        if pairs is True:
+            return encoded.tokens_by_row()  # (B, 2, T, n, D), (B, 2, T)
+        return super().features_of(encoded, pool, pairs)
+
+    @classmethod
+    def build_readout(
+        cls,
+        shape,
+        num_labels,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        placement=None,
+        words=None,
+        pairs=False,
+        pool="max",
+    ):
+        if pairs is True:
+            return cls.build_pair_readout(shape, num_labels, layers, pool, dropout)
+        return super().build_readout(
+            shape, num_labels, layers, reader, dropout, placement, words, pairs
+        )
 
     @classmethod
     def build_pair_readout(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.passages import (
     MAX_LENGTH,
     STRIDE,
@@ -13,7 +14,6 @@ from keras_plm.data.passages import (
 )
 from keras_plm.data.spans import Span, best_answers
 from keras_plm.data.task import as_examples, place_of
-from keras_plm.files.sequences import check_whole
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.layers import Dropout
@@ -114,9 +114,7 @@ class SpanFinder(Head):
             ("max_answer_length", max_answer_length),
             ("n_best", n_best),
         ):
-            check_whole(value, argument)
-            if value < 1:
-                raise ValueError(f"`{argument}` must be 1 or more. Received: {argument}={value}")
+            check_whole(value, argument, least=1)
         if limit is not None and max_length > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
@@ -195,6 +193,14 @@ class SpanFinder(Head):
     def targets(cls, examples, labels, windows=None):
         super().targets(examples, labels)
         return windows.targets
+
+    @classmethod
+    def features_of(cls, encoded, pool, pairs):
+        if not pairs:
+            return encoded.tokens()
+        features, mask = encoded.words()
+        # Zeros stand for no answer, as in a `FeatureStore`.
+        return features * ops.cast(mask, features.dtype)[..., None, None], mask
 
     @classmethod
     def more_inputs(cls, reader, placement):

@@ -4,11 +4,11 @@ Shapes: B examples, W words, C characters of a word, n layers read, D width.
 """
 
 import dataclasses
-import numbers
 
 import keras
 from keras import ops
 
+from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.layers import ScalarMix
 from keras_plm.training.fit import FitsBatches
 
@@ -90,19 +90,10 @@ class Placement:
     character_filters: int = 0
 
     def __post_init__(self):
-        if self.place not in PLACES:
-            raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.place!r}")
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"`penalty` must be 0 or more. Received: {self.penalty}")
-        if not 0 <= self.feature_dropout < 1:
-            raise ValueError(
-                f"`feature_dropout` must lie in [0, 1). Received: {self.feature_dropout}"
-            )
-        if not isinstance(self.character_filters, numbers.Integral) or self.character_filters < 0:
-            raise ValueError(
-                "`character_filters` must be a whole number, 0 or more. "
-                f"Received: {self.character_filters!r}"
-            )
+        check_one_of(self.place, "placement", PLACES)
+        check_number(self.penalty, "penalty", least=0)
+        check_number(self.feature_dropout, "feature_dropout", least=0, below=1)
+        check_whole(self.character_filters, "character_filters", least=0)
 
     def check(self, reader, words):
         """Raises unless there is what this placement needs: a reader, word vectors."""

@@ -5,6 +5,7 @@ import json
 import keras
 import tokenizers
 
+from keras_plm._arguments import check_one_of
 from keras_plm.files.sequences import as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,
@@ -120,8 +121,7 @@ class BytePair(SubwordTokenizer):
         end_token="<|endoftext|>",
         pad_token=None,
     ):
-        if scheme not in SCHEMES:
-            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        check_one_of(scheme, "scheme", SCHEMES)
         self._scheme = SCHEMES[scheme]
         vocabulary, special = self._parted(as_list(vocabulary, "vocabulary"), special_tokens)
         ids = numbered(vocabulary, self._scheme.extra, "BytePair")
@@ -203,8 +203,7 @@ class BytePair(SubwordTokenizer):
                 the characters.
         """
         files = paths(files)
-        if scheme not in SCHEMES:
-            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        check_one_of(scheme, "scheme", SCHEMES)
         kind = SCHEMES[scheme]
         lowercase = kind.lowercase if lowercase is None else lowercase
         model = tokenizers.models.BPE(unk_token=kind.unknown, **kind.model)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import tokenizers
 
-from keras_plm.files.sequences import as_list, as_text, as_texts, check_whole
+from keras_plm._arguments import check_whole
+from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
 from keras_plm.tokenizers.text import open_text
 

@@ -3,6 +3,7 @@
 import keras
 import tokenizers
 
+from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers.subwords import (
     Row,
@@ -51,8 +52,7 @@ class Words(SubwordTokenizer):
     joint_pairs = False
 
     def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
-        if split not in SPLITS:
-            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        check_one_of(split, "split", SPLITS)
         if lowercase and unk_token not in ("[UNK]", unk_token.lower()):
             raise ValueError(
                 "Words are lower-cased before they are looked up, so the text's unknown word must "
@@ -95,10 +95,8 @@ class Words(SubwordTokenizer):
                 f"`vocabulary_size` must leave room beside {len(special)} special words. "
                 f"Received: {vocabulary_size}"
             )
-        if min_count < 1:
-            raise ValueError(f"`min_count` must be 1 or more. Received: {min_count}")
-        if split not in SPLITS:
-            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        check_whole(min_count, "min_count", least=1)
+        check_one_of(split, "split", SPLITS)
         model = tokenizers.models.WordLevel(unk_token=unk_token)
         tokenizer = word_tokenizer(model, lowercase, split)
         trainer = tokenizers.trainers.WordLevelTrainer(

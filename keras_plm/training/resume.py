@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm._arguments import check_whole
 from keras_plm.files.writing import remove_leftovers, replacing
 from keras_plm.training.fit import StepCounter
 
@@ -93,8 +94,8 @@ class TrainingState(StepCounter):
     ):
         super().__init__(batches)
         for name, value in (("every_steps", every_steps), ("keep", keep)):
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be 1 or more. Received: {name}={value}")
+            if value is not None:
+                check_whole(value, name, least=1)
         self.total_steps = total_steps
         self.folder = Path(folder)
         self.every_seconds = every_seconds
@@ -120,7 +121,7 @@ class TrainingState(StepCounter):
         return (self.steps - self.before) % len(self.batches) != 0
 
     def on_train_begin(self, logs=None):
-        _check_whole()
+        _check_all_visible()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch)
@@ -220,7 +221,7 @@ class TrainingState(StepCounter):
                 of other settings, too) or optimizer, other batches or devices that part otherwise;
                 nothing is changed then.
         """
-        _check_whole()
+        _check_all_visible()
         with _scope(model, self.batches):
             return self._restore(model)
 
@@ -465,7 +466,7 @@ def _settings(model):
         return None
 
 
-def _check_whole():
+def _check_all_visible():
     """Raises where a process sees a part of the state alone."""
     if _processes() > 1 and keras.backend.backend() == "jax":
         raise ValueError(

@@ -5,8 +5,9 @@ import tempfile
 
 import numpy as np
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.task import as_examples, split_groups
-from keras_plm.files.sequences import as_names, check_whole
+from keras_plm.files.sequences import as_names
 from keras_plm.training.fit import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import (
@@ -57,7 +58,7 @@ def compare_layers(
     """
     check_head(head)
     check_encoder(encoder, tokenizer)
-    check_whole(seeds, "seeds")
+    check_whole(seeds, "seeds", least=1)
     if not isinstance(method, (FeatureBased, type(None))):
         raise TypeError(f"`method` must be a `FeatureBased`. Received: method={method!r:.60}")
     choices = None if choices is None else as_names(choices, "choices")

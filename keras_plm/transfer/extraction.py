@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
+from keras_plm._arguments import check_one_of
 from keras_plm.data.examples import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
@@ -123,8 +124,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         choice = layer_choice(self.layers)
         _refuse_learned(choice, self.layers)
         choice.indices(len(self.encoder.output["layers"]))
-        if self.pool not in POOLINGS:
-            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        check_one_of(self.pool, "pool", POOLINGS)
         return self
 
     def transform(self, X):  # noqa: N803

@@ -1,11 +1,11 @@
 """Features: a reader is trained on what a frozen encoder gives."""
 
 import dataclasses
-import numbers
 import tempfile
 
 import numpy as np
 
+from keras_plm._arguments import check_number, check_one_of
 from keras_plm.data.examples import check_word_vectors
 from keras_plm.data.passages import check_joint, check_tokens_are_words
 from keras_plm.heads import MultipleChoice
@@ -77,10 +77,8 @@ class FeatureBased(Method):
         super().__post_init__()
         layer_choice(self.layers)
         check_reader(self.reader, self.units)
-        if not isinstance(self.feature_gb, numbers.Real):
-            raise TypeError(f"`feature_gb` must be a number. Received: {self.feature_gb!r:.60}")
-        if self.pool not in POOLINGS:
-            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        check_number(self.feature_gb, "feature_gb", least=0)
+        check_one_of(self.pool, "pool", POOLINGS)
         self._placement.check(self._reads, "given to `fit`" if self._reads else None)
         if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
             raise ValueError(

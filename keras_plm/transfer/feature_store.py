@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_plm._arguments import check_one_of
 from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.examples import (
     PackedExamples,
@@ -210,8 +211,7 @@ class FeatureStore:
                 none, a feature is beyond float16, or the store would be larger, with its size and
                 what to do.
         """
-        if pool is not None and pool not in (*POOLINGS, TOKENS):
-            raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_one_of(pool, "pool", (None, *POOLINGS, TOKENS))
         check_encoder(encoder, tokenizer)
         examples = as_texts(examples, "examples")
         check_first(pool, tokenizer)

@@ -1,10 +1,10 @@
 """Fine-tuning: encoder and output layer are trained together."""
 
 import dataclasses
-import numbers
 
 import numpy as np
 
+from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
@@ -123,34 +123,19 @@ class FineTune(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
+        check_one_of(self.schedule, "schedule", SCHEDULES)
         check_reader(self.reader, self.units)
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
-        if not isinstance(self.unfreeze_epochs, numbers.Integral) or self.unfreeze_epochs < 0:
-            raise ValueError(
-                "`unfreeze_epochs` must be a whole number, 0 or more. "
-                f"Received: {self.unfreeze_epochs!r}"
-            )
-        if not 0 <= self.language_model_weight < np.inf:
-            raise ValueError(
-                "`language_model_weight` must be 0 or more. "
-                f"Received: {self.language_model_weight!r}"
-            )
+        check_number(self.layer_decay, "layer_decay", above=0, most=1)
+        check_whole(self.unfreeze_epochs, "unfreeze_epochs", least=0)
+        check_number(self.language_model_weight, "language_model_weight", least=0)
+        check_whole(self.accumulate, "accumulate", least=1)
+        check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
         if self.lora_rank is not None and self.n_transfer is not None:
             raise ValueError(
                 "`lora_rank` keeps an encoder as it was pre-trained, and `n_transfer` makes layers "
                 "of it new: give one of the two. "
                 f"Received: lora_rank={self.lora_rank}, n_transfer={self.n_transfer}"
             )
-        if not isinstance(self.accumulate, numbers.Integral) or self.accumulate < 1:
-            raise ValueError(
-                f"`accumulate` must be a whole number, 1 or more. Received: {self.accumulate!r}"
-            )
-        allowed = ("pooled", *POOLINGS)
-        if self.pool is not None and self.pool not in allowed:
-            raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
 
     def _schedule(self, total):
         if self.schedule == "slanted_triangular":

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.datasets.tasks import checksum
@@ -46,8 +47,7 @@ def prepare(
         ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
             or `out` holds other text.
     """
-    if model not in MODELS:
-        raise ValueError(f"`model` must be one of {', '.join(MODELS)}. Received: {model!r}")
+    check_one_of(model, "model", MODELS)
     if model != "bert" and sentences != "split":
         raise ValueError(f"`sentences` is of bert alone. Received: {sentences!r} for {model}")
     out, objective = Path(out), OBJECTIVES[model]

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_plm._arguments import check_whole
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import CRF, Dense, Dropout
 
@@ -40,8 +41,7 @@ class BiLSTMTagger(keras.layers.Layer):
     """
 
     def __init__(self, num_labels, units=200, num_layers=2, dropout=0.0, **kwargs):
-        if num_labels < 2:
-            raise ValueError(f"`num_labels` must be 2 or more. Received: {num_labels}")
+        check_whole(num_labels, "num_labels", least=2)
         super().__init__(**kwargs)
         self.num_labels = num_labels
         self.units = units
