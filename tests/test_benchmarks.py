@@ -16,8 +16,8 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.speed.tables import speed_markdown
+from keras_plm.data.formats.text_files import read_conll
 from keras_plm.data.task import Task
-from keras_plm.data.text_files import read_conll
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.experiments.config import LATER, Run
 from keras_plm.experiments.predict import open_model

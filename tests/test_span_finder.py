@@ -6,8 +6,8 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main
+from keras_plm.data.formats.squad import evaluate_squad, write_predictions
 from keras_plm.data.spans import Span
-from keras_plm.data.squad import evaluate_squad, write_predictions
 from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice

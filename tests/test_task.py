@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from keras_plm.data.formats.text_files import read_conll, read_parallel, read_table, table_rows
 from keras_plm.data.task import Example, split_groups
-from keras_plm.data.text_files import read_conll, read_parallel, read_table, table_rows
 
 
 def test_conll_with_documents_and_tabs(tmp_path):

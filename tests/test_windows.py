@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_plm.data.formats.squad import read_squad
 from keras_plm.data.passages import Windows
-from keras_plm.data.squad import read_squad
 from keras_plm.data.task import Example
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.speed.clock import Work, alone
 from benchmarks.suites.word_vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
+from keras_plm.data.formats.word_vectors import write_vectors
 from keras_plm.data.task import find_file
-from keras_plm.data.word_vectors import write_vectors
 from keras_plm.experiments.results import peak_so_far
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words

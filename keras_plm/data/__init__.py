@@ -11,19 +11,19 @@ from keras_plm.data.examples import (
     stack_padded,
     translation_batches,
 )
-from keras_plm.data.fasttext import SubwordVectors, read_fasttext
-from keras_plm.data.passages import Windows
-from keras_plm.data.spans import Span, best_answers, best_spans
-from keras_plm.data.squad import (
+from keras_plm.data.formats.fasttext import SubwordVectors, read_fasttext
+from keras_plm.data.formats.squad import (
     best_threshold,
     evaluate_squad,
     read_predictions,
     read_squad,
     write_predictions,
 )
+from keras_plm.data.formats.text_files import read_conll, read_parallel, read_table
+from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
+from keras_plm.data.passages import Windows
+from keras_plm.data.spans import Span, best_answers, best_spans
 from keras_plm.data.task import Example, Task, find_file, split_groups
-from keras_plm.data.text_files import read_conll, read_parallel, read_table
-from keras_plm.data.word_vectors import read_vectors, write_vectors
 
 __all__ = [
     "Batches",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.fasttext import SubwordVectors
+from keras_plm.data.formats.fasttext import SubwordVectors
 from keras_plm.files.sequences import as_names
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm._arguments import check_one_of, check_whole
-from keras_plm.data.fasttext import (
+from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,
     check_file,
