@@ -14,7 +14,7 @@ from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
 from benchmarks.suites.translation import Translation, bleu_by_length, look
 from benchmarks.suites.word_vectors import make as make_vectors
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
 from keras_plm.experiments.config import Run

@@ -4,9 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.batching import Batches, bucket_lengths, class_weights
-from keras_plm.data.examples import PackedExamples, batches, fingerprint, label_names
+from keras_plm.data.batching import Batches, bucket_lengths
+from keras_plm.data.class_weight import class_weights
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import label_names
+from keras_plm.data.packing import PackedExamples
 from keras_plm.data.task import Example
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters, WordPiece, Words
 from keras_plm.training.fit import FitsBatches, run_on

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from keras_plm import metrics
-from keras_plm.data.examples import batches, score_range
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import score_range
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, GPT, WordVectors

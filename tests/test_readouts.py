@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import PackedExamples, batches, words_of
+from keras_plm.data.examples import batches
+from keras_plm.data.packing import PackedExamples, words_of
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.heads.readers import BiLSTM

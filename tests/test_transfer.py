@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from keras_plm.data.examples import PackedExamples
+from keras_plm.data.packing import PackedExamples
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.tokenizers import Characters

@@ -17,7 +17,6 @@ import numpy as np
 from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
 from benchmarks.suites.word_vectors import Vectors
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
@@ -27,6 +26,7 @@ from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy

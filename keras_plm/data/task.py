@@ -91,6 +91,16 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Unlabelled:
+    """A text, or a pair of texts, without its label."""
+
+    text: str | list
+    pair: str | None = None
+    label: None = None
+    choices: list | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """A labelled problem: where its examples are, which head solves it, how it is scored.
 

@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_plm._arguments import check_one_of
-from keras_plm.data.examples import check_first
 from keras_plm.layers import POOLINGS, Pooling
 from keras_plm.training.fit import check_encoder
 
@@ -67,6 +66,36 @@ class FirstTokens(keras.layers.Layer):
         stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
         positions = ops.maximum(word_positions, 0)[..., None, None]
         return ops.take_along_axis(stacked, positions, axis=1)
+
+
+def check_word_vectors(words):
+    """Raises unless `words` is an encoder of one vector per word."""
+    if not callable(getattr(words, "tokenizer", None)):
+        raise ValueError(
+            "`words` must be an encoder of one vector per word, a `WordVectors`; the command "
+            "`python -m benchmarks vectors` makes a folder of one for `keras_plm.load`. "
+            f"Received: an object of type {type(words).__name__}"
+        )
+
+
+def check_stateless(encoder):
+    """Raises if what `encoder` gives depends on what it read before."""
+    rows = getattr(encoder, "carried_rows", 0)
+    if rows:
+        raise ValueError(
+            "Texts are sorted by length or shuffled here, and carried states would leak from one "
+            "into another: build the encoder with carried_rows=0, or call it yourself, on "
+            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={rows}"
+        )
+
+
+def check_first(pool, tokenizer):
+    """Raises if a text's first vector is asked for and no [CLS] stands there."""
+    if pool == "cls" and not getattr(tokenizer, "has_cls", True):
+        raise ValueError(
+            "`pool='cls'` is for encoders that put a [CLS] before a text; take 'mean' or 'max'. "
+            f"Received: {type(tokenizer).__name__}"
+        )
 
 
 def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):

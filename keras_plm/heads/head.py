@@ -12,17 +12,10 @@ from keras import ops
 
 from keras_plm._arguments import check_type, check_whole
 from keras_plm.data.batching import Batches
-from keras_plm.data.examples import (
-    Unlabelled,
-    batches,
-    check_stateless,
-    check_word_vectors,
-    label_ids,
-    label_names,
-    share_of_range,
-)
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import label_ids, label_names, share_of_range
 from keras_plm.data.pair_positions import PLACES as TEXT_PLACES
-from keras_plm.data.task import place_of
+from keras_plm.data.task import Unlabelled, place_of
 from keras_plm.files.sequences import (
     are_texts,
     as_list,
@@ -31,7 +24,7 @@ from keras_plm.files.sequences import (
     as_texts,
     is_missing,
 )
-from keras_plm.heads.encoded import Encoded, Frozen
+from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word_vectors
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice

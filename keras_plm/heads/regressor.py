@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.examples import score_range
+from keras_plm.data.labels import score_range
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
 

@@ -3,11 +3,7 @@
 import keras
 import numpy as np
 
-from keras_plm.data.examples import (
-    check_scheme,
-    scheme_of_labels,
-    tag_scheme_of,
-)
+from keras_plm.data.labels import check_scheme, scheme_of_labels, tag_scheme_of
 from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head, softmax

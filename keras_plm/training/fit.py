@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.batching import Batches, class_weights, weights_of
+from keras_plm.data.batching import Batches
+from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
 from keras_plm.tokenizers.subwords import check_tokenizer

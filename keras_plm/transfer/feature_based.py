@@ -6,9 +6,9 @@ import tempfile
 import numpy as np
 
 from keras_plm._arguments import check_number, check_one_of
-from keras_plm.data.examples import check_word_vectors
 from keras_plm.data.passages import check_joint, check_tokens_are_words
 from keras_plm.heads import MultipleChoice
+from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice

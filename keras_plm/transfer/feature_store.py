@@ -10,20 +10,14 @@ import numpy as np
 
 from keras_plm._arguments import check_one_of
 from keras_plm.data.batching import Batches, few_lengths
-from keras_plm.data.examples import (
-    PackedExamples,
-    Unlabelled,
-    check_first,
-    check_stateless,
-    check_word_vectors,
-    fingerprint,
-    stack_padded,
-    words_of,
-)
+from keras_plm.data.packing import PackedExamples, stack_padded, words_of
 from keras_plm.data.pair_positions import TextPlaces
 from keras_plm.data.passages import MAX_LENGTH, Windows
+from keras_plm.data.task import Unlabelled
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder
+from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.tokenizers.characters import Spelled
 from keras_plm.training.fit import check_encoder, lacks_special_tokens

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm._arguments import check_number, check_one_of, check_whole
-from keras_plm.data.examples import tag_scheme_of
+from keras_plm.data.labels import tag_scheme_of
 from keras_plm.data.task import as_examples
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
@@ -197,7 +197,7 @@ def default_metric(head, labels, examples=()):
         examples: Those that are scored: whether tags mark spans is known better by their order.
 
     Raises:
-        ValueError: If tags are of several schemes, see `data.examples.tag_scheme_of`.
+        ValueError: If tags are of several schemes, see `data.labels.tag_scheme_of`.
     """
     if head.per_token:
         return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)
