@@ -360,7 +360,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
     )
     x, _, _ = source.collate(np.array([2, 0, 1]), 11, None, 0)
     assert x["first_positions"].shape == x["second_positions"].shape == (3, 8)
-    words = source.spelled()
+    words = source.row_words.spelled()
     for row, example in enumerate((2, 0, 1)):
         begin, end = source._word_starts[example : example + 2]
         positions = x["word_positions"][row][: end - begin]
@@ -369,7 +369,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
             places = x[name][row][x[name][row] >= 0]
             of_text = [words[begin + place] for place in places]
             assert of_text == texts[example][text].split()[: len(of_text)] and of_text
-            assert len(of_text) == source.words_of_texts[example, text]
+            assert len(of_text) == source.row_words.counts[example, text]
             assert (x["spellings"][row, places, 1] == [ord(word) + 1 for word in of_text]).all()
             if tokenizer is TOKENIZER:
                 ids = x["token_ids"][row][positions[places]]
@@ -406,7 +406,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
 def test_words_of_plain_texts_on_request():
     source = PackedExamples(["a bx", "c"], TOKENIZER, words=True)
     assert source.words.tolist() == [2, 1]
-    assert [source.word_positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
+    assert [source.row_words.positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
 
 
 def test_ragged_arrays_are_padded():
@@ -457,7 +457,7 @@ def test_bad_input_is_explained():
         batches([Example(["a", "b"], ["x", "y"])], TOKENIZER, ["x", "y"], words=False)
     with pytest.raises(ValueError, match="no examples"):
         batches([], TOKENIZER)
-    with pytest.raises(ValueError, match="need a `tokenizer`"):
+    with pytest.raises(TypeError, match="`tokenizer` must be"):
         batches(["a"])
     with pytest.raises(ValueError, match="f.tsv:7: .*'maybe', known: no, yes"):
         batches([Example("a", "maybe", where="f.tsv:7")], TOKENIZER, ["no", "yes"])

@@ -184,7 +184,10 @@ class TestWordsBesideAnEncoder:
         assert words_of(["a b axxxx c"], TOKENIZER, max_length=6) == [["a", "b", "axxxx"]]
         pairs = [Example("a b axxxx", "yes", pair="c d e f")]
         packed = PackedExamples(pairs, TOKENIZER, ["yes"], 9, words=True)
-        assert len(packed.spelled()) == packed.words[0] and "axxxx" in packed.spelled()
+        assert (
+            len(packed.row_words.spelled()) == packed.words[0]
+            and "axxxx" in packed.row_words.spelled()
+        )
 
     def test_ids_stand_beside_the_words_in_windows_too(self):
         tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", *"abcd"])
@@ -206,7 +209,7 @@ class TestWordsBesideAnEncoder:
         rows = [["a"], ["b"], ["a", "b"], [], ["b"], ["a"]]
         packed = PackedExamples(rows, tokenizer)
         assert packed.words.tolist() == [1, 1, 2, 0, 1, 1]
-        assert packed.spelled() == [word for row in rows for word in row]
+        assert packed.row_words.spelled() == [word for row in rows for word in row]
 
     def test_stores_of_other_words_are_refused(self, tmp_path):
         rows = texts(8)

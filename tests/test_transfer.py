@@ -99,7 +99,7 @@ def test_features_are_the_encoders_layers(pool):
         for text, got in zip(rows, features, strict=True):
             whole = layers_of(model, text)[layers]  # (n, T, D)
             if pool is None:
-                words = PackedExamples([text], TOKENIZER, words=True).word_positions(0)
+                words = PackedExamples([text], TOKENIZER, words=True).row_words.positions(0)
                 whole = whole[:, words]
             else:
                 whole = {"cls": whole[:, 0], "mean": whole.mean(1), "max": whole.max(1)}[pool]

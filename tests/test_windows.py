@@ -172,7 +172,7 @@ def test_lists_and_labels_are_checked():
         Windows([], PIECES)
     with pytest.raises(ValueError, match="Give a list of questions"):
         Windows("a", PIECES)
-    with pytest.raises(ValueError, match="need a `tokenizer`"):
+    with pytest.raises(TypeError, match="`tokenizer` must be"):
         Windows([Example("a", pair="b")], None)
     mixed = [Example("a", [], "b", starts=[]), Example("a", pair="b")]
     with pytest.raises(ValueError, match="or no question. Received: starts=None in example 1"):

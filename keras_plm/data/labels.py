@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from keras_plm.data.task import as_examples, place_of
+from keras_plm.data.task import as_examples, check_labelled, place_of
 from keras_plm.metrics import tag_scheme
 
 TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
@@ -61,6 +61,33 @@ def share_of_range(example, bounds, training=True, number=None):
         place = place_of(example, number)
         raise ValueError(f"{place}A score lies from {low} to {high}. Received: {score!r}")
     return np.float32((score - low) / (high - low))
+
+
+def target_ids(examples, labels, scores=False, training=True):
+    """What a model learns of each example, as `label_ids` or `share_of_range` gives it.
+
+    Args:
+        examples: A list of `Example`, or of texts without labels.
+        labels: The label names; of scores the lowest and the highest.
+        scores: Whether labels are scores.
+        training: If False, labels that are not among `labels` have the id -1.
+
+    Returns:
+        A list of ids, or of arrays of tag ids; `None` where no example has a label.
+
+    Raises:
+        ValueError: If some examples have labels and others none, some have tags and others a
+            label, or a label is unknown in training.
+    """
+    if all(getattr(example, "label", None) is None for example in examples):
+        return None
+    check_labelled(examples)
+    to_id = share_of_range if scores else label_ids
+    ids = [to_id(example, labels, training, i) for i, example in enumerate(examples)]
+    check_label_kinds(examples)
+    if np.ndim(ids[0]):
+        check_scheme(examples, labels, training)
+    return ids
 
 
 def score_range(examples):

@@ -81,8 +81,6 @@ class Windows:
             raise ValueError(
                 "Give a list of questions with their passages, one or more. Received: []"
             )
-        if tokenizer is None:
-            raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
         check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)

@@ -310,15 +310,20 @@ def encode_parts(
     return_offsets=False,
     both_orders=False,
     choices=None,
+    joint_pairs=True,
 ):
-    """A list of `Encoded`: one, or one of each order of pairs, or one of each choice.
+    """A list of `Encoded`: one, one of each text or order of pairs, or one of each choice.
+
+    Without `joint_pairs`, the two texts of a pair are in rows of their own.
 
     Raises:
         ValueError: If both orders are asked for without pairs, pairs meet choices, or texts have
             unequally many choices.
     """
-    options = {"max_length": max_length, "return_offsets": return_offsets}
+    options = {"max_length": max_length, "return_offsets": bool(return_offsets)}
     if choices is None:
+        if pairs is not None and not joint_pairs:
+            return [tokenizer.encode(part, **options) for part in (texts, pairs)]
         if not both_orders:
             return [tokenizer.encode(texts, pairs, **options)]
         if pairs is None:

@@ -315,7 +315,7 @@ class FeatureStore:
             counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
             if texts[0][1] is None:
                 return [packed], counts, None
-            sizes = packed.words_of_texts
+            sizes = packed.row_words.counts
             starts = (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
             return [packed], counts, np.stack([starts, sizes], axis=-1)
         sizes = np.concatenate(
