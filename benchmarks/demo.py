@@ -18,7 +18,8 @@ from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import console, pretraining_line, progress_bar
 from keras_plm.experiments.report.result_tables import describe, layer_figure
 from keras_plm.experiments.results import environment, read_json

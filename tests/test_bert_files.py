@@ -327,7 +327,7 @@ class TestRefuses:
             (folder / "config.json").write_text(json.dumps(fields))
             return folder
 
-        with pytest.raises(ValueError, match="`head` must be None or one of pretraining"):
+        with pytest.raises(ValueError, match="`head` must be one of None, 'pretraining'"):
             load_bert(folder, head="other")
         with pytest.raises(ValueError, match="`hidden_act` must be one of.*'swish'"):
             load_bert(changed(hidden_act="swish"))

@@ -362,7 +362,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
     assert x["first_positions"].shape == x["second_positions"].shape == (3, 8)
     words = source.row_words.spelled()
     for row, example in enumerate((2, 0, 1)):
-        begin, end = source._word_starts[example : example + 2]
+        begin, end = source.row_words._starts[example : example + 2]
         positions = x["word_positions"][row][: end - begin]
         assert (x["word_positions"][row][end - begin :] == -1).all()
         for text, name in enumerate(("first_positions", "second_positions")):
@@ -443,7 +443,7 @@ def test_fingerprint_follows_weights_not_names():
 
 def test_bad_input_is_explained():
     for wrong in ({"batch_size": 0}, {"tokens_per_batch": -4}):
-        with pytest.raises(ValueError, match="1 row or token or more"):
+        with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
             Batches([3], None, **wrong)
     with pytest.raises(ValueError, match="exactly one of"):
         Batches([1], collate)

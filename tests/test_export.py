@@ -108,7 +108,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
             "pairs=True",
         ),
         (head, {"max_length": 13}, "at most the encoder's 12 positions"),
-        (head, {"max_length": 2}, "leave room beside 2 special tokens"),
+        (head, {"max_length": 2}, "leave room next to 2 special tokens"),
     ):
         with pytest.raises(ValueError, match=match):
             export(model, tmp_path / "model", **options)

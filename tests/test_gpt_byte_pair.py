@@ -236,7 +236,7 @@ class TestTasks:
             self.tokenizer(special_tokens=["_start_", "_end_"])
         with pytest.raises(ValueError, match="`special_tokens` are some of none here"):
             BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]"], [], special_tokens=["_start_"])
-        with pytest.raises(ValueError, match="`scheme` must be one of space, gpt, gpt2"):
+        with pytest.raises(ValueError, match="`scheme` must be one of 'space', 'gpt', 'gpt2'"):
             BytePair(["<unk>"], [], scheme="bert")
 
     def test_other_special_tokens(self):

@@ -309,8 +309,8 @@ def test_bad_input_is_explained():
         ({"placement": "top"}, "`placement` must be one of .*'top'"),
         ({"placement": "output"}, "outputs of a reader.*placement='output' without a reader"),
         ({"placement": "both"}, "outputs of a reader"),
-        ({"penalty": -1.0}, "`penalty` must be 0 or more. Received: -1.0"),
-        ({"feature_dropout": 1.0}, r"`feature_dropout` must lie in \[0, 1\)"),
+        ({"penalty": -1.0}, "`penalty` must be a number, 0 or more. Received: penalty=-1.0"),
+        ({"feature_dropout": 1.0}, r"`feature_dropout` must be a number, 0 or more and below 1"),
     ]:
         with pytest.raises(ValueError, match=match):
             FeatureBased(**options)

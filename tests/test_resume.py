@@ -108,8 +108,11 @@ def test_the_last_ones_are_kept(stream, tmp_path):
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"every_steps": 0}, "`every_steps` must be 1 or more. Received: every_steps=0"),
-        ({"keep": 0}, "`keep` must be 1 or more. Received: keep=0"),
+        (
+            {"every_steps": 0},
+            "`every_steps` must be a whole number, 1 or more. Received: every_steps=0",
+        ),
+        ({"keep": 0}, "`keep` must be a whole number, 1 or more. Received: keep=0"),
     ],
 )
 def test_numbers_are_checked(options, match, tmp_path):

@@ -327,11 +327,11 @@ class TestBadInput:
         "options, match",
         [
             ({"labels": ["end", "start"]}, r"labels of a `SpanFinder` are \['start', 'end'\]"),
-            ({"max_length": 0}, r"`max_length` must be 1 or more"),
+            ({"max_length": 0}, r"`max_length` must be a whole number, 1 or more"),
             ({"max_length": 25}, r"at most the encoder's 24 positions. Received: 25"),
-            ({"stride": 0}, r"`stride` must be 1 or more"),
-            ({"max_answer_length": 0}, r"`max_answer_length` must be 1 or more"),
-            ({"n_best": 0}, r"`n_best` must be 1 or more"),
+            ({"stride": 0}, r"`stride` must be a whole number, 1 or more"),
+            ({"max_answer_length": 0}, r"`max_answer_length` must be a whole number, 1 or more"),
+            ({"n_best": 0}, r"`n_best` must be a whole number, 1 or more"),
             ({"words": "some"}, "where tokens are words, as ELMo's: leave `words` out"),
         ],
     )
@@ -363,7 +363,7 @@ class TestBadInput:
             no_answer_odds(found)
 
     def test_of_methods(self):
-        with pytest.raises(ValueError, match="nothing is pooled"):
+        with pytest.raises(ValueError, match="are not pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(
             ValueError, match="where tokens are words, as ELMo's: leave `words` out"

@@ -342,7 +342,7 @@ def test_the_harness_runs_them(tmp_path, capsys):
         (tags, "esim", "ESIM reads pairs of texts; words are tagged by reader='bilstm'"),
         (pairs, "bidaf", "BiDAF reads questions with their passages"),
         (pairs[:2], "esim", "reads two texts: give every example a `pair`"),
-        (tags, "lstm", "`reader` must be one of linear, bilstm, bcn, esim, bidaf"),
+        (tags, "lstm", "`reader` must be one of 'linear', 'bilstm', 'bcn', 'esim', 'bidaf'"),
     ):
         code, error = run(task, "bert", reader)
         assert code == 2 and match in error, error

@@ -275,15 +275,18 @@ class TestFineTuningOfAnELMo:
     def test_bad_input_is_explained(self):
         for options, match in [
             ({"schedule": "stairs"}, "`schedule` must be one of .*'stairs'"),
-            ({"language_model_weight": -1.0}, "`language_model_weight` must be 0 or more"),
-            ({"layer_decay": 0.0}, r"`layer_decay` must lie in \(0, 1\]. Received: 0.0"),
-            ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be a whole number.* Received: -1"),
+            (
+                {"language_model_weight": -1.0},
+                "`language_model_weight` must be a number, 0 or more",
+            ),
+            ({"layer_decay": 0.0}, r"`layer_decay` must be a number, above 0 and at most 1"),
+            ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be a whole number, 0 or more"),
             ({"unfreeze_epochs": 0.5}, "Received: 0.5"),
-            ({"pool": "sum"}, "`pool` must be None or one of .*'sum'"),
+            ({"pool": "sum"}, "`pool` must be one of None, .*'sum'"),
         ]:
             with pytest.raises(ValueError, match=match):
                 FineTune(**options)
-        with pytest.raises(ValueError, match="nothing is pooled.*head=Tagger"):
+        with pytest.raises(ValueError, match="are not pooled.*head=Tagger"):
             FineTune(pool="max").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 
 
@@ -437,18 +440,21 @@ class TestFeatureExtractor:
 
 
 def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="one of linear, bilstm, bcn, esim, bidaf"):
+    with pytest.raises(ValueError, match="one of 'linear', 'bilstm', 'bcn', 'esim', 'bidaf'"):
         FeatureBased(reader="lstm")
     with pytest.raises(ValueError, match="`pool` must be"):
         FeatureBased(pool="sum")
     for options, match in [
-        ({"epochs": 0}, "`epochs` must be a whole number, 1 or more. Received: 0"),
+        ({"epochs": 0}, "`epochs` must be a whole number, 1 or more. Received: epochs=0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number"),
-        ({"learning_rate": "mix"}, "`learning_rate` must be a number above 0. Received: 'mix'"),
-        ({"warmup": 2.0}, "`warmup` must be a share"),
+        (
+            {"learning_rate": "mix"},
+            "`learning_rate` must be a number, above 0. Received: learning_rate='mix'",
+        ),
+        ({"warmup": 2.0}, "`warmup` must be a number, 0 or more and below 1"),
     ]:
         for method in (FineTune, FeatureBased):
-            with pytest.raises(ValueError, match=match):
+            with pytest.raises((TypeError, ValueError), match=match):
                 method(**options)
     with pytest.raises(TypeError):
         FeatureBased("mix")  # which would be the rate
@@ -464,7 +470,7 @@ def test_bad_input_is_explained():
         extract_features(encoder(), Characters(), ["a"])
     with pytest.raises(ValueError, match="A text is"):
         FeatureExtractor(encoder(), TOKENIZER).transform([3])
-    with pytest.raises(ValueError, match="`pool` must be None or one of"):
+    with pytest.raises(ValueError, match="`pool` must be one of None, "):
         extract_features(encoder(), TOKENIZER, ["a"], pool="average")
     with pytest.raises(ValueError, match="Give a list of texts"):
         extract_features(encoder(), TOKENIZER, "a b")
@@ -494,5 +500,5 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
 def test_a_bilstm_on_top_goes_with_words():
     with pytest.raises(ValueError, match="leave `pool` out, and choices to an output layer"):
         FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
-    with pytest.raises(ValueError, match="`reader` must be one of linear, bilstm, bcn"):
+    with pytest.raises(ValueError, match="`reader` must be one of 'linear', 'bilstm', 'bcn'"):
         FineTune(**FAST, reader="lstm")

@@ -229,7 +229,7 @@ def test_bad_arguments_are_refused(file, tmp_path):
     path = file(b"a 1 2\n")
     for options, message in (
         ({"words": "the"}, "`words` must be a list or set of words. Received: words='the'"),
-        ({"limit": 0}, "`limit` must be at least 1. Received: limit=0"),
+        ({"limit": 0}, "`limit` must be a whole number, 1 or more. Received: limit=0"),
         ({"dtype": "int32"}, "`dtype` must be a type of floats. Received: dtype='int32'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -158,7 +158,7 @@ def test_answers_of_real_passages_are_found_by_their_tokens(data):
         (Example("a b c d", pair="e"), {"max_length": 4}, r"max_length=4 .*question of 4 tokens"),
         (Example("a", pair="\u200b"), {}, r"A passage has a token or more.*passage of 0"),
         (Example("a", ["\u200b"], "a \u200b b", starts=[2]), {}, r"from its tokens; this one has"),
-        (Example("a", pair="b"), {"stride": 0}, r"`stride` must be 1 token or more"),
+        (Example("a", pair="b"), {"stride": 0}, r"`stride` must be a whole number, 1 or more"),
     ],
     ids=range(7),
 )

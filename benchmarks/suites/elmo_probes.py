@@ -22,7 +22,8 @@ from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench

@@ -220,41 +220,9 @@ class FineTune(Method):
     ):  # fmt: skip
         set_seed(self.seed)
         labels = head.labels_of(train) if labels is None else labels
-        options = {} if self.pool is None else {"pool": self.pool}
-        if options and head.per_word:
-            raise ValueError(
-                "Of words nothing is pooled; leave `pool=None` for this head. "
-                f"Received: pool={self.pool!r}, head={head.__name__}"
-            )
-        if self.reader != "linear":
-            if options or issubclass(head, MultipleChoice):
-                raise ValueError(
-                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
-                    "choices to an output layer. "
-                    f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
-                )
-            check_reads(self.reader, head, train)
-            options["reader"] = new_reader(self, encoder.hidden_dim)
-        if self.n_transfer is not None:
-            encoder = transferred(encoder, self.n_transfer)
-        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
-        if lacks_special_tokens(encoder, tokenizer):
-            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
-        copy = clone(encoder, **dropout)
-        if self.lora_rank is not None:
-            adapt(copy, self.lora_rank)
-        paired = any(example.pair is not None for example in train)
-        if paired and issubclass(head, Classifier):
-            reads_two = texts_of(READERS[self.reader]) is not None
-            if not getattr(tokenizer, "joint_pairs", True):
-                options["pairs"] = "words" if reads_two else True
-            elif reads_two:
-                pass  # which has no order to read both of
-            elif symmetric and getattr(encoder, "causal", False):
-                options["pairs"] = "both_orders"
-        if self.remat:
-            recompute_blocks(copy)
-        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
+        options = self._head_options(encoder, head, tokenizer, train, symmetric)
+        encoder = self._trainable(encoder, tokenizer)
+        model = head(encoder, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = scorer(head, dev, labels, metric, lambda: model.predict(dev))
         trained, loss = model, model.default_loss()
@@ -277,3 +245,48 @@ class FineTune(Method):
         model.training_log = log
         model.trained_on_pairs = train[0].pair is not None
         return model
+
+    def _head_options(self, encoder, head, tokenizer, train, symmetric):
+        """Arguments of the head that say how it reads texts and pairs of them."""
+        options = {} if self.pool is None else {"pool": self.pool}
+        if options and head.per_word:
+            raise ValueError(
+                "Vectors of words are not pooled: leave `pool=None` for this head. "
+                f"Received: pool={self.pool!r}, head={head.__name__}"
+            )
+        if self.reader != "linear":
+            if options or issubclass(head, MultipleChoice):
+                raise ValueError(
+                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
+                    "choices to an output layer. "
+                    f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
+                )
+            check_reads(self.reader, head, train)
+            options["reader"] = new_reader(self, encoder.hidden_dim)
+        paired = any(example.pair is not None for example in train)
+        if paired and issubclass(head, Classifier):
+            options["pairs"] = self._pairs(encoder, tokenizer, symmetric)
+        return options
+
+    def _pairs(self, encoder, tokenizer, symmetric):
+        """How a `Classifier` reads the two texts of a pair: its argument `pairs`."""
+        reads_two = texts_of(READERS[self.reader]) is not None
+        if not getattr(tokenizer, "joint_pairs", True):
+            return "words" if reads_two else True
+        # A reader of two texts has no order of rows to add up.
+        both_orders = symmetric and getattr(encoder, "causal", False) and not reads_two
+        return "both_orders" if both_orders else False
+
+    def _trainable(self, encoder, tokenizer):
+        """A copy of a pre-trained encoder to fine-tune."""
+        if self.n_transfer is not None:
+            encoder = transferred(encoder, self.n_transfer)
+        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
+        if lacks_special_tokens(encoder, tokenizer):
+            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
+        encoder = clone(encoder, **dropout)
+        if self.lora_rank is not None:
+            adapt(encoder, self.lora_rank)
+        if self.remat:
+            recompute_blocks(encoder)
+        return encoder

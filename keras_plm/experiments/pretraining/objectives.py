@@ -82,14 +82,14 @@ class _Objective:
 
     def compile(self, optimizer, rate, **options):
         """Compiles the model with an optimizer, a class, for this precision and these devices."""
-        if self.settings.accumulate > 1:
-            options["gradient_accumulation_steps"] = self.settings.accumulate
+        if self.settings.accumulation_steps > 1:
+            options["gradient_accumulation_steps"] = self.settings.accumulation_steps
         optimizer = loss_scaled(optimizer(rate, **options), self.encoder)
         self.model.compile(self.distribution.optimizer(optimizer))
 
     def batches(self, length):
         """Batches of the whole text, of rows of at most so many tokens."""
-        found = self.training_batches(length).accumulated(self.settings.accumulate)
+        found = self.training_batches(length).accumulated(self.settings.accumulation_steps)
         return self.distribution.shard(found)
 
     def held_out(self, valid):
@@ -211,8 +211,8 @@ class MaskedText(_OfPieces):
             max_length=length,
             next_sentence=settings.next_sentence,
             whole_word=settings.whole_word,
-            mask_share=settings.mask_share,
-            random_share=settings.random_share,
+            mask_share=settings.mask_token_rate,
+            random_share=settings.random_token_rate,
             left_to_right=settings.left_to_right,
             tokens_per_batch=settings.tokens_per_batch,
             buckets=settings.buckets,
@@ -326,8 +326,8 @@ class BothWays(_Objective):
     def make(self):
         settings, count = self.settings, len(self.words)
         # Fewer words than samples are all taken.
-        samples = settings.samples if settings.samples < count else 0
-        rows = settings.tokens_per_batch // settings.unroll
+        samples = settings.num_sampled if settings.num_sampled < count else 0
+        rows = settings.tokens_per_batch // settings.unroll_steps
         self.model = BiLM(self.encoder, count, samples, rows)
         start = {"initial_accumulator_value": 1.0, "global_clipnorm": 10.0}
         self.compile(AdaGrad, settings.learning_rate, **start)
@@ -337,7 +337,7 @@ class BothWays(_Objective):
         Words(self.words, split=self.settings.split).save(Path(out) / WORDS)
 
     def training_batches(self, length):
-        steps, seed = self.settings.unroll, self.settings.seed
+        steps, seed = self.settings.unroll_steps, self.settings.seed
         return self.model.batches(self.stream, self.lexicon, steps, seed)
 
     def held_out_batches(self, valid):
@@ -345,7 +345,7 @@ class BothWays(_Objective):
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
         self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
-        return self.model.batches(stream, words, self.settings.unroll, training=False)
+        return self.model.batches(stream, words, self.settings.unroll_steps, training=False)
 
     def about_held_out(self, losses):
         """The share of its words that are predicted as the one unknown word."""
