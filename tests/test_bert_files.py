@@ -13,7 +13,7 @@ from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece, Words
-from keras_plm.transfer.feature_store import LAYER_CHOICES
+from keras_plm.transfer.layer_choices import LAYER_CHOICES
 from tests.checks import assert_close, to_numpy
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -15,7 +15,8 @@ from keras_plm.models import ELMo
 from keras_plm.models.word_vectors import WordVectors
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune
-from keras_plm.transfer.feature_store import TOKENS, fitting
+from keras_plm.transfer._feature_rows import TOKENS
+from keras_plm.transfer.feature_store import fitting
 from tests.checks import assert_close, under_torch
 from tests.test_gpt_transfer import gpt
 from tests.test_heads import (

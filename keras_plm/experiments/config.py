@@ -15,7 +15,7 @@ from keras_plm.transfer import (
     FineTune,
     layer_choice,
 )
-from keras_plm.transfer.feature_store import choice_name
+from keras_plm.transfer.layer_choices import choice_name
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",

@@ -10,13 +10,8 @@ from keras_plm.data.task import as_examples, split_groups
 from keras_plm.files.sequences import as_names
 from keras_plm.training.fit import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.feature_store import (
-    FeatureStore,
-    choice_name,
-    distinct_choices,
-    fitting,
-    layer_choice,
-)
+from keras_plm.transfer.feature_store import FeatureStore, fitting
+from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
 from keras_plm.transfer.method import check_head, default_metric
 
 

@@ -14,7 +14,9 @@ from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.training.fit import check_encoder, run_on
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer.feature_store import TOKENS, FeatureStore, fitting, layer_choice, read_apart
+from keras_plm.transfer._feature_rows import TOKENS, read_apart
+from keras_plm.transfer.feature_store import FeatureStore, fitting
+from keras_plm.transfer.layer_choices import layer_choice
 from keras_plm.transfer.method import (
     READERS,
     Method,
