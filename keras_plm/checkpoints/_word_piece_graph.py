@@ -96,7 +96,7 @@ class WordPieceGraph:
         }
 
     def _cut_longer_first(self, first, second, room):
-        """As `keras_plm.tokenizers.subwords.cut_longer_first`."""
+        """As `keras_plm.tokenizers.encoded.cut_longer_first`."""
         tf = self._tf
         lengths = first.row_lengths(), second.row_lengths()
         excess = tf.maximum(lengths[0] + lengths[1] - room, 0)

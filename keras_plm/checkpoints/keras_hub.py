@@ -13,8 +13,10 @@ from keras_plm.files.arrays import read_object
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers import WordPiece
-from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming, one_row
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
 from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.tokenizer_json import naming
 
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
 TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>

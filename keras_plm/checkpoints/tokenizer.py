@@ -5,7 +5,7 @@ import warnings
 from keras_plm.files.arrays import read_object
 from keras_plm.tokenizers import BytePair, WordPiece, open_text
 from keras_plm.tokenizers.byte_pair_schemes import read_vocabulary
-from keras_plm.tokenizers.subwords import added_settings, check_added_ids
+from keras_plm.tokenizers.tokenizer_json import added_settings, check_added_ids
 from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"

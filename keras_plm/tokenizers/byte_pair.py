@@ -13,24 +13,19 @@ from keras_plm.tokenizers.byte_pair_schemes import (
     TASK_TOKENS,
     read_vocabulary,
 )
-from keras_plm.tokenizers.subwords import (
-    Row,
-    SubwordTokenizer,
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
     check_lengths,
     check_shared,
-    frequent_characters,
-    lines,
     naming,
-    no_text,
     numbered,
-    one_row,
-    paths,
     read_saved,
     saved_pieces,
 )
-from keras_plm.tokenizers.text import open_text
 
 
 @keras.saving.register_keras_serializable("keras_plm")

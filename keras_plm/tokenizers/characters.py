@@ -8,8 +8,10 @@ import numpy as np
 import tokenizers
 
 from keras_plm.files.sequences import as_list, as_text
-from keras_plm.tokenizers.subwords import FlatPieces, Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.encoded import FlatPieces, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.tokenizer_json import naming
 from keras_plm.tokenizers.words import word_tokenizer
 
 # A byte b is b + 1, because 0 stands for a position without a word.

@@ -9,25 +9,20 @@ import tokenizers
 
 from keras_plm._arguments import check_whole
 from keras_plm.files.sequences import as_list
-from keras_plm.tokenizers.subwords import (
-    FlatPieces,
-    KnownChunks,
-    SubwordTokenizer,
+from keras_plm.tokenizers.encoded import FlatPieces
+from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
     check_component,
     check_lengths,
     check_shared,
-    frequent_characters,
-    lines,
     naming,
-    no_text,
     numbered,
-    paths,
     read_saved,
     saved_pieces,
 )
-from keras_plm.tokenizers.text import open_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")

@@ -5,20 +5,16 @@ import tokenizers
 
 from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.files.sequences import as_text
-from keras_plm.tokenizers.subwords import (
-    Row,
-    SubwordTokenizer,
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     check_shared,
-    lines,
     naming,
-    no_text,
     numbered,
-    one_row,
-    paths,
     read_saved,
     saved_pieces,
 )
-from keras_plm.tokenizers.text import open_text
 
 SPLITS = ("punctuation", "spaces")
 
