@@ -19,7 +19,8 @@ from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training import resume
 from keras_plm.training.optimizers import AdamW
-from keras_plm.training.resume import TrainingState, has_state, set_seed
+from keras_plm.training.resume import TrainingState, set_seed
+from keras_plm.training.state_files import has_state
 from tests.checks import assert_close
 from tests.test_data import Seen
 
@@ -229,7 +230,7 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     refused(model, f"other batches. Received: {len(fewer)} batches a pass instead of", fewer)
     monkeypatch.setattr(resume, "_devices", lambda *_: 4)
     refused(model, "another number of devices.* Received: 4 instead of 1")
-    monkeypatch.setattr(resume, "_processes", lambda: 2)
+    monkeypatch.setattr("keras_plm.training.processes.count_processes", lambda: 2)
     monkeypatch.setattr(resume.keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="each sees a part.* Received: 2 processes"):
         model.fit(batches, callbacks=[TrainingState(tmp_path, batches)], verbose=0)

@@ -11,7 +11,7 @@ import keras
 import keras_plm
 from keras_plm.files.writing import write_text
 from keras_plm.training.fit import check_loss
-from keras_plm.training.resume import anywhere
+from keras_plm.training.processes import anywhere
 
 
 def snapshot_name(step):

@@ -8,7 +8,7 @@ from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
 from keras_plm.experiments.results import environment
 from keras_plm.files.writing import write_json
-from keras_plm.training.resume import has_state
+from keras_plm.training.state_files import has_state
 
 
 def describe(settings, corpus, prepared=None, init=None):
