@@ -356,11 +356,17 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
     texts = [("a b c a a", "b"), ("c", "a b c a b c a"), ("a b", "c a")]
     examples = [Example(first, "x", pair=second) for first, second in texts]
     source = PackedExamples(
-        examples, tokenizer, ["x"], max_length, words=True, spelled=True, text_places=True
+        examples,
+        tokenizer,
+        ["x"],
+        max_length,
+        words=True,
+        word_character_ids=True,
+        pair_positions=True,
     )
     x, _, _ = source.collate(np.array([2, 0, 1]), 11, None, 0)
     assert x["first_positions"].shape == x["second_positions"].shape == (3, 8)
-    words = source.row_words.spelled()
+    words = source.row_words.strings()
     for row, example in enumerate((2, 0, 1)):
         begin, end = source.row_words._starts[example : example + 2]
         positions = x["word_positions"][row][: end - begin]
@@ -370,7 +376,9 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
             of_text = [words[begin + place] for place in places]
             assert of_text == texts[example][text].split()[: len(of_text)] and of_text
             assert len(of_text) == source.row_words.counts[example, text]
-            assert (x["spellings"][row, places, 1] == [ord(word) + 1 for word in of_text]).all()
+            assert (
+                x["word_character_ids"][row, places, 1] == [ord(word) + 1 for word in of_text]
+            ).all()
             if tokenizer is TOKENIZER:
                 ids = x["token_ids"][row][positions[places]]
             else:  # of both texts, one behind the other

@@ -193,7 +193,7 @@ def test_only_the_passage_and_the_null_position_can_be_chosen():
     assert logits.shape == (7, 2, x["token_ids"].shape[1]) and y.shape == weights.shape == (7, 2)
     assert ((logits > -1e8) == x["answer_mask"][:, None]).all()
     hidden = to_numpy(model.encoder({k: x[k] for k in model.encoder.input})["sequence"])
-    kernel, bias = (to_numpy(w) for w in model.readout.get_layer("logits").weights)
+    kernel, bias = (to_numpy(w) for w in model.task_network.get_layer("logits").weights)
     wanted = np.swapaxes(hidden @ kernel + bias, 1, 2)
     real = np.broadcast_to(x["answer_mask"][:, None], wanted.shape)
     assert_close(logits[real], wanted[real], atol=1e-4)

@@ -251,7 +251,7 @@ class TestFineTuningOfAnELMo:
         both = extract_features(model, WORDS, dev, pool="mean")
         assert_close(both, np.concatenate([first, second], axis=1), atol=1e-6)
         fitted = FeatureBased(**FAST, pool="mean").fit(model, Classifier, WORDS, train, dev)
-        kernel, bias = fitted.readout.get_layer("logits").get_weights()
+        kernel, bias = fitted.task_network.get_layer("logits").get_weights()
         u, v = first, second
         logits = np.concatenate([u, v, abs(u - v), u * v], axis=1) @ kernel + bias
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -358,8 +358,8 @@ def test_a_reader_under_its_encoder_predicts_as_on_the_store(
         FeatureStore.build(tmp_path, model, TOKENIZER, part, method.store_pool(head))
         for part in (train, dev)
     ]
-    readout, log = method.fit_reader(head, stores, train, dev, labels)
-    stored = method.predict(head, readout, stores[1], labels)
+    task_network, log = method.fit_reader(head, stores, train, dev, labels)
+    stored = method.predict(head, task_network, stores[1], labels)
     whole = method.fit(model, head, TOKENIZER, train, dev, labels=labels, store=tmp_path)
     predicted = whole.predict(dev)
     flat = (
@@ -370,7 +370,7 @@ def test_a_reader_under_its_encoder_predicts_as_on_the_store(
     # float16 features may turn a near tie
     assert np.mean(flat[0] == flat[1]) > 0.97
     assert whole.training_log["best_epoch"] == log["best_epoch"]
-    assert model.trainable and len(whole.trainable_weights) == len(readout.trainable_weights)
+    assert model.trainable and len(whole.trainable_weights) == len(task_network.trainable_weights)
 
 
 def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):

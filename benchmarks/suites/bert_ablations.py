@@ -199,7 +199,7 @@ def cells_of(study, place):
         making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
         points = {name: home / name}
         if study.points:
-            for step in sorted(settings_of(study, name).marks):
+            for step in sorted(settings_of(study, name).snapshot_steps):
                 snapshot = snapshot_name(step)
                 points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():

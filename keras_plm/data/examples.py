@@ -18,8 +18,8 @@ def batches(
     word_tokenizer=None,
     joint_pairs=None,
     both_orders=False,
-    spelled=False,
-    text_places=False,
+    word_character_ids=False,
+    pair_positions=False,
     scores=False,
     max_length=None,
     training=True,
@@ -44,10 +44,10 @@ def batches(
             model's inputs is (B, 2, T, ...); by default as the tokenizer does it. Words of the
             second text are then counted from T on in `word_positions`.
         both_orders: If True, pairs are packed in both orders, and every array is (B, 2, T).
-        spelled: If True, `x` also holds `spellings` (B, T, C), the characters of each word, see
-            `tokenizers.characters.spell`.
-        text_places: If True, `x` also holds `first_positions` and `second_positions`, which words
-            are those of each of two texts, see `pair_positions.TextPlaces`.
+        word_character_ids: If True, `x` also holds `word_character_ids` (B, T, C), the characters
+            of each word, see `tokenizers.characters.encode_characters`.
+        pair_positions: If True, `x` also holds `first_positions` and `second_positions`, which
+            words are those of each of two texts, see `pair_positions.PairPositions`.
         scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
             range, 0 to 1; without `training` also beyond.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
@@ -83,8 +83,8 @@ def batches(
             joint_pairs,
             both_orders,
             scores,
-            spelled,
-            text_places,
+            word_character_ids,
+            pair_positions,
             training,
         )
         source.few_shapes = not training

@@ -5,10 +5,10 @@ import numpy as np
 from keras_plm._arguments import check_whole
 from keras_plm.data.batching import few_lengths, warn_of_cuts
 from keras_plm.data.labels import target_ids
-from keras_plm.data.pair_positions import TextPlaces, spans_in, words_in
+from keras_plm.data.pair_positions import PairPositions, spans_in, words_in
 from keras_plm.data.task import Unlabelled
 from keras_plm.files.sequences import as_texts
-from keras_plm.tokenizers.characters import Spelled
+from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.tokenizers.subwords import check_tokenizer, encode_parts
 
 
@@ -55,8 +55,8 @@ class PackedExamples:
         joint_pairs=None,
         both_orders=False,
         scores=False,
-        spelled=False,
-        text_places=False,
+        word_character_ids=False,
+        pair_positions=False,
         training=True,
     ):
         examples = as_texts(examples, "examples")
@@ -85,12 +85,14 @@ class PackedExamples:
         self.encoded = self.parts[0]
         self.lengths = np.max([part.lengths for part in self.parts], axis=0)
         self.cut = self._warn_of_cuts(examples, max_length)
-        self.row_words = self.words = self._places = None
+        self.row_words = self.words = self._pair_positions = None
         if words:
-            self.row_words = RowWords(tokenizer, self.parts, texts, pairs, word_tokenizer, spelled)
+            self.row_words = RowWords(
+                tokenizer, self.parts, texts, pairs, word_tokenizer, word_character_ids
+            )
             self.words = self.row_words.counts.sum(axis=1)
-        if text_places:
-            self._places = self.row_words.places(self.lengths)
+        if pair_positions:
+            self._pair_positions = self.row_words.pair_positions(self.lengths)
         self.targets, self.tags = None, False
         ids = target_ids(examples, labels, scores, training)
         if ids is not None:
@@ -126,9 +128,9 @@ class PackedExamples:
             x = {name: np.stack([p[name] for p in parts], axis=1) for name in x}  # (B, P, T, ...)
         if self.row_words is not None:
             x |= self.row_words.arrays(rows, length)
-        if self._places is not None:
+        if self._pair_positions is not None:
             sizes = few_lengths(length) if self.few_shapes else None
-            x |= self._places.arrays(rows, length, sizes)
+            x |= self._pair_positions.arrays(rows, length, sizes)
         if self.targets is None:
             return x, None, None
         if not self.tags:
@@ -146,13 +148,15 @@ class RowWords:
         parts: `Encoded` rows: one, or one of each text of a pair.
         texts, pairs: The texts of the rows; `pairs` may be `None`.
         word_tokenizer: A `Words`, whose ids of the words are then kept.
-        spelled: Whether the characters of words are kept.
+        word_character_ids: Whether the characters of words are kept.
 
     Attributes:
         counts: (rows, 2) words of the first and of the second text.
     """
 
-    def __init__(self, tokenizer, parts, texts, pairs=None, word_tokenizer=None, spelled=False):
+    def __init__(
+        self, tokenizer, parts, texts, pairs=None, word_tokenizer=None, word_character_ids=False
+    ):
         self.tokenizer, self.parts = tokenizer, parts
         self.texts, self.pairs = texts, pairs
         first, row, second, ids = words_in(parts)
@@ -162,20 +166,20 @@ class RowWords:
         self._positions = first.astype(np.int32)
         self._part = second if len(parts) > 1 else 0 * second
         self._starts = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
-        self._vector_ids = self._spellings = None
+        self._vector_ids = self._character_ids = None
         if word_tokenizer is not None:
             # As lists of one word, so that none is split again.
-            self._vector_ids = word_tokenizer.encode([[word] for word in self.spelled()]).token_ids
-        if spelled:
-            self._spellings = Spelled(self.spelled())
+            self._vector_ids = word_tokenizer.encode([[word] for word in self.strings()]).token_ids
+        if word_character_ids:
+            self._character_ids = CharacterIds(self.strings())
 
     def positions(self, row):
         """Where each word of a row begins, in its text where two are packed apart."""
         return self._positions[self._starts[row] : self._starts[row + 1]]
 
-    def places(self, lengths):
-        """The `TextPlaces` of the two texts of rows of these lengths."""
-        return TextPlaces(lengths, np.cumsum(self.counts, axis=1) - self.counts, self.counts)
+    def pair_positions(self, lengths):
+        """The `PairPositions` of the two texts of rows of these lengths."""
+        return PairPositions(lengths, np.cumsum(self.counts, axis=1) - self.counts, self.counts)
 
     def arrays(self, rows, length):
         """The arrays of some rows at a padded length, see `batches`."""
@@ -184,11 +188,11 @@ class RowWords:
         x = {"word_positions": stack_padded(positions, room, -1).astype("int32")}
         if self._vector_ids is not None:
             x["vector_ids"] = stack_padded([self._vector_ids[s] for s in slices], room)
-        if self._spellings is not None:
-            x["spellings"] = stack_padded([self._spellings[s] for s in slices], room)
+        if self._character_ids is not None:
+            x["word_character_ids"] = stack_padded([self._character_ids[s] for s in slices], room)
         return x
 
-    def spelled(self):
+    def strings(self):
         """The words as the texts write them, all rows one after another; whole where cut."""
         spans = self._spans() if self._any_strings() else {}
         words = []
@@ -291,5 +295,5 @@ def words_of(examples, tokenizer, max_length=None):
     texts = [Unlabelled(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
     packed = PackedExamples(texts, tokenizer, max_length=max_length, words=True)
     counts = np.bincount(packed.examples_of, packed.words, len(texts)).astype(int)
-    ends, words = np.cumsum(counts), packed.row_words.spelled()
+    ends, words = np.cumsum(counts), packed.row_words.strings()
     return [words[end - count : end] for end, count in zip(ends, counts, strict=True)]

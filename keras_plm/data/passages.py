@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
-from keras_plm.data.pair_positions import TextPlaces
+from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
@@ -56,8 +56,8 @@ class Windows:
         first: (R,) where in the row the passage's tokens begin.
         cut_to: To how many tokens questions were cut; `None` if none was.
         null: (R,) where in the row stands what means no answer, a special token.
-        places: `TextPlaces` of question and passage; what means no answer is read as the passage's
-            last.
+        pair_positions: `PairPositions` of question and passage; what means no answer is read as
+            the passage's last.
         targets: (R, 2) where the answer begins and ends in each row, both `null` where it does not
             stand in it whole; `None` without answers.
 
@@ -141,7 +141,7 @@ class Windows:
         begins = np.stack([0 * self.first if apart else 0 * self.first + tokenizer.framed[0],
                            self.first], axis=1)  # fmt: skip
         counts = np.stack([self.asked, self.counts], axis=1)
-        self.places = TextPlaces(self.lengths, begins, counts, last=self.null)
+        self.pair_positions = PairPositions(self.lengths, begins, counts, last=self.null)
         # How many windows behind a window still share tokens with it.
         self._reach = int(np.where(windows > 1, -(-room // step) - 1, 0).max())
         self.targets = self._find(examples)
@@ -184,7 +184,7 @@ class Windows:
         inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
         return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
 
-    def collate(self, rows, length, rng, epoch, text_places=False, few_shapes=False):
+    def collate(self, rows, length, rng, epoch, pair_positions=False, few_shapes=False):
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
         join, arrays = self.tokenizer.join, self.tokenizer.arrays
@@ -196,8 +196,12 @@ class Windows:
                 x["vector_ids"] = self._vector_ids(rows, length)
         else:
             x = arrays(join(asked, read), length=length)
-        if text_places:
-            x.update(self.places.arrays(rows, length, few_lengths(length) if few_shapes else None))
+        if pair_positions:
+            x.update(
+                self.pair_positions.arrays(
+                    rows, length, few_lengths(length) if few_shapes else None
+                )
+            )
         x["answer_mask"] = self.answer_mask(rows, length)
         if self.targets is None:
             return x, None, None
@@ -242,18 +246,18 @@ class Windows:
         training=True,
         batch_size=None,
         tokens_per_batch=None,
-        text_places=False,
+        pair_positions=False,
         **options,
     ):
         """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets.
 
-        With `text_places` `x` also tells where question and passage are, see `places`.
+        With `pair_positions` `x` also tells where question and passage are, see `pair_positions`.
         """
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
         made = Batches(
             self.lengths,
-            functools.partial(self.collate, text_places=text_places, few_shapes=not training),
+            functools.partial(self.collate, pair_positions=pair_positions, few_shapes=not training),
             training=training,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,

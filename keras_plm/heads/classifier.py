@@ -9,7 +9,7 @@ from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention
 from keras_plm.heads.readers.reading import texts_of
-from keras_plm.heads.task_network import Combine, Readout
+from keras_plm.heads.task_network import Combine, TaskNetwork
 from keras_plm.layers import Pooling
 
 PAIRS = (False, True, "pooled", "both_orders", "words")
@@ -40,8 +40,8 @@ class Classifier(Head):
             the words of both to one vector. Without it the features go straight to the output
             layer.
         dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
             reader.
         placement: A `Placement`: where features enter beside them; by default the reader's input.
@@ -57,10 +57,10 @@ class Classifier(Head):
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
-            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters` `spellings`
-            (B, W, C), their characters; under a reader of two texts `first_positions` (B, T) and
-            `second_positions` (B, S), which of the W are each text's. With `pairs` other than False
-            the encoder's inputs have a second axis of 2, (B, 2, T).
+            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters`
+            `word_character_ids` (B, W, C), their characters; under a reader of two texts
+            `first_positions` (B, T) and `second_positions` (B, S), which of the W are each text's.
+            With `pairs` other than False the encoder's inputs have a second axis of 2, (B, 2, T).
 
     Returns:
         (B, K) logits.
@@ -81,7 +81,7 @@ class Classifier(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         pairs=False,
@@ -104,7 +104,7 @@ class Classifier(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,
@@ -119,7 +119,7 @@ class Classifier(Head):
         return super().features_of(encoded, pool, pairs)
 
     @classmethod
-    def build_readout(
+    def build_task_network(
         cls,
         shape,
         num_labels,
@@ -132,13 +132,13 @@ class Classifier(Head):
         pool="max",
     ):
         if pairs is True:
-            return cls.build_pair_readout(shape, num_labels, layers, pool, dropout)
-        return super().build_readout(
+            return cls.build_pair_network(shape, num_labels, layers, pool, dropout)
+        return super().build_task_network(
             shape, num_labels, layers, reader, dropout, placement, words, pairs
         )
 
     @classmethod
-    def build_pair_readout(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
+    def build_pair_network(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
         """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
         features = keras.Input((2, None, *shape), name="features")
         mask = keras.Input((2, None), dtype="bool", name="padding_mask")
@@ -151,7 +151,9 @@ class Classifier(Head):
         pooling = Pooling(pool, name="pooling")
         x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
         logits = cls.output_of(ops.concatenate(x, axis=-1), num_labels, dropout)  # of (B, 8 n D)
-        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+        return TaskNetwork(
+            {"features": features, "padding_mask": mask}, logits, name="task_network"
+        )
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):

@@ -14,7 +14,7 @@ from keras_plm._arguments import check_type, check_whole
 from keras_plm.data.batching import Batches
 from keras_plm.data.examples import batches
 from keras_plm.data.labels import label_ids, label_names, share_of_range
-from keras_plm.data.pair_positions import PLACES as TEXT_PLACES
+from keras_plm.data.pair_positions import POSITION_INPUTS
 from keras_plm.data.task import Unlabelled, place_of
 from keras_plm.files.sequences import (
     are_texts,
@@ -26,7 +26,7 @@ from keras_plm.files.sequences import (
 )
 from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word_vectors
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
-from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
+from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
 from keras_plm.training.fit import FitsBatches, check_encoder, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
@@ -65,7 +65,7 @@ class Head(FitsBatches, keras.Model):
         reader,
         dropout,
         frozen,
-        readout,
+        task_network,
         words,
         placement,
         name,
@@ -76,8 +76,8 @@ class Head(FitsBatches, keras.Model):
         self.check_labels(labels)
         placement = placement or Placement()
         check_type(placement, "placement", Placement, "`Placement('output')`")
-        self.check_parts(encoder, tokenizer, layers, reader, dropout, frozen, readout)
-        self.check_vectors(placement, reader, words, readout, pairs)
+        self.check_parts(encoder, tokenizer, layers, reader, dropout, frozen, task_network)
+        self.check_vectors(placement, reader, words, task_network, pairs)
 
         encoded = Encoded(encoder, layers, frozen, rows=2 if pairs else rows)
         features, real = self.features_of(encoded, pool, pairs)
@@ -92,14 +92,14 @@ class Head(FitsBatches, keras.Model):
             asked = {"token_ids": inputs["vector_ids"], "padding_mask": real}
             read_of["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
             width = words.hidden_dim
-        if readout is None:
+        if task_network is None:
             shape = features.shape[-2:]
-            readout = self.build_readout(
+            task_network = self.build_task_network(
                 shape, len(labels), layers, reader, dropout, placement, width, pairs, pool
             )
-        logits = readout(read_of)
+        logits = task_network(read_of)
         super().__init__(inputs, logits, name=name)
-        self.readout = readout
+        self.task_network = task_network
         self.encoder = encoder
         self.encoded = encoded.texts, encoded.outputs["sequence"]
         self.labels = labels
@@ -116,13 +116,13 @@ class Head(FitsBatches, keras.Model):
         self._word_tokenizer = None if words is None else words.tokenizer()
 
     @classmethod
-    def check_parts(cls, encoder, tokenizer, layers, reader, dropout, frozen, readout):
+    def check_parts(cls, encoder, tokenizer, layers, reader, dropout, frozen, task_network):
         """Raises unless these are parts of a head, and belong together."""
         check_encoder(encoder, tokenizer)
         for argument, value, kind, example in (
             ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
             ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
-            ("readout", readout, keras.Model, "the model from `build_readout`"),
+            ("task_network", task_network, keras.Model, "the model from `build_task_network`"),
             ("dropout", dropout, numbers.Real, "0.1"),
         ):
             if value is not None:
@@ -139,16 +139,16 @@ class Head(FitsBatches, keras.Model):
         check_serves(reader, cls)
 
     @staticmethod
-    def check_vectors(placement, reader, words, readout, pairs):
+    def check_vectors(placement, reader, words, task_network, pairs):
         """Raises unless the vectors that are asked for have a place in the task network."""
         placement.check(reader, words)
         if words is not None:
             check_word_vectors(words)
-        if readout is not None and ("words" in readout.input) != (words is not None):
+        if task_network is not None and ("words" in task_network.input) != (words is not None):
             raise ValueError(
-                "A readout that was trained with word vectors needs them, another has no place "
-                f"for them. Received: {'no ' if words is None else ''}`words`, "
-                f"a readout of {', '.join(sorted(readout.input))}"
+                "A task network that was trained with word vectors needs them, another has no "
+                f"place for them. Received: {'no ' if words is None else ''}`words`, "
+                f"a task network of {', '.join(sorted(task_network.input))}"
             )
         if pairs and pairs != "words" and (reader is not None or words is not None):
             raise ValueError(
@@ -172,7 +172,7 @@ class Head(FitsBatches, keras.Model):
         return encoded.words() if pool is None else encoded.pooled(pool)
 
     @classmethod
-    def build_readout(
+    def build_task_network(
         cls,
         shape,
         num_labels,
@@ -195,8 +195,9 @@ class Head(FitsBatches, keras.Model):
             pairs, pool: As in `Classifier`.
 
         Returns:
-            A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W), and what is asked for of
-            `words` (B, W, D'), `spellings` (B, W, C), and `first_positions` and `second_positions`.
+            A `TaskNetwork` of `features` (B, W, n, D), `padding_mask` (B, W), and on request
+            `words` (B, W, D'), `word_character_ids` (B, W, C), `first_positions` and
+            `second_positions`.
 
         Raises:
             ValueError: If the placement needs a reader or word vectors that are not there.
@@ -215,8 +216,8 @@ class Head(FitsBatches, keras.Model):
         if placement.character_filters:
             # Sizes: AllenNLP's tagger.
             count = placement.character_filters
-            spelling = CharacterEncoder(count, [[3, count]], num_highway=0, name="spelling")
-            vectors.append(spelling(inputs["spellings"]))
+            encoder = CharacterEncoder(count, [[3, count]], num_highway=0, name="character_encoder")
+            vectors.append(encoder(inputs["word_character_ids"]))
 
         def combined(place):
             combine = Combine(
@@ -238,16 +239,20 @@ class Head(FitsBatches, keras.Model):
             x = read(reader, x, mask, inputs, behind)
         x = cls.before_output(x, mask, reader, pairs)
         logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
-        return Readout(inputs, logits, name="readout")
+        return TaskNetwork(inputs, logits, name="task_network")
 
     @classmethod
     def more_inputs(cls, reader, placement):
-        """Inputs of head and readout beside the encoder's and the features."""
+        """Inputs of head and task network beside the encoder's and the features."""
         inputs = {}
         if texts_of(reader) is not None:
-            inputs |= {name: keras.Input((None,), dtype="int32", name=name) for name in TEXT_PLACES}
+            inputs |= {
+                name: keras.Input((None,), dtype="int32", name=name) for name in POSITION_INPUTS
+            }
         if placement.character_filters:
-            inputs["spellings"] = keras.Input((None, None), dtype="int32", name="spellings")
+            inputs["word_character_ids"] = keras.Input(
+                (None, None), dtype="int32", name="word_character_ids"
+            )
         return inputs
 
     @staticmethod
@@ -318,8 +323,8 @@ class Head(FitsBatches, keras.Model):
         return LabelLoss()
 
     def mixing_weights(self):
-        """The learned mixes of layers, see `Readout.mixing_weights`."""
-        return self.readout.mixing_weights()
+        """The learned mixes of layers, see `TaskNetwork.mixing_weights`."""
+        return self.task_network.mixing_weights()
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the head's loss and metric by default."""
@@ -462,8 +467,8 @@ class Head(FitsBatches, keras.Model):
             word_tokenizer=self._word_tokenizer,
             joint_pairs=self.pairs in (False, "both_orders"),
             both_orders=self.pairs == "both_orders",
-            spelled="spellings" in self.input,
-            text_places=texts_of(self.reader) is not None,
+            word_character_ids="word_character_ids" in self.input,
+            pair_positions=texts_of(self.reader) is not None,
             scores=self.scores,
             **options,
         )

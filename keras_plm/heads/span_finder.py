@@ -48,8 +48,8 @@ class SpanFinder(Head):
             `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
             what stands for no answer is then the passage's last.
         dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too, where the encoder's tokens are
             words and `pairs="words"`; they stay as they are.
         placement: A `Placement` without character filters: where features enter beside them.
@@ -93,7 +93,7 @@ class SpanFinder(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         max_length=None,
@@ -145,7 +145,7 @@ class SpanFinder(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,
@@ -257,7 +257,7 @@ class SpanFinder(Head):
         )
         if windows.targets is not None:
             self.targets(examples, self.labels, windows)
-        return windows.batches(text_places=texts_of(self.reader) is not None, **options)
+        return windows.batches(pair_positions=texts_of(self.reader) is not None, **options)
 
     @property
     def choosing(self):

@@ -28,16 +28,16 @@ class Tagger(Head):
         layers: A `LayerChoice`; without it the last layer is read.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
         dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
             reader.
         placement: A `Placement`: where features enter beside them; by default the reader's input.
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
-            (B, W), their ids in its vocabulary, and with `character_filters` `spellings` (B, W, C),
-            their characters.
+            (B, W), their ids in its vocabulary, and with `character_filters`
+            `word_character_ids` (B, W, C), their characters.
 
     Returns:
         (B, W, K) logits.
@@ -59,7 +59,7 @@ class Tagger(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         name="tagger",
@@ -73,7 +73,7 @@ class Tagger(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,

@@ -60,7 +60,7 @@ COMBINES = {"input": "combine", "output": "combine_output"}
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where an encoder's features enter a readout, how its layers are mixed, what is beside them.
+    """Where features enter a task network, how layers are mixed, what is next to them.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.3; sections 5.1 and 5.2 compare.
 
@@ -120,7 +120,7 @@ class Placement:
             )
 
 
-class Readout(FitsBatches, keras.Model):
+class TaskNetwork(FitsBatches, keras.Model):
     """A head's part from features to logits, trained alone by `transfer.FeatureBased`."""
 
     def mixing_weights(self):

@@ -90,10 +90,10 @@ def compare_layers(
             for seed in range(seeds):
                 reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
                 try:
-                    readout, _ = reader.fit_reader(
+                    task_network, _ = reader.fit_reader(
                         head, stores, train, dev, labels, metric, words=beside
                     )
-                    predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                    predicted = reader.predict(head, task_network, stores[2], labels, of_test)
                 except FloatingPointError as error:
                     raise FloatingPointError(
                         f"layers={choice_name(name)}, seed={seed}: {error}"

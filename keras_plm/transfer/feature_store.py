@@ -10,14 +10,14 @@ import numpy as np
 from keras_plm._arguments import check_one_of
 from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.packing import stack_padded, words_of
-from keras_plm.data.pair_positions import TextPlaces
+from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.passages import MAX_LENGTH
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder
 from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS
-from keras_plm.tokenizers.characters import Spelled
+from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.training.fit import check_encoder, lacks_special_tokens
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
@@ -52,7 +52,7 @@ class FeatureStore:
         pairs: Whether an example's two vectors are those of two texts that were read apart.
         windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
             these, of which a question may have several.
-        places: `TextPlaces` of an example's two texts; `None` where there is one.
+        places: `PairPositions` of an example's two texts; `None` where there is one.
     """
 
     def __init__(self, folder, windows=None, words=None):
@@ -63,25 +63,27 @@ class FeatureStore:
         self.parts = np.load(folder / PARTS) if (folder / PARTS).is_file() else None
         self.pairs = (folder / PAIRS).is_file()
         self.windows = windows
-        self.places = None if windows is None else windows.places
+        self.pair_positions = None if windows is None else windows.pair_positions
         if windows is None and self.parts is not None:
             counts = self.parts[..., 1]
-            self.places = TextPlaces(self.counts, np.cumsum(counts, axis=1) - counts, counts)
+            self.pair_positions = PairPositions(
+                self.counts, np.cumsum(counts, axis=1) - counts, counts
+            )
         self._words = words
 
     @functools.cached_property
-    def spelled(self):
-        """The spelling of the words, one after another, as `self.starts` counts them.
+    def word_character_ids(self):
+        """The `CharacterIds` of the words, one after another, as `self.starts` counts them.
 
         Raises:
             ValueError: If the store does not know its words.
         """
         if self._words is None:
             raise ValueError(
-                "Words are spelled where each has a vector, in a store that `FeatureStore.build` "
-                "gave with pool=None. Received: a store of something else"
+                "Characters are those of words, which a store with pool=None knows. "
+                "Received: a store of something else"
             )
-        return Spelled([word for words in self._words() for word in words])
+        return CharacterIds([word for words in self._words() for word in words])
 
     def __len__(self):
         return len(self.counts)
@@ -256,26 +258,25 @@ class FeatureStore:
         targets=None,
         training=True,
         words=None,
-        spelled=False,
-        text_places=False,
+        word_character_ids=False,
+        pair_positions=False,
         **options,
     ):
-        """`Batches` of features for a head's readout.
+        """`Batches` of features for a head's task network.
 
-        Features are float16, as they are kept: the readout makes them its own type, which takes
-        less time where it learns than here.
+        Features stay float16, as the store keeps them: the task network casts them faster.
 
         Args:
             choice: A choice of layers.
             targets: The label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.
-            spelled: Whether `x` also holds the words' `spellings`, see `data.batches`.
-            text_places: Whether it also tells where an example's two texts are, see there.
+            word_character_ids: Whether `x` also holds the characters of words, see `data.batches`.
+            pair_positions: Whether `x` also holds the positions of two texts, see there.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` is of other words, the words to spell are not known, or there are
+            ValueError: If `words` is of other words, the words are not known, or there are
                 no two texts.
         """
         choice = layer_choice(choice)
@@ -287,12 +288,14 @@ class FeatureStore:
                 f"{len(words)} examples beside {self.counts.sum()} of {len(self)}"
             )
 
-        if text_places and self.places is None:
+        if pair_positions and self.pair_positions is None:
             raise ValueError(
                 "A reader of two texts needs the words of both: examples with a `pair`, and a store"
                 " of pool=None. Received: a store of single texts, or of pooled ones"
             )
-        rows = _StoreRows(self, choice, targets, words, spelled, text_places, not training)
+        rows = _StoreRows(
+            self, choice, targets, words, word_character_ids, pair_positions, not training
+        )
         alike = self.counts.min() == self.counts.max()
         if alike and (training or self.counts.max() <= 2):  # pooled: a vector of each text
             options = {"buckets": [int(self.counts.max())], **options}
@@ -306,10 +309,12 @@ class _StoreRows:
     Args: As in `FeatureStore.batches`; `few_shapes` as in `PackedExamples`.
     """
 
-    def __init__(self, store, choice, targets, words, spelled, text_places, few_shapes):
+    def __init__(
+        self, store, choice, targets, words, word_character_ids, pair_positions, few_shapes
+    ):
         self.store, self.choice, self.targets, self.words = store, choice, targets, words
-        self.spellings = store.spelled if spelled else None
-        self.places = store.places if text_places else None
+        self.character_ids = store.word_character_ids if word_character_ids else None
+        self.pair_positions = store.pair_positions if pair_positions else None
         self.few_shapes = few_shapes
 
     def collate(self, rows, length, rng, epoch):
@@ -320,12 +325,14 @@ class _StoreRows:
         if self.words is not None:
             vectors = [self.words._held(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
             x["words"] = stack_padded(vectors, length)
-        if self.spellings is not None:
+        if self.character_ids is not None:
             ends = store.starts + store.counts
-            spellings = [self.spellings[store.starts[row] : ends[row]] for row in rows]
-            x["spellings"] = stack_padded(spellings, length)
-        if self.places is not None:
-            x |= self.places.arrays(rows, length, few_lengths(length) if self.few_shapes else None)
+            character_ids = [self.character_ids[store.starts[row] : ends[row]] for row in rows]
+            x["word_character_ids"] = stack_padded(character_ids, length)
+        if self.pair_positions is not None:
+            x |= self.pair_positions.arrays(
+                rows, length, few_lengths(length) if self.few_shapes else None
+            )
         if store.windows is not None:
             x["answer_mask"] = store.windows.answer_mask(rows, length)
         return x, *self._targets(rows, length, real)
