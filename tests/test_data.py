@@ -278,7 +278,9 @@ def test_metrics_in_logs_weigh_classes_of_real_rows():
         loss,
         weighted_metrics=["accuracy"],
     )
-    found = model.fit(source.accumulated(2), class_weight={1: 5.0}, verbose=0).history["accuracy"]
+    found = model.fit(source.in_micro_batches(2), class_weight={1: 5.0}, verbose=0).history[
+        "accuracy"
+    ]
     np.testing.assert_allclose(found[0], 6 / 21, rtol=1e-5)
 
 

@@ -95,7 +95,7 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
     capsys.readouterr()
     for command, match in (
         (preparing(text, ready), "sentences='split' instead of 'lines'"),
-        (preparing(text, text.parent), "a new folder, or one to go on with"),
+        (preparing(text, text.parent), "must be a new folder, or one to resume"),
         (preparing(tmp_path / "none", tmp_path / "x"), "No file"),
         (
             preparing(text, tmp_path / "x", "--workers", "0"),

@@ -140,7 +140,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
         bench(captions, tmp_path).run(settings, seed=0)
     said = []
     again = bench(captions, tmp_path, said).run(settings, seed=0)
-    assert "goes on behind step 3/" in said[0]
+    assert "resumes after step 3/" in said[0]
     for name in ("metrics", "dev_loss", "samples"):
         assert again[name] == whole[name]
 

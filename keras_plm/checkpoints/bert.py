@@ -390,7 +390,7 @@ def _tokenizer_files(tokenizer, encoder):
     """`vocab.txt` and `tokenizer_config.json`, as text."""
     if type(tokenizer) is not WordPiece or any("\n" in p for p in tokenizer.vocabulary):
         raise ValueError(
-            "The tokenizer of a BERT is a `WordPiece`, its pieces without line breaks. "
+            "The tokenizer of a BERT is a `WordPiece`, its tokens without line breaks. "
             f"Received: {type(tokenizer).__name__}"
         )
     settings = {
@@ -398,7 +398,7 @@ def _tokenizer_files(tokenizer, encoder):
         "model_max_length": encoder.max_sequence_length,
     }
     return {
-        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.get_config()["vocabulary"]),
+        "vocab.txt": "".join(f"{token}\n" for token in tokenizer.get_config()["vocabulary"]),
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
 

@@ -48,7 +48,7 @@ def batches(
             of each word, see `tokenizers.characters.encode_characters`.
         pair_positions: If True, `x` also holds `first_positions` and `second_positions`, which
             words are those of each of two texts, see `pair_positions.PairPositions`.
-        scores: If True, `labels` are the lowest and highest of numbers, and targets shares of this
+        scores: If True, `labels` are the lowest and highest score, and targets fractions of this
             range, 0 to 1; without `training` also beyond.
         max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
             windows and lose nothing. At most the encoder's `max_sequence_length`.

@@ -52,7 +52,7 @@ def label_ids(example, labels, training=True, number=None):
     return ids if listed is label else ids[0]
 
 
-def share_of_range(example, bounds, training=True, number=None):
+def fraction_of_range(example, bounds, training=True, number=None):
     """Where a score lies between the lowest and the highest, 0 to 1; without `training` beyond."""
     score = example.label
     low, high = bounds
@@ -64,7 +64,7 @@ def share_of_range(example, bounds, training=True, number=None):
 
 
 def target_ids(examples, labels, scores=False, training=True):
-    """What a model learns of each example, as `label_ids` or `share_of_range` gives it.
+    """What a model learns of each example, as `label_ids` or `fraction_of_range` gives it.
 
     Args:
         examples: A list of `Example`, or of texts without labels.
@@ -82,7 +82,7 @@ def target_ids(examples, labels, scores=False, training=True):
     if all(getattr(example, "label", None) is None for example in examples):
         return None
     check_labelled(examples)
-    to_id = share_of_range if scores else label_ids
+    to_id = fraction_of_range if scores else label_ids
     ids = [to_id(example, labels, training, i) for i, example in enumerate(examples)]
     check_label_kinds(examples)
     if np.ndim(ids[0]):

@@ -39,7 +39,7 @@ class Classifier(Head):
             `pooling()` pools, by default to their maximum; or of pairs one as `readers.ESIM`, from
             the words of both to one vector. Without it the features go straight to the output
             layer.
-        dropout: Share dropped before the output layer, in training.
+        dropout: Fraction dropped before the output layer, in training.
         frozen: If True, only the task network learns; the encoder is made untrainable.
         task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a

@@ -13,7 +13,7 @@ from keras import ops
 from keras_plm._arguments import check_type, check_whole
 from keras_plm.data.batching import Batches
 from keras_plm.data.examples import batches
-from keras_plm.data.labels import label_ids, label_names, share_of_range
+from keras_plm.data.labels import fraction_of_range, label_ids, label_names
 from keras_plm.data.pair_positions import POSITION_INPUTS
 from keras_plm.data.task import Unlabelled, place_of
 from keras_plm.files.sequences import (
@@ -300,7 +300,7 @@ class Head(FitsBatches, keras.Model):
                 and a score may lie outside their range.
             number: That of the example among others, for errors.
         """
-        return (share_of_range if cls.scores else label_ids)(example, labels, training, number)
+        return (fraction_of_range if cls.scores else label_ids)(example, labels, training, number)
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
@@ -402,11 +402,11 @@ class Head(FitsBatches, keras.Model):
         for rows, outputs in run_on(self, source, 0 if verbose == "auto" else verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        return self.decode(self.labels, logits, source.source, probabilities, **self.choosing)
+        return self.decode(self.labels, logits, source.source, probabilities, **self.decode_options)
 
     @property
-    def choosing(self):
-        """More arguments of `decode`: how this head chooses."""
+    def decode_options(self):
+        """More arguments of `decode`."""
         return {}
 
     def _as_examples(self, x, pairs, choices=None):

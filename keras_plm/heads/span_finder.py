@@ -37,7 +37,7 @@ class SpanFinder(Head):
 
     Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
     Differs from the released code: dropout before the output layer; answers are cut from the
-    passage at their tokens' ends, where it goes on to the next space.
+    passage at their tokens' ends, extended to the next space.
 
     Args:
         encoder: An encoder; fine-tuned in place unless `frozen`. GPT reads the question first.
@@ -47,7 +47,7 @@ class SpanFinder(Head):
         reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row; or
             `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
             what stands for no answer is then the passage's last.
-        dropout: Share dropped before the output layer, in training.
+        dropout: Fraction dropped before the output layer, in training.
         frozen: If True, only the task network learns; the encoder is made untrainable.
         task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too, where the encoder's tokens are
@@ -260,7 +260,7 @@ class SpanFinder(Head):
         return windows.batches(pair_positions=texts_of(self.reader) is not None, **options)
 
     @property
-    def choosing(self):
+    def decode_options(self):
         return {
             "n_best": self.n_best,
             "max_answer_length": self.max_answer_length,
@@ -302,11 +302,11 @@ class SpanFinder(Head):
             if refuses:
                 spans[""] = (-1, float(null[i]))
             ordered = sorted(spans.items(), key=lambda item: -item[1][1])
-            shares = softmax(np.array([score for _, (_, score) in ordered])).tolist()
+            chances = softmax(np.array([score for _, (_, score) in ordered])).tolist()
             found.append(
                 [
-                    Span(text, start, score, share)
-                    for (text, (start, score)), share in zip(ordered, shares, strict=True)
+                    Span(text, start, score, chance)
+                    for (text, (start, score)), chance in zip(ordered, chances, strict=True)
                 ]
             )
         return found
@@ -349,7 +349,7 @@ class SpanFinder(Head):
     def get_config(self):
         return {
             **super().get_config(),
-            **self.choosing,
+            **self.decode_options,
             "max_length": self.max_length,
             "stride": self.stride,
             "pairs": self.pairs,

@@ -27,7 +27,7 @@ class Tagger(Head):
         tokenizer: Needed to predict from words.
         layers: A `LayerChoice`; without it the last layer is read.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
-        dropout: Share dropped before the output layer, in training.
+        dropout: Fraction dropped before the output layer, in training.
         frozen: If True, only the task network learns; the encoder is made untrainable.
         task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
@@ -181,7 +181,7 @@ class CRFTagger(Tagger):
         return []  # the best tags are found row by row, in `predict`
 
     @property
-    def choosing(self):
+    def decode_options(self):
         return {"scheme": self.scheme}
 
     @staticmethod

@@ -73,8 +73,7 @@ class Placement:
             the weights differ.
         mix_norm: If True, a mix first normalises each layer over all real words of a batch, so that
             a text's outputs also depend on those beside it.
-        feature_dropout: Share dropped of the features in training, before anything is beside them;
-            the paper's is 0.5.
+        feature_dropout: Fraction of the features dropped in training; the paper's is 0.5.
         character_filters: Width of what a convolution over each word's spelling adds to what the
             reader reads, learned with it; 128 in Peters et al.'s tagger, 30 in that of Ma and Hovy
             2016, arXiv 1603.01354; 0 for none.
@@ -132,7 +131,7 @@ class TaskNetwork(FitsBatches, keras.Model):
         for place, name in COMBINES.items():
             for layer in self.layers:
                 if layer.name == name and layer.combine == "mix":
-                    weights = [float(share) for share in layer.mix.mixing_weights()]
+                    weights = [float(weight) for weight in layer.mix.mixing_weights()]
                     gamma = float(ops.convert_to_numpy(layer.mix.gamma))
                     mixes[place] = {"weights": weights, "gamma": gamma}
         return mixes

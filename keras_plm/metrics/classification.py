@@ -9,7 +9,7 @@ from keras_plm.metrics._inputs import both, single
 
 
 def accuracy(y_true, y_pred):
-    """Share of predictions that equal the truth, in [0, 1].
+    """Fraction of predictions that equal the truth, in [0, 1].
 
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
     0.6666666666666666
@@ -55,7 +55,7 @@ def matthews_correlation(y_true, y_pred):
 
 
 def word_accuracy(y_true, y_pred):
-    """Share of words whose tag equals the true one, in [0, 1].
+    """Fraction of words whose tag equals the true one, in [0, 1].
 
     >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])
     0.75

@@ -53,7 +53,7 @@ def span_scores(y_true, y_pred):
 
     Returns:
         A dict with `"all"` and each type, of dicts with `precision`, `recall`, `f1` in [0, 1],
-        `true`, `found`, `correct`, and `"accuracy"`, the share of equal tags.
+        `true`, `found`, `correct`, and `"accuracy"`, the fraction of equal tags.
 
     Raises:
         ValueError: If sentences or words are not equally many, or tags mark no spans or are of
@@ -64,19 +64,22 @@ def span_scores(y_true, y_pred):
         check_marks(sentences)
     true, found, correct = Counter(), Counter(), Counter()
     words = equal = 0
-    for i, (gold, guess) in enumerate(zip(y_true, y_pred, strict=True)):
-        gold, guess = as_list(gold, f"y_true[{i}]", "tags"), as_list(guess, f"y_pred[{i}]", "tags")
-        if len(gold) != len(guess):
+    for i, (gold, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        gold, predicted = (
+            as_list(gold, f"y_true[{i}]", "tags"),
+            as_list(predicted, f"y_pred[{i}]", "tags"),
+        )
+        if len(gold) != len(predicted):
             raise ValueError(
                 "Every word needs one true and one predicted tag. "
-                f"Received: {len(gold)} and {len(guess)} tags in sentence {i}"
+                f"Received: {len(gold)} and {len(predicted)} tags in sentence {i}"
             )
-        gold_spans, guess_spans = set(spans(gold)), set(spans(guess))
+        gold_spans, predicted_spans = set(spans(gold)), set(spans(predicted))
         true.update(kind for kind, _, _ in gold_spans)
-        found.update(kind for kind, _, _ in guess_spans)
-        correct.update(kind for kind, _, _ in gold_spans & guess_spans)
+        found.update(kind for kind, _, _ in predicted_spans)
+        correct.update(kind for kind, _, _ in gold_spans & predicted_spans)
         words += len(gold)
-        equal += sum(a == b for a, b in zip(gold, guess, strict=True))
+        equal += sum(a == b for a, b in zip(gold, predicted, strict=True))
 
     def scores(true, found, correct):
         precision = correct / found if found else 0.0

@@ -11,7 +11,7 @@ from keras_plm.metrics._inputs import both
 
 
 def squad_exact_match(y_true, y_pred, version=1):
-    """Share of answers that equal a gold answer after `normalize_answer`, in [0, 1].
+    """Fraction of answers that equal a gold answer after `normalize_answer`, in [0, 1].
 
     Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822;
     agrees with the official scripts of SQuAD 1.1 and 2.0, whose percentages are 100 times this.
@@ -34,7 +34,7 @@ def squad_exact_match(y_true, y_pred, version=1):
 
 
 def squad_f1(y_true, y_pred, version=1):
-    """Mean F1 of the words that answer and gold answer share, in [0, 1].
+    """Mean F1 of the words that answer and gold answer have in common, in [0, 1].
 
     Of several gold answers the best counts. Where a side has no words, the F1 is 0 in version 1, in
     version 2 it is 1 if both have none.
@@ -61,37 +61,39 @@ def squad_scores(y_true, y_pred, version=1):
         raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
     y_true, y_pred = both(y_true, y_pred, complete=False)
     scores = []
-    for i, (golds, guess) in enumerate(zip(y_true, y_pred, strict=True)):
-        listed = not isinstance(golds, str) and hasattr(golds, "__iter__")
-        golds = as_list(golds, "y_true") if listed else golds
-        if not listed or not all(isinstance(text, str) for text in (*golds, guess)):
+    for i, (gold_answers, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        listed = not isinstance(gold_answers, str) and hasattr(gold_answers, "__iter__")
+        gold_answers = as_list(gold_answers, "y_true") if listed else gold_answers
+        if not listed or not all(isinstance(text, str) for text in (*gold_answers, predicted)):
             raise ValueError(
                 "A question has a list of gold answers and one answer, all strings. "
-                f"Received: {golds!r} and {guess!r} as question {i}"
+                f"Received: {gold_answers!r} and {predicted!r} as question {i}"
             )
-        golds = [normalize_answer(text) for text in golds]
+        gold_answers = [normalize_answer(text) for text in gold_answers]
         if version == 2:
-            golds = [text for text in golds if text] or [""]
-        if not golds:
+            gold_answers = [text for text in gold_answers if text] or [""]
+        if not gold_answers:
             raise ValueError(
                 "In version 1 every question has an answer: score questions without one with "
                 f"`version=2`. Received: no gold answer of question {i}"
             )
-        guess = normalize_answer(guess)
-        exact = max(float(text == guess) for text in golds)
-        scores.append((exact, max(_shared_words(text, guess, version) for text in golds)))
+        predicted = normalize_answer(predicted)
+        exact = max(float(text == predicted) for text in gold_answers)
+        scores.append(
+            (exact, max(_shared_words(text, predicted, version) for text in gold_answers))
+        )
     return scores
 
 
-def _shared_words(gold, guess, version):
+def _shared_words(gold, predicted, version):
     """F1 of two bags of words."""
-    gold, guess = gold.split(), guess.split()
-    if version == 2 and not (gold and guess):
-        return float(gold == guess)
-    shared = (Counter(gold) & Counter(guess)).total()
+    gold, predicted = gold.split(), predicted.split()
+    if version == 2 and not (gold and predicted):
+        return float(gold == predicted)
+    shared = (Counter(gold) & Counter(predicted)).total()
     if not shared:
         return 0.0
-    precision, recall = shared / len(guess), shared / len(gold)
+    precision, recall = shared / len(predicted), shared / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -34,11 +34,11 @@ def bleu(y_true, y_pred):
             )
     y_true, y_pred = both(y_true, y_pred)
     references = [[texts] if isinstance(texts, str) else list(texts) for texts in y_true]
-    for i, (texts, guess) in enumerate(zip(references, y_pred, strict=True)):
-        if not texts or not all(isinstance(text, str) for text in (*texts, guess)):
+    for i, (texts, predicted) in enumerate(zip(references, y_pred, strict=True)):
+        if not texts or not all(isinstance(text, str) for text in (*texts, predicted)):
             raise ValueError(
                 "A sentence has one reference or more and one translation, all strings. "
-                f"Received: {texts} and {guess!r} as sentence {i}"
+                f"Received: {texts} and {predicted!r} as sentence {i}"
             )
     # sacrebleu takes all first references, then all second ones; None where a sentence has fewer.
     by_rank = [list(texts) for texts in zip_longest(*references)]

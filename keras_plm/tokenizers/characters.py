@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers
 
 from keras_plm.files.sequences import as_list, as_text
-from keras_plm.tokenizers.encoded import FlatPieces, Row
+from keras_plm.tokenizers.encoded import FlatTokens, Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.tokenizer_json import naming
@@ -177,8 +177,8 @@ class Characters(SubwordTokenizer):
             )
         return super().encode(texts, None, max_length, return_offsets)
 
-    def pieces(self, texts, return_offsets=False):
-        """As of other tokenizers; the pieces are rows of their `table`."""
+    def flat_tokens(self, texts, return_offsets=False):
+        """As of other tokenizers; the tokens are rows of their `table`."""
         places = {}
         rows = []
         for words, spans in self._split(texts):
@@ -186,9 +186,9 @@ class Characters(SubwordTokenizer):
                 check_word(word)
             ids = [places.setdefault(word, len(MARKS) + len(places)) for word in words]
             rows.append(Row(ids, list(range(len(ids))), spans))
-        pieces = FlatPieces.of(rows, return_offsets)
-        pieces.table = np.concatenate([MARKS, encode_characters(list(places))])
-        return pieces
+        tokens = FlatTokens.of(rows, return_offsets)
+        tokens.table = np.concatenate([MARKS, encode_characters(list(places))])
+        return tokens
 
     def _split(self, texts):
         """`(words, offsets)` of each text."""

@@ -54,11 +54,11 @@ class Encoded:
         return out
 
 
-class FlatPieces:
-    """Pieces of texts, without special tokens, one text after another in flat arrays.
+class FlatTokens:
+    """Tokens of texts, without special tokens, one text after another in flat arrays.
 
     Attributes:
-        starts, lengths: (N,) where each text begins, and its number of pieces.
+        starts, lengths: (N,) where each text begins, and its number of tokens.
         token_ids, word_ids, offsets: As in `Encoded`; the last two `None` unless asked for.
         table: As in `Encoded`.
     """
@@ -74,18 +74,18 @@ class FlatPieces:
     @classmethod
     def of(cls, encodings, offsets):
         """Those of encodings of the `tokenizers` package, on request with offsets and word ids."""
-        pieces = cls([encoding.ids for encoding in encodings])
+        tokens = cls([encoding.ids for encoding in encodings])
         if offsets:
-            total = len(pieces.token_ids)
+            total = len(tokens.token_ids)
             word_ids = (encoding.word_ids for encoding in encodings)
-            pieces.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
+            tokens.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
             pairs = (encoding.offsets for encoding in encodings)
             flat = itertools.chain.from_iterable(itertools.chain.from_iterable(pairs))
-            pieces.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
-        return pieces
+            tokens.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
+        return tokens
 
     def part(self, rows=slice(None), begin=0, lengths=None):
-        """Some texts, each from its piece `begin` on for `lengths` pieces; copies no piece."""
+        """Some texts, each from its token `begin` on for `lengths` tokens; copies no token."""
         some = copy.copy(self)
         some.starts = self.starts[rows] + begin
         some.lengths = self.lengths[rows] - begin if lengths is None else lengths

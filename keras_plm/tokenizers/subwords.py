@@ -9,7 +9,7 @@ from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
 from keras_plm.tokenizers.encoded import (
     Encoded,
-    FlatPieces,
+    FlatTokens,
     cut_longer_first,
     ranges,
     with_empty_words,
@@ -60,18 +60,18 @@ class SubwordTokenizer:
 
     @property
     def vocabulary(self):
-        """The pieces in order of their ids."""
+        """The tokens in order of their ids."""
         return sorted(self._vocabulary, key=self._vocabulary.get)
 
     def tokenize(self, text):
-        """The pieces of a text, or of a list of words, as strings."""
+        """The tokens of a text, or of a list of words, as strings."""
         text = as_text(text)
         words = not isinstance(text, str)
         row = self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False)
         return [self._tokenizer.id_to_token(i) for i in row.ids]
 
     def detokenize(self, token_ids):
-        """The text of token ids: pieces joined, special tokens left out."""
+        """The text of token ids: tokens joined, special tokens left out."""
         return self._tokenizer.decode(one_row(token_ids))
 
     def pack(
@@ -150,8 +150,8 @@ class SubwordTokenizer:
                 f"`max_length` must leave room for text beside {special} special "
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
-        first = self.pieces(texts, return_offsets)
-        second = None if pairs is None else self.pieces(pairs, return_offsets)
+        first = self.flat_tokens(texts, return_offsets)
+        second = None if pairs is None else self.flat_tokens(pairs, return_offsets)
         if max_length is None:
             return self.join(first, second)
         seconds = 0 * first.lengths if second is None else second.lengths
@@ -166,15 +166,15 @@ class SubwordTokenizer:
         between = self._between if self._middle is not None and paired else 0
         return (self._first is not None) + between + (self._last is not None)
 
-    def pieces(self, texts, return_offsets=False):
-        """Texts, or lists of words, as `FlatPieces`, without special tokens, for `join`."""
-        return FlatPieces.of(self._encode(texts, return_offsets), return_offsets)
+    def flat_tokens(self, texts, return_offsets=False):
+        """Texts, or lists of words, as `FlatTokens`, without special tokens, for `join`."""
+        return FlatTokens.of(self._encode(texts, return_offsets), return_offsets)
 
     def join(self, first, second=None):
         """Rows of texts, or of pairs of texts, with their special tokens.
 
         Args:
-            first: `FlatPieces` of N texts.
+            first: `FlatTokens` of N texts.
             second: Of their N second texts, or `None`.
 
         Returns:
@@ -200,13 +200,13 @@ class SubwordTokenizer:
         places = [(first, starts + begin)]
         if second is not None:
             places.append((second, starts + begin + first.lengths + between))
-        for pieces, start in places:
-            source = ranges(pieces.starts, pieces.lengths)
-            target = ranges(start, pieces.lengths)
-            token_ids[target] = pieces.token_ids[source]
+        for tokens, start in places:
+            source = ranges(tokens.starts, tokens.lengths)
+            target = ranges(start, tokens.lengths)
+            token_ids[target] = tokens.token_ids[source]
             if return_offsets:
-                word_ids[target] = pieces.word_ids[source]
-                offsets[target] = pieces.offsets[source]
+                word_ids[target] = tokens.word_ids[source]
+                offsets[target] = tokens.offsets[source]
         if second is not None:
             segment_ids[ranges(places[1][1], second.lengths + end)] = 1
         return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets, first.table)
@@ -297,11 +297,11 @@ def encode_parts(
     return [tokenizer.encode(texts, list(part), **options) for part in zip(*choices, strict=True)]
 
 
-KNOWN = 2**20  # pieces of text that are kept at most
+KNOWN = 2**20  # stretches of text that are kept at most
 
 
 class KnownChunks(dict):
-    """The ids of pieces of text between spaces, each found once: text is mostly the same words.
+    """The ids of stretches of text between spaces, each found once: text is mostly the same words.
 
     For tokenizers to which a space is nothing but the end of a word.
     """

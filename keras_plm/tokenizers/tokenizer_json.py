@@ -9,19 +9,19 @@ from keras_plm.files.sequences import as_list
 
 
 def numbered(vocabulary, special_tokens, kind):
-    """Piece -> id, after checking the pieces."""
-    vocabulary = as_list(vocabulary, "vocabulary", "pieces")
+    """Token -> id, after checking the tokens."""
+    vocabulary = as_list(vocabulary, "vocabulary", "tokens")
     missing = [token for token in special_tokens if token not in vocabulary]
     if missing:
         raise ValueError(
             f"A {kind} vocabulary must hold {' '.join(special_tokens)}. "
-            f"Received: {len(vocabulary)} pieces without {' '.join(missing)}"
+            f"Received: {len(vocabulary)} tokens without {' '.join(missing)}"
         )
-    ids = {piece: i for i, piece in enumerate(vocabulary)}
+    ids = {token: i for i, token in enumerate(vocabulary)}
     if len(ids) < len(vocabulary):
         double = next(p for i, p in enumerate(vocabulary) if ids[p] != i)
         raise ValueError(
-            "Every piece of a vocabulary must stand once. "
+            "Every token of a vocabulary must stand once. "
             f"Received: {double!r} at line {vocabulary.index(double) + 1} "
             f"and line {ids[double] + 1}"
         )
@@ -55,17 +55,17 @@ def read_saved(text):
     return {**whole, "model": model, "added_tokens": saved.get("added_tokens") or []}
 
 
-def saved_pieces(model, kind):
+def saved_vocabulary(model, kind):
     if model["type"] != kind:
         raise KeyError("type")
-    pieces = sorted(model["vocab"], key=model["vocab"].get)
-    gap = next((i for i, piece in enumerate(pieces) if model["vocab"][piece] != i), None)
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    gap = next((i for i, token in enumerate(tokens) if model["vocab"][token] != i), None)
     if gap is not None:
         raise ValueError(
             "The ids of a saved vocabulary must run from 0 without a gap. "
-            f"Received: {model['vocab'][pieces[gap]]} for {pieces[gap]!r} instead of {gap}"
+            f"Received: {model['vocab'][tokens[gap]]} for {tokens[gap]!r} instead of {gap}"
         )
-    return pieces
+    return tokens
 
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -141,6 +141,6 @@ def check_added_ids(path, tokens, tokenizer):
         found = tokenizer._vocabulary.get(token["content"])
         if token.get("id", found) != found:
             raise ValueError(
-                f"{path}: added tokens must be pieces, or be numbered after them without a gap. "
+                f"{path}: added tokens must be in the vocabulary, or follow it without a gap. "
                 f"Received: {token['id']} for {token['content']!r} instead of {found}"
             )

@@ -13,7 +13,7 @@ from keras_plm.tokenizers.tokenizer_json import (
     naming,
     numbered,
     read_saved,
-    saved_pieces,
+    saved_vocabulary,
 )
 
 SPLITS = ("punctuation", "spaces")
@@ -125,9 +125,9 @@ class Words(SubwordTokenizer):
         with naming(path, "WordLevel"):
             saved = read_saved(text)
             split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
-            pieces = saved_pieces(saved["model"], "WordLevel")
+            tokens = saved_vocabulary(saved["model"], "WordLevel")
             lowercase, unk_token = saved["normalizer"]["lowercase"], saved["model"]["unk_token"]
-            tokenizer = cls(pieces, lowercase, split, unk_token)
+            tokenizer = cls(tokens, lowercase, split, unk_token)
         check_shared(path, saved, tokenizer._tokenizer)
         return tokenizer
 

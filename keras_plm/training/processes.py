@@ -80,6 +80,6 @@ def check_same_step(steps, folder):
     found = sum_over_processes([found])[0]
     if len(set(found.tolist())) > 1:
         raise ValueError(
-            "All processes go on from one state: name a folder that every machine sees. "
+            "All processes must resume from one state: name a folder that every machine sees. "
             f"Received: {str(folder)!r} with states behind steps {found.astype(int).tolist()}"
         )

@@ -1,4 +1,4 @@
-"""Repeatable and resumable training: seeds, and what `fit` needs to go on as if never stopped."""
+"""Exact resume of a training run, and its seeds."""
 
 import contextlib
 import hashlib
@@ -114,7 +114,7 @@ class TrainingState(StepCounter):
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
         self._random = None
         self._known = None, None
-        self._metrics = None  # where a pass goes on with metrics that Keras resets
+        self._metrics = None  # where a pass resumes with metrics that Keras resets
 
     @property
     def finished(self):
@@ -298,7 +298,7 @@ class TrainingState(StepCounter):
         if note.get("devices", about["devices"]) != about["devices"]:
             raise ValueError(
                 f"{path} is of a run on another number of devices, which adds in another order: "
-                f"go on with as many. Received: {about['devices']} instead of {note['devices']}"
+                f"resume with as many. Received: {about['devices']} instead of {note['devices']}"
             )
         if note.get("parts", about["parts"]) != about["parts"]:
             raise ValueError(

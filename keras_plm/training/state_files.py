@@ -13,7 +13,7 @@ from keras_plm.files.writing import remove_leftovers, replacing
 
 
 def has_state(folder):
-    """Whether a folder holds a `TrainingState` to go on with."""
+    """Whether a folder holds a `TrainingState` to resume."""
     return bool(state_files(folder))
 
 

@@ -67,9 +67,9 @@ class FineTune(Method):
         learning_rate: Highest rate; the paper's grid for its larger models is 2e-5 to 5e-5.
         epochs: Passes over the training examples.
         batch_size: Examples per step; the paper uses 16 or 32.
-        warmup: Share of the steps in which the rate rises.
+        warmup: Fraction of the steps in which the rate rises.
         weight_decay: Of AdamW.
-        dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
+        dropout: Fraction dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
         schedule: `"linear"` (`optimizers.WarmupLinearDecay`), `"gpt_linear"` (the same with
@@ -95,9 +95,9 @@ class FineTune(Method):
             learn beside those of attention, see `keras_plm.transfer.lora`; they are added to
             them at the end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of
             special tokens then stay as they were drawn.
-        accumulate: Parts in which the examples of a step are read, one after another, in less
-            memory; the step is the same but for dropout, see `Batches.accumulated`.
-        remat: Whether a Transformer's blocks are computed again for their gradients, in less
+        accumulation_steps: Micro-batches into which the examples of a step are split, to save
+            memory; the step is the same but for dropout, see `Batches.in_micro_batches`.
+        remat: Whether a Transformer's blocks are recomputed for their gradients, to save
             memory, see `TransformerStack`.
     """
 
@@ -118,7 +118,7 @@ class FineTune(Method):
     reader: str = "linear"
     units: int | None = None
     lora_rank: int | None = None
-    accumulate: int = 1
+    accumulation_steps: int = 1
     remat: bool = False
 
     def __post_init__(self):
@@ -128,7 +128,7 @@ class FineTune(Method):
         check_number(self.layer_decay, "layer_decay", above=0, most=1)
         check_whole(self.unfreeze_epochs, "unfreeze_epochs", least=0)
         check_number(self.language_model_weight, "language_model_weight", least=0)
-        check_whole(self.accumulate, "accumulate", least=1)
+        check_whole(self.accumulation_steps, "accumulation_steps", least=1)
         check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
         if self.lora_rank is not None and self.n_transfer is not None:
             raise ValueError(
@@ -147,8 +147,8 @@ class FineTune(Method):
         return WarmupLinearDecay(self.learning_rate, total, rise, decay_in_warmup=falls)
 
     def _optimizer(self, rate, **options):
-        if self.accumulate > 1:
-            options["gradient_accumulation_steps"] = self.accumulate
+        if self.accumulation_steps > 1:
+            options["gradient_accumulation_steps"] = self.accumulation_steps
         return super()._optimizer(rate, bias_correction=self.bias_correction, **options)
 
     def _groups(self, model, steps):
@@ -229,7 +229,7 @@ class FineTune(Method):
         if self.language_model_weight:
             trained = WithLanguageModel(model, self.language_model_weight)
             source = trained.batches(source)
-        source = source.accumulated(self.accumulate)
+        source = source.in_micro_batches(self.accumulation_steps)
         if distribution.num_devices > 1:
             source = distribution.shard(source)
         log = self._train(trained, source, score, callbacks, verbose, loss, distribution)

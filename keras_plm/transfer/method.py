@@ -95,7 +95,7 @@ class Method:
 
     def _train(self, model, source, score, callbacks, verbose, loss, distribution=None):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
-        steps = len(source) // source.parts
+        steps = len(source) // source.micro_batches
         optimizer = self._optimizer(
             self._schedule(steps * self.epochs), groups=self._groups(model, steps)
         )

@@ -287,7 +287,7 @@ def _read_binary(path, blocks, count, kept, limit, errors):
     data, position, row, newlines = b"", 0, 0, None
     for block in itertools.chain(blocks, [b""]):
         data, position = data[position:] + block, 0
-        pieces, words = [], []
+        blocks, words = [], []
         while row != limit and not kept.complete:
             where = f"{path}, row {row + 1} of {count} x {kept.dim}"
             space = _space_of_row(data, position, width, newlines, not block, where)
@@ -299,10 +299,10 @@ def _read_binary(path, blocks, count, kept, limit, errors):
             row += 1
             word = decode(data[position:space].lstrip(b"\n"), where, errors)
             if kept.wants(word):
-                pieces.append(data[space + 1 : end])
+                blocks.append(data[space + 1 : end])
                 words.append((row, word))
             position = end
-        numbers = np.frombuffer(b"".join(pieces), "<f4").reshape(-1, kept.dim)
+        numbers = np.frombuffer(b"".join(blocks), "<f4").reshape(-1, kept.dim)
         if not newlines:
             _check_first_numbers(path, words, numbers)
         kept.add(numbers)

@@ -43,7 +43,7 @@ WORDS = "words.json"  # what a biLM predicts
 
 
 class _Objective:
-    """What the objectives share.
+    """Base of the objectives.
 
     Attributes:
         kind: The class of the encoder.
@@ -78,7 +78,7 @@ class _Objective:
             if settings.remat:
                 recompute_blocks(self.encoder)
             self.make()
-            self.go_on()
+            self.restore()
 
     def compile(self, optimizer, rate, **options):
         """Compiles the model with an optimizer, a class, for this precision and these devices."""
@@ -89,7 +89,7 @@ class _Objective:
 
     def batches(self, length):
         """Batches of the whole text, of rows of at most so many tokens."""
-        found = self.training_batches(length).accumulated(self.settings.accumulation_steps)
+        found = self.training_batches(length).in_micro_batches(self.settings.accumulation_steps)
         return self.distribution.shard(found)
 
     def held_out(self, valid):
@@ -98,7 +98,7 @@ class _Objective:
             found = self.held_out_batches(valid)
         return self.distribution.shard(found)
 
-    def go_on(self):
+    def restore(self):
         """Takes over what the objective of `--init` has beside its encoder, where it is kept."""
         path = None if self.init is None else self.init / OBJECTIVE
         if path is None or not path.is_file():
@@ -131,11 +131,11 @@ class _Objective:
         return {w.path: w for w in self.model.weights if id(w) not in of_encoder}
 
 
-class _OfPieces(_Objective):
-    """What those share that read pieces of words.
+class _SubwordObjective(_Objective):
+    """Base of objectives over subword tokens.
 
     Attributes:
-        pieces: The class of the tokenizer.
+        tokenizer_class: The class of the tokenizer.
     """
 
     def read(self, corpus):
@@ -148,7 +148,7 @@ class _OfPieces(_Objective):
             check_stream(self.stream, self.tokenizer)
             return
         if self.init is None and path.is_file():
-            self.tokenizer = self.pieces.load(path)
+            self.tokenizer = self.tokenizer_class.load(path)
         elif self.init is None:
             settings = self.settings
             self.tokenizer = self.learn(corpus, settings.vocabulary_size, settings.lowercase)
@@ -159,10 +159,10 @@ class _OfPieces(_Objective):
         return self.text_stream(files, self.tokenizer, self.work / name, self.settings.sentences)
 
 
-class MaskedText(_OfPieces):
+class MaskedText(_SubwordObjective):
     """BERT's: masked words, and whether two texts follow each other."""
 
-    kind, pieces = BERT, WordPiece
+    kind, tokenizer_class = BERT, WordPiece
 
     @staticmethod
     def learn(corpus, vocabulary_size, lowercase):
@@ -221,10 +221,10 @@ class MaskedText(_OfPieces):
         )
 
 
-class NextToken(_OfPieces):
+class NextToken(_SubwordObjective):
     """GPT's: the next token."""
 
-    kind, pieces = GPT, BytePair
+    kind, tokenizer_class = GPT, BytePair
     tied = True
 
     @staticmethod
@@ -233,7 +233,7 @@ class NextToken(_OfPieces):
 
     @staticmethod
     def text_stream(files, tokenizer, folder, sentences, **options):
-        # Text goes on over the end of a line, which is a word of its own.
+        # Text continues over the end of a line, which is a word of its own.
         end_id = getattr(tokenizer, "newline_id", None)
         return TokenStream.build(files, tokenizer, folder, "lines", end_id=end_id, **options)
 
@@ -348,12 +348,12 @@ class BothWays(_Objective):
         return self.model.batches(stream, words, self.settings.unroll_steps, training=False)
 
     def about_held_out(self, losses):
-        """The share of its words that are predicted as the one unknown word."""
+        """The fraction of its words that are predicted as the one unknown word."""
         return {"unknown": self._unknown}
 
 
 def about_init(settings, init):
-    """What is to be known before an encoder goes on, in lines; what is wrong `build` says.
+    """Notes on an encoder that is trained further, in lines; `build` raises for errors.
 
     Args:
         settings: A `Pretraining`.

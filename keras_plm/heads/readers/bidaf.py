@@ -26,7 +26,7 @@ class BiDAF(keras.layers.Layer):
 
     Args:
         units: Width of each direction; 90 in the original.
-        dropout: Share dropped of what each BiLSTM reads, the same numbers at all words
+        dropout: Fraction dropped of what each BiLSTM reads, the same numbers at all words
             ("variational"); 0.2 in the original.
 
     Call arguments:

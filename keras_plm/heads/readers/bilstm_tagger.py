@@ -22,7 +22,7 @@ class BiLSTMTagger(keras.layers.Layer):
         num_labels: Tags K.
         units: Width of each direction of the BiLSTM.
         num_layers: Of the BiLSTM.
-        dropout: Share dropped before each layer and before the output layer.
+        dropout: Fraction dropped before each layer and before the output layer.
 
     Call arguments:
         inputs: (B, T, D).
