@@ -1,4 +1,4 @@
-"""Fine-tuning: encoder and output layer are trained together."""
+"""Fine-tuning of an encoder together with its output layer."""
 
 import dataclasses
 
@@ -221,7 +221,7 @@ class FineTune(Method):
         set_seed(self.seed)
         labels = head.labels_of(train) if labels is None else labels
         options = self._head_options(encoder, head, tokenizer, train, symmetric)
-        encoder = self._trainable(encoder, tokenizer)
+        encoder = self.prepare_encoder(encoder, tokenizer)
         model = head(encoder, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = scorer(head, dev, labels, metric, lambda: model.predict(dev))
@@ -277,8 +277,8 @@ class FineTune(Method):
         both_orders = symmetric and getattr(encoder, "causal", False) and not reads_two
         return "both_orders" if both_orders else False
 
-    def _trainable(self, encoder, tokenizer):
-        """A copy of a pre-trained encoder to fine-tune."""
+    def prepare_encoder(self, encoder, tokenizer):
+        """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
         if self.n_transfer is not None:
             encoder = transferred(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}

@@ -21,8 +21,6 @@ LAYER_CHOICES = {
     # Peters et al. 2018, equation 1: the embeddings too.
     "elmo_mix": LayerChoice(0, -1, "mix"),
 }
-
-
 # Other names of rows: ELMo's paper's own.
 ALIASES = {"mix": "elmo_mix", "top": "last"}
 
