@@ -1,4 +1,4 @@
-"""Released BERTs, with and without heads, to our models and back."""
+"""Conversion of released BERTs, with and without heads, to our models and back."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Released GPT and GPT-2 files to our models and back."""
+"""Conversion of released GPT and GPT-2 files to our models and back."""
 
 import json
 import warnings

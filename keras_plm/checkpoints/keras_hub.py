@@ -1,4 +1,4 @@
-"""KerasHub's backbones under our encoder contract, and its tokenizers with offsets and `pack`."""
+"""Adapters of KerasHub's backbones and tokenizers to our contracts."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tokenizers of folders that `transformers` reads: what the files say is obeyed or refused."""
+"""Tokenizers of folders in the format of `transformers`."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Examples, files of data, and batches of a few static shapes."""
+"""Examples, file formats, and batches of a few static shapes."""
 
 from keras_plm.data.batching import Batches
 from keras_plm.data.corpus import TokenStream, read_ids

@@ -1,4 +1,4 @@
-"""Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
+"""Batches of a few static shapes from rows of unequal lengths."""
 
 import copy
 import sys

@@ -1,4 +1,4 @@
-"""Raw text of any size as token ids on disk, for pre-training."""
+"""Token ids of raw text on disk, for pre-training."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Examples and texts to rows, targets and batches."""
+"""Batches of examples, texts and arrays."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which words of a row are those of an example's first text, and which of its second.
+"""Positions of the words of two texts in a common row.
 
 Shapes: R rows, B of them in a batch, T words of the first text, S of the second.
 """

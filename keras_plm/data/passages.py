@@ -1,4 +1,4 @@
-"""Questions and their passages as rows: long passages in windows that overlap.
+"""Rows of questions with their passages, long passages in overlapping windows.
 
 Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
 """

@@ -1,4 +1,4 @@
-"""The best answers: spans of tokens by the scores of their two ends.
+"""Search for the best answer spans by the scores of their two ends.
 
 Shapes: R rows, T tokens, N questions, n spans.
 """

@@ -1,4 +1,4 @@
-"""What a labelled problem is: examples, and how a task's files become examples."""
+"""Labelled examples and the tasks that they belong to."""
 
 import numbers
 import warnings

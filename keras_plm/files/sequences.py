@@ -1,4 +1,4 @@
-"""What users pass: lists, arrays and columns of tables, read once and by position."""
+"""Conversion of lists, arrays and table columns that users pass."""
 
 import itertools
 

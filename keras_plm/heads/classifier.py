@@ -1,4 +1,4 @@
-"""One label for a text or two texts."""
+"""Classifier of a text or a pair of texts."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What heads take of an encoder: it frozen, its words, its way to pool, its rows of several texts.
+"""Inputs, layers and features of an encoder inside a head.
 
 Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width.
 """

@@ -1,4 +1,4 @@
-"""What the heads share: the encoder, the features they read, `compile` and `predict`.
+"""Base of the heads: features, task network, `compile` and `predict`.
 
 Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width, K labels.
 """

@@ -1,4 +1,4 @@
-"""One of several answers."""
+"""Head that chooses one of several answers."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A number for a text or two texts."""
+"""Regressor of a text or a pair of texts."""
 
 import keras
 import numpy as np

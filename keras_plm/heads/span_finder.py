@@ -1,4 +1,4 @@
-"""A piece of a passage as the answer to a question."""
+"""Head that finds the answer to a question in its passage."""
 
 import keras
 import numpy as np

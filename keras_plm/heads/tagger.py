@@ -1,4 +1,4 @@
-"""One tag for each word: by itself, or by a CRF."""
+"""Taggers of words, independent or with a CRF."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The part of a head from features to logits: how layers are mixed, and where they enter.
+"""Task network of a head: from features to logits, with mixed layers.
 
 Shapes: B examples, W words, C characters of a word, n layers read, D width.
 """

@@ -1,4 +1,4 @@
-"""Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
+"""Tokenizers: text to ids with offsets, packed as each model's tasks need them."""
 
 from keras_plm.tokenizers.byte_pair import BytePair
 from keras_plm.tokenizers.characters import Characters

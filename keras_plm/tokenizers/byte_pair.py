@@ -1,4 +1,4 @@
-"""Byte pair encoding: for translation, for GPT, and GPT-2's."""
+"""Byte pair encoding: for translation, of GPT and of GPT-2."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How text becomes the words that `BytePair` cuts into tokens, and text again: three schemes."""
+"""Schemes of words for `BytePair`: translation's, GPT's and GPT-2's."""
 
 import dataclasses
 import json

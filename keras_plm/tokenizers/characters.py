@@ -1,4 +1,4 @@
-"""ELMo's input: each word as the bytes of its spelling."""
+"""ELMo's character ids: each word as the bytes of its spelling."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""BERT's tokenizer."""
+"""WordPiece, BERT's tokenizer."""
 
 import itertools
 import json

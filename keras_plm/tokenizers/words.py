@@ -1,4 +1,4 @@
-"""Whole words, for n-grams, neural language models and word vectors."""
+"""Tokenizer of whole words, for n-grams, neural language models and word vectors."""
 
 import keras
 import tokenizers

@@ -1,4 +1,4 @@
-"""Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
+"""Training and evaluation of models on `Batches`, and outputs by row."""
 
 import contextlib
 import math

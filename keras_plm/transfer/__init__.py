@@ -1,4 +1,4 @@
-"""The two ways to use a pre-trained encoder: fine-tune it, or read features from its layers."""
+"""Transfer of a pre-trained encoder to a task: fine-tuning, or features of its layers."""
 
 from keras_plm.transfer.comparison import compare_layers
 from keras_plm.transfer.extraction import FeatureExtractor, extract_features

@@ -1,4 +1,4 @@
-"""Every choice of layers of a frozen encoder on one task."""
+"""Comparison of all layer choices of a frozen encoder on one task."""
 
 import dataclasses
 import tempfile

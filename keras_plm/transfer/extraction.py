@@ -1,4 +1,4 @@
-"""Features of texts as arrays, for whatever reads them: a function, a scikit-learn transformer."""
+"""Features of texts as arrays: a function and a scikit-learn transformer."""
 
 import tempfile
 import weakref

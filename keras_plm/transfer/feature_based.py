@@ -1,4 +1,4 @@
-"""Features: a reader is trained on what a frozen encoder gives."""
+"""Feature-based transfer: a reader trained on the layers of a frozen encoder."""
 
 import dataclasses
 import tempfile

@@ -1,4 +1,4 @@
-"""What fine-tuning and features share: a method's settings, how it trains, what it keeps."""
+"""Base of the transfer methods: settings, training, the best epoch."""
 
 import dataclasses
 import functools

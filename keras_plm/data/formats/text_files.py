@@ -1,4 +1,4 @@
-"""Files of examples: CoNLL, CSV, TSV, JSONL, parallel text; errors name file and line."""
+"""Readers of examples in CoNLL, CSV, TSV, JSONL and parallel text."""
 
 import csv
 import json

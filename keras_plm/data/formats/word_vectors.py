@@ -1,4 +1,4 @@
-"""Files of word vectors, in the formats of word2vec, GloVe and fastText, read by streaming."""
+"""Files of word vectors in the formats of word2vec, GloVe and fastText."""
 
 import codecs
 import contextlib

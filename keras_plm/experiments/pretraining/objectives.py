@@ -1,4 +1,4 @@
-"""What each model is pre-trained with: its tokenizer, its text as tokens, its batches."""
+"""Objectives of pre-training: tokenizer, token stream, batches and model of each."""
 
 import dataclasses
 import math

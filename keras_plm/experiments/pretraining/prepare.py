@@ -1,4 +1,4 @@
-"""Text to tokens on disk, apart from pre-training: `python -m benchmarks prepare`."""
+"""Preparation of raw text as token ids on disk, apart from pre-training."""
 
 from pathlib import Path
 

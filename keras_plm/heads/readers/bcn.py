@@ -1,4 +1,4 @@
-"""The network with which ELMo and CoVe classify texts: BCN."""
+"""Biattentive classification network (BCN), as ELMo and CoVe classify texts."""
 
 import keras
 from keras import ops

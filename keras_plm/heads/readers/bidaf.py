@@ -1,4 +1,4 @@
-"""The network with which ELMo finds answers in passages: BiDAF with self-attention."""
+"""Bidirectional attention flow (BiDAF) with self-attention, for answers in passages."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""The bidirectional LSTM, the reader that most others are built of."""
+"""Bidirectional LSTM, the reader that most others are built of."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""The network with which ELMo finds names, whole: a BiLSTM under a CRF."""
+"""BiLSTM under a CRF, as ELMo tags names."""
 
 import keras
 

@@ -1,4 +1,4 @@
-"""The network with which ELMo tells whether one sentence follows from another: ESIM."""
+"""Enhanced sequential inference model (ESIM), for pairs of sentences."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""How heads call readers, whatever these read: a text, or two texts each by itself.
+"""Calls of readers by heads, with one text or two.
 
 Shapes: B examples, W vectors of a row, T of its first text, S of its second, D width.
 """
