@@ -16,7 +16,7 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.speed.tables import speed_markdown
-from keras_plm.data.formats.text_files import read_conll
+from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.task import Task
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.experiments.config import LATER, Run

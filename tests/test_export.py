@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints.saved_model import export
-from keras_plm.data.formats.text_files import read_table
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Regressor, Tagger
 from keras_plm.models import BERT, GPT

@@ -8,7 +8,7 @@ import pytest
 from keras_plm import plots
 from keras_plm.data.documents import join_sentences
 from keras_plm.data.examples import batches
-from keras_plm.data.formats.text_files import read_table
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.labels import label_names, score_range
 from keras_plm.data.task import Example, split_groups
 from keras_plm.data.translation import translation_batches

@@ -8,7 +8,9 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_plm.data.formats.text_files import read_conll, read_parallel, read_table, table_rows
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.parallel import read_parallel
+from keras_plm.data.formats.tables import read_table, table_rows
 from keras_plm.data.task import Example, split_groups
 
 

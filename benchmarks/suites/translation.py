@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from keras_plm import metrics
-from keras_plm.data.formats.text_files import read_parallel
+from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.task import find_file
 from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.tasks import checksum

@@ -5,7 +5,9 @@ from keras_plm.data.corpus import TokenStream, read_ids
 from keras_plm.data.corpus_writer import write_stream
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.examples import batches
+from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.formats.fasttext import SubwordVectors, read_fasttext
+from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.formats.squad import (
     best_threshold,
     evaluate_squad,
@@ -13,7 +15,7 @@ from keras_plm.data.formats.squad import (
     read_squad,
     write_predictions,
 )
-from keras_plm.data.formats.text_files import read_conll, read_parallel, read_table
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.data.labels import label_names
 from keras_plm.data.packing import PackedExamples, stack_padded

@@ -28,6 +28,13 @@ def open_text(path):
     return _TextFile(path)
 
 
+def numbered_lines(path):
+    """Yields `(number, line without its end)` of a text file, numbered from 1."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip("\r\n")
+
+
 def fields(line):
     r"""Fields of a line, separated by blanks or tabs.
 
