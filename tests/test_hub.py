@@ -304,7 +304,7 @@ class TestTokenizers:
         with pytest.raises(ValueError, match="for a text's end and for padding.*neither"):
             HubTokenizer.of(plain)
         other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], suffix_indicator="@@")
-        with pytest.raises(ValueError, match="Pieces inside words begin with '##'.*'@@'"):
+        with pytest.raises(ValueError, match="Tokens inside words begin with '##'.*'@@'"):
             HubTokenizer.of(other)
         other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], split=False)
         with pytest.raises(ValueError, match="texts are split.*split=False"):

@@ -117,7 +117,7 @@ def test_sums_are_not_filled_up():
 def test_rows_that_go_on_stay_on_one_device():
     carried = batches()
     carried.carries_states = True
-    with pytest.raises(ValueError, match="stay on one device.*6 devices"):
+    with pytest.raises(ValueError, match="need one device.*6 devices"):
         carried.sharded(Parted(0))
 
 

@@ -306,7 +306,7 @@ LATER |= {"normalized": True, "special": False}
         ),
         (
             lambda saved: saved["added_tokens"].append({**LATER, "id": 500}),
-            "be numbered after them without a gap. Received: 500 for '<a>'",
+            "follow it without a gap. Received: 500 for '<a>'",
         ),
         (
             lambda saved: saved["model"]["vocab"].update(low=500),
@@ -344,7 +344,7 @@ def test_components_that_do_something_else_are_named(change, message, tmp_path):
          "must agree on `mask_token`. Received: 'low' and 'er'"),
         ({"tokenizer_config": {"do_lower_case": False,
                                "added_tokens_decoder": {"500": {"content": "<a>"}}}},
-         "numbered after them without a gap. Received: 500 for '<a>'"),
+         "follow it without a gap. Received: 500 for '<a>'"),
         ({"tokenizer_config": {"added_tokens_decoder": {"0": {"content": "[PAD]"}}},
           "added_tokens": {"[PAD]": 1}}, "must agree on the token '.PAD.'. Received: id=0 and 1"),
         ({"tokenizer_config": {"added_tokens_decoder": {"0": {"content": "[PAD]"}}},

@@ -281,11 +281,12 @@ class TestFineTuningOfAnELMo:
             ),
             ({"layer_decay": 0.0}, r"`layer_decay` must be a number, above 0 and at most 1"),
             ({"unfreeze_epochs": -1}, "`unfreeze_epochs` must be a whole number, 0 or more"),
-            ({"unfreeze_epochs": 0.5}, "Received: 0.5"),
             ({"pool": "sum"}, "`pool` must be one of None, .*'sum'"),
         ]:
             with pytest.raises(ValueError, match=match):
                 FineTune(**options)
+        with pytest.raises(TypeError, match="a whole number.* Received: unfreeze_epochs=0.5"):
+            FineTune(unfreeze_epochs=0.5)
         with pytest.raises(ValueError, match="are not pooled.*head=Tagger"):
             FineTune(pool="max").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 

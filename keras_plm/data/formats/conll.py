@@ -1,5 +1,6 @@
 """Reader of tagged sentences in CoNLL and CoNLL-U files."""
 
+import dataclasses
 import re
 
 from keras_plm.data.task import Example
@@ -38,41 +39,20 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
             first; or if there is no sentence.
     """
     lines = list(numbered_lines(path))
-    by_sentence = word_column is not None and (tag_column is not None or not labelled)
-    by_sentence |= bool(lines) and lines[0][1].startswith("#begin document")
-    first = next((line for _, line in lines if _holds_a_word(line)), "")
-    conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
-    word_column = (1 if conllu else 0) if word_column is None else word_column
-    tag_column = (3 if conllu else -1) if tag_column is None else tag_column
-    asked = [word_column, tag_column] if labelled else [word_column]
-    needed = max(max(column + 1, -column) for column in asked)
-    if labelled:
-        needed = max(needed, 2)
-    sentences, document, words = [], 0, []  # of each sentence (document, [(line, word, tag)])
+    layout = _layout(path, lines, word_column, tag_column, labelled)
+    sentences, document, words = [], 0, []  # of each sentence (document, [(line, columns)])
     width = None  # (number of columns, line they were counted in)
     for number, line in lines:
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             words = []
             document += line.startswith("-DOCSTART-")
             continue
-        if line.startswith("#") and (conllu or (not words and _is_comment(line, first))):
+        if layout.is_comment(line, in_sentence=bool(words)):
             continue
-        columns = _columns(line)
-        if conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
-            raise ValueError(
-                f"{path}:{number}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
-                f"by tabs, the first a number. Received: {line!r:.80}"
-            )
-        if conllu and not columns[0].isdigit():
+        columns = layout.columns_of(f"{path}:{number}", line)
+        if columns is None:
             continue
-        if len(columns) < needed or not all(columns[column] for column in asked):
-            what = "a word in its column" if not labelled else "a word and its tag"
-            raise ValueError(
-                f"{path}:{number}: A line of a CoNLL file holds {what}, separated by a blank or "
-                f"tab; read are the columns {', '.join(map(str, asked))}, counted from 0. "
-                f"Received: {line!r} of {len(columns)} columns"
-            )
-        if width is None or (by_sentence and not words):
+        if width is None or (layout.width_by_sentence and not words):
             width = len(columns), number
         if len(columns) != width[0]:
             raise ValueError(
@@ -81,23 +61,86 @@ def read_conll(path, word_column=None, tag_column=None, labelled=True):
             )
         if not words:
             sentences.append((document, words))
-        words.append((number, columns[word_column], columns[tag_column] if labelled else None))
+        words.append((number, columns))
     if not sentences:
         raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
-    examples = []
-    for document_of, words in sentences:
-        numbers_of, texts, tags = map(list, zip(*words, strict=True))
-        group = f"{path}#{document_of}" if document else None
-        examples.append(
-            Example(
-                texts,
-                tags if labelled else None,
-                group=group,
-                where=f"{path}:{numbers_of[0]}",
-                lines=numbers_of,
+    return [
+        layout.example(path, words, group=f"{path}#{number}" if document else None)
+        for number, words in sentences
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Where a CoNLL file has its words and tags.
+
+    Attributes:
+        conllu: Whether the file is CoNLL-U.
+        word, tag: Columns; `tag` is `None` where tags are not read.
+        width_by_sentence: Whether the number of columns may differ between sentences.
+        first: The first line that holds a word for sure.
+    """
+
+    conllu: bool
+    word: int
+    tag: int | None
+    width_by_sentence: bool
+    first: str
+
+    def is_comment(self, line, in_sentence):
+        """Whether a line is a comment."""
+        if not line.startswith("#"):
+            return False
+        return self.conllu or (not in_sentence and _is_comment(line, self.first))
+
+    def columns_of(self, where, line):
+        """The columns of a line; raises unless its word and tag are there.
+
+        They are `None` for lines of CoNLL-U's multi-word tokens and empty nodes.
+        """
+        columns = _columns(line)
+        if self.conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
+            raise ValueError(
+                f"{where}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
+                f"by tabs, the first a number. Received: {line!r:.80}"
             )
+        if self.conllu and not columns[0].isdigit():
+            return None
+        read = [self.word] if self.tag is None else [self.word, self.tag]
+        needed = max(len(read), *(max(column + 1, -column) for column in read))
+        if len(columns) < needed or not all(columns[column] for column in read):
+            what = "a word in its column" if self.tag is None else "a word and its tag"
+            raise ValueError(
+                f"{where}: A line of a CoNLL file holds {what}, separated by a blank or "
+                f"tab; read are the columns {', '.join(map(str, read))}, counted from 0. "
+                f"Received: {line!r} of {len(columns)} columns"
+            )
+        return columns
+
+    def example(self, path, words, group):
+        """The `Example` of a sentence, a list of `(line number, columns)`."""
+        numbers = [number for number, _ in words]
+        return Example(
+            [columns[self.word] for _, columns in words],
+            None if self.tag is None else [columns[self.tag] for _, columns in words],
+            group=group,
+            where=f"{path}:{numbers[0]}",
+            lines=numbers,
         )
-    return examples
+
+
+def _layout(path, lines, word_column, tag_column, labelled):
+    """The `_Layout` of a file's lines, with the columns that `read_conll` is given."""
+    given = word_column is not None and (tag_column is not None or not labelled)
+    conll_2012 = bool(lines) and lines[0][1].startswith("#begin document")
+    first = next((line for _, line in lines if _holds_a_word(line)), "")
+    conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
+    if word_column is None:
+        word_column = 1 if conllu else 0
+    if tag_column is None:
+        tag_column = 3 if conllu else -1
+    tag = tag_column if labelled else None
+    return _Layout(conllu, word_column, tag, given or conll_2012, first)
 
 
 def _columns(line):

@@ -84,32 +84,13 @@ def read_table(
                 f"{where}: No column {missing[0]!r}. Received: columns {', '.join(row)}"
             )
         values = {part: row[name] for part, name in columns.items()}
-        for part, fix in (
-            ("label", "leave the row out, or rename a class that has this name"),
-            ("group", "leave the field empty, or rename a group that has this name"),
-        ):
-            if clean and part in values:
-                values[part] = _stripped(values[part])
-                if _holds(values[part], _is_nan):
-                    raise ValueError(
-                        f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
-                        f"Received: {columns[part]}={values[part]!r:.60}"
-                    )
+        if clean:
+            _strip(where, values, columns)
         if values.get("group") == "":
             values["group"] = None  # in a group of its own
-        if label is not None and _holds(values["label"], lambda one: one in ("", None)):
-            raise ValueError(
-                f"{where}: Every example needs a label, and every word a tag. "
-                f"Received: {label}={row[label]!r:.60}"
-            )
-        if label is not None and label_names is not None:
-            values["label"] = _named(values["label"], label_names, where)
+        if label is not None:
+            values["label"] = _label(where, values["label"], label, label_names)
         for part, value in values.items():
-            if part == "label" and isinstance(value, list) and any(map(_is_number, value)):
-                raise ValueError(
-                    f"{where}: Tags that are numbers need their names, in the order of the "
-                    f"numbers: give `label_names`. Received: {columns[part]}={value!r:.60}"
-                )
             if not _is_a(part, value):
                 raise ValueError(
                     f"{where}: A {part} is a string, or a list of strings where every word has "
@@ -124,6 +105,39 @@ def read_table(
     if not examples:
         raise ValueError(f"{path}: No example in this file. Received: an empty table")
     return examples
+
+
+def _strip(where, values, columns):
+    """Removes blanks around label and group; raises if one is named as a missing value."""
+    for part, fix in (
+        ("label", "leave the row out, or rename a class that has this name"),
+        ("group", "leave the field empty, or rename a group that has this name"),
+    ):
+        if part not in values:
+            continue
+        values[part] = _stripped(values[part])
+        if _holds(values[part], _is_nan):
+            raise ValueError(
+                f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
+                f"Received: {columns[part]}={values[part]!r:.60}"
+            )
+
+
+def _label(where, value, column, names):
+    """The label of a row, or its tags, with their names; raises if one is missing."""
+    if _holds(value, lambda one: one in ("", None)):
+        raise ValueError(
+            f"{where}: Every example needs a label, and every word a tag. "
+            f"Received: {column}={value!r:.60}"
+        )
+    if names is not None:
+        return _named(value, names, where)
+    if isinstance(value, list) and any(map(_is_number, value)):
+        raise ValueError(
+            f"{where}: Tags that are numbers need their names, in the order of the "
+            f"numbers: give `label_names`. Received: {column}={value!r:.60}"
+        )
+    return value
 
 
 def is_empty(text):
