@@ -37,4 +37,4 @@ $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .demo .features .compiled build dist *.egg-info
+	rm -rf $(VENV) .demo build dist *.egg-info

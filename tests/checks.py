@@ -156,7 +156,7 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
 
 
 def on_two_devices(arguments, folder):
-    """What `python -m benchmarks` or torchrun does with arguments, on two parts of the processor.
+    """Runs `keras-plm`, or torchrun with it, on two parts of the processor.
 
     Args:
         arguments: Of the program.
@@ -166,7 +166,7 @@ def on_two_devices(arguments, folder):
         A `subprocess.CompletedProcess`.
     """
     backend, root = keras.backend.backend(), Path(__file__).parent.parent
-    start, more = ["-m", "benchmarks"], {}
+    start, more = ["-m", "keras_plm"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":
@@ -178,7 +178,7 @@ def on_two_devices(arguments, folder):
             "(cpu,), part = tf.config.list_physical_devices('CPU'),"
             " tf.config.LogicalDeviceConfiguration()\n"
             "tf.config.set_logical_device_configuration(cpu, [part, part])\n"
-            "from benchmarks.__main__ import main\nsys.exit(main())\n"
+            "from keras_plm.cli.main import main\nsys.exit(main())\n"
         )
         start = [str(script)]
     return subprocess.run(

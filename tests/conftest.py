@@ -25,6 +25,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
 def seeded():
     set_seed(1)
 
@@ -90,12 +96,13 @@ def run(data_folder, tmp_path, capsys):
     """
     from benchmarks.__main__ import main
 
-    def call(suite, *flags, command="run", seeds="1"):
-        own = ["--results", str(tmp_path / "results")]
-        if command == "run":
-            own += ["--data", str(data_folder), "--features", str(tmp_path / "f")]
-            own += ["--seeds", seeds]
-        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
+    def call(suite, *flags, command="suite", seeds="1"):
+        own = ["--scale", "test", "--results", str(tmp_path / "results")]
+        if command == "suite":
+            own += ["--data", str(data_folder), "--feature-cache", str(tmp_path / "f")]
+            code = main(["suite", suite, *own, "--seeds", seeds, *flags])
+        else:
+            code = main([command, "--suite", suite, *own, *flags])
         shown = capsys.readouterr()
         lines = (shown.out + shown.err).splitlines()
         return code, "\n".join(" ".join(line.split()) for line in lines)

@@ -49,7 +49,7 @@ def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
     assert run("bert_objectives")[0] == 0
     assert {p: p.stat().st_mtime_ns for p in kept.glob("**/*.seed0.json")} == after
     pictures = tmp_path / "p"
-    assert run("bert_steps", "--pictures", str(pictures), command="report")[0] == 0
+    assert run("bert_steps", "--plots", str(pictures), command="report")[0] == 0
     names = [
         f"bert_{axis}_{task}.png" for axis in ("flop", "steps") for task in ("snli", "wikigold")
     ]
@@ -88,7 +88,7 @@ def test_rows_differ_in_what_they_say():
 def test_a_folder_without_results_is_named(run):
     for suite in STUDIES:
         code, shown = run(suite, command="report")
-        assert code == 2 and "python -m benchmarks run" in shown
+        assert code == 2 and "keras-plm run" in shown
 
 
 def test_work_of_a_bert_that_guesses_every_token():

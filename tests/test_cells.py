@@ -174,8 +174,8 @@ def corpus_files(tmp_path_factory):
 
 def suite(data, encoder, tmp_path, *flags):
     return [
-        "run", "--suite", "gpt_ablation", "--scale", "test", "--data", str(data),
-        "--encoder", str(encoder), "--results", str(tmp_path / "r"), "--features",
+        "suite", "gpt_ablation", "--scale", "test", "--data", str(data),
+        "--encoder", str(encoder), "--results", str(tmp_path / "r"), "--feature-cache",
         str(tmp_path / "f"), *flags,
     ]  # fmt: skip
 
@@ -201,10 +201,8 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
 
 
 def test_only_suites_of_cells_are_planned(tmp_path, capsys):
-    assert main(["run", "--suite", "seq2seq", "--dry-run"]) == 2
+    assert main(["suite", "seq2seq", "--dry-run"]) == 2
     assert "gpt_ablation" in capsys.readouterr().err
-    flags = ["run", "--task", "rte", "--encoder", "x", "--ray", "auto"]
-    assert main(flags) == 2 and "whole --suite" in capsys.readouterr().err
 
 
 def test_killed_in_the_middle_a_suite_loses_the_running_cell_alone(corpus_files, tmp_path):

@@ -456,7 +456,7 @@ class TestCommand:
     @pytest.mark.parametrize("flags,message", [
         (["--resamples", "10"], "`--resamples` must be 1000 or more"),
         (["--seed", "-1"], "`--seed` must be 0 or more"),
-        (["--suite", "first", "--readme"], "README shows the claims of all suites"),
+        (["--suite", "first", "--readme"], "`--readme` takes the claims of all suites"),
         (["--results", "nowhere"], "`--results` is a folder of suites. Received: 'nowhere'"),
     ])  # fmt: skip
     def test_bad_flags(self, flags, message, capsys):

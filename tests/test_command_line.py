@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main as of_benchmarks
+from keras_plm.cli.main import main
 from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.runner import Bench
 from tests.small_runs import FAST, common, result_files
@@ -37,7 +38,7 @@ from tests.small_runs import FAST, common, result_files
             ],
             r"name their folder in `words`",
         ),
-        (["run", "--task", "wikigold", "--text", "words"], r"Columns belong to a --task-file"),
+        (["run", "--task", "wikigold", "--text", "words"], r"`--text` needs a --task-file"),
         (
             ["run", "--task", "wikigold", "--schedule", "flat"],
             r"`schedule` must be one of .*'flat'",
@@ -58,7 +59,7 @@ from tests.small_runs import FAST, common, result_files
         (["run", "--task", "wikigold", "--dev-limit", "-5"], r"`dev_limit` must be 0"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
-        (["layers", "--task", "wikigold", "--picture", "nowhere/a.png"], r"PNG or SVG file in"),
+        (["layers", "--task", "wikigold", "--plot", "nowhere/a.png"], r"PNG or SVG file in"),
     ],
 )
 def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_path, capsys):
@@ -101,7 +102,7 @@ def test_pretraining_refuses_before_it_writes(flags, match, encoder, tmp_path, c
     ],
 )
 def test_speed_refuses_before_it_times(flags, match, capsys):
-    assert main(["speed", *flags]) == 2
+    assert of_benchmarks(["speed", *flags]) == 2
     assert re.search(match, capsys.readouterr().err)
 
 
@@ -144,7 +145,7 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
         assert "Traceback" not in text
         return text
 
-    places = ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "f")]
+    places = ["--results", str(tmp_path / "results"), "--feature-cache", str(tmp_path / "f")]
     assert "No config.json" in error(["run", *table, "--encoder", str(tmp_path), *places])
     weights = Path(encoder) / "model.safetensors"
     whole = weights.read_bytes()
@@ -158,9 +159,9 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     file.write_text(file.read_text()[:50])
     capsys.readouterr()
     assert "no whole result file" in error(flags)
-    small = [*flags, "--layers", "embeddings", "--feature-gb", "0.000000001"]
+    small = [*flags, "--layers", "embeddings", "--max-cache-gb", "0.000000001"]
     shutil.rmtree(tmp_path / "features")
-    assert "--feature-gb" in error(small)
+    assert "--max-cache-gb" in error(small)
     (tmp_path / "empty.txt").write_text("")
     corpus = ["pretrain", "--corpus", str(tmp_path / "empty.txt"), "--out", str(tmp_path / "o")]
     assert "files without any" in error(corpus)
@@ -178,7 +179,7 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
 
 @pytest.mark.plumbing
 def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
-    import benchmarks.__main__ as cli
+    import benchmarks.demo
     import glue_tasks.__main__ as glue
 
     report = ["report", "--results", str(tmp_path)]
@@ -188,9 +189,9 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
         assert "Traceback" in error and "error: No result file below" in error
     assert main(report) == 2
     assert "Traceback" not in capsys.readouterr().err
-    monkeypatch.setattr(cli, "run_demo", lambda flags: {}["wrong"])
+    monkeypatch.setattr(benchmarks.demo, "run_demo", lambda flags: {}["wrong"])
     monkeypatch.setattr(glue, "run_show", lambda flags: {}["wrong"])
-    for command in (lambda *more: main(["demo", *more]), lambda *more: glue.main([*more])):
+    for command in (lambda *more: of_benchmarks(["demo", *more]), lambda *more: glue.main([*more])):
         assert command() == 2
         error = capsys.readouterr().err
         assert error == "error: KeyError: 'wrong' (--debug shows the traceback)\n"

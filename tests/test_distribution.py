@@ -200,7 +200,7 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(devices, "run", run)
     out = tmp_path / "devices.json"
-    assert main(["devices", "--steps", "2", "--out", str(out)]) == 0
+    assert main(["check", "devices", "--steps", "2", "--out", str(out)]) == 0
     assert (
         "differ by 1.0e-07 at the most, one of disturbed weights by 0.0e+00"
         in capsys.readouterr().out
@@ -210,4 +210,4 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
     assert len(calls) == 3 * len(CASES[BACKEND]) and all(
         (case.mesh, case.accumulate) == (None, 1) for case, n in calls if n == 1
     )
-    assert main(["devices", "--steps", "0", "--out", str(out)]) == 2
+    assert main(["check", "devices", "--steps", "0", "--out", str(out)]) == 2

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import main
 from keras_plm import metrics
+from keras_plm.cli.main import main
 from keras_plm.decoding import beam_search, generate, greedy, sample
 from keras_plm.experiments.results import read_result
 from keras_plm.experiments.runner import best_trial

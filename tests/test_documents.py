@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.task import Example
 from keras_plm.models import BERT
@@ -74,7 +74,7 @@ def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
     (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("\n".join(lines) + "\n")
     keras_plm.save(tmp_path / "e", BERT(len(PIECES), 1, 2, 16, 32, dropout=0.0), WordPiece(PIECES))
     command = ["run", "--task", "wikigold", "--data", str(tmp_path), "--encoder",
-               str(tmp_path / "e"), "--results", str(tmp_path / "r"), "--features",
+               str(tmp_path / "e"), "--results", str(tmp_path / "r"), "--feature-cache",
                str(tmp_path / "f"), "--seeds", "1", "--learning-rates", "1e-2",
                "--epochs", str(epochs), "--reader", "bilstm",
                "--dropout", "0", "--batch-size", "4", "--method", method]  # fmt: skip

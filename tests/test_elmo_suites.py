@@ -10,10 +10,10 @@ import pytest
 
 import keras_plm
 from benchmarks.suites import SUITES, elmo_features, elmo_neighbours, elmo_probes, folder
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import ROWS, cells, row_of
 from benchmarks.suites.elmo_neighbours import nearest_of_word
 from benchmarks.suites.elmo_probes import nearest_average, tagged_accuracy
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.results import marked
 from keras_plm.models import ELMo
 from tests.small_data import SmallData
@@ -60,7 +60,7 @@ def data_folder(tmp_path_factory):
             tagged.append("")
         (folder / "ud_english_ewt" / f"{split}.conll").write_text("\n".join(tagged))
     text = "".join(f"{rng.choice(PLAYS)} by the {rng.choice(PLAYS)} .\n" for _ in range(200))
-    for name in [*vectors.BOOKS, elmo_neighbours.TEXT]:
+    for name in [*BOOKS.files.values(), elmo_neighbours.TEXT]:
         (folder / name).write_text(text)
     return folder
 
@@ -95,7 +95,7 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
         ("elmo_placement", "| task | input | both | output |", "elmo_placement_mixes"),
         ("sample_efficiency", "| 25 % | ", "sample_efficiency_wikigold"),
     ):
-        code, shown = run(suite, "--pictures", str(tmp_path / "pictures"), command="report")
+        code, shown = run(suite, "--plots", str(tmp_path / "pictures"), command="report")
         assert code == 0 and text in shown and "The paper" in shown
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main as benchmarks
 from benchmarks.suites import SUITES, folder, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.compare_encoders import forward_work
 from benchmarks.suites.gpt_ablations import ABLATION, DEPTHS, cells, row_of
 from benchmarks.suites.gpt_zero_shot import acceptability, book_questions, continuation
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
+from keras_plm.cli.main import main
 from keras_plm.data.task import Example
 from keras_plm.datasets.tasks import TASKS, read_snli, untokenized
 from keras_plm.experiments.config import Run
@@ -260,7 +261,7 @@ def test_both_suites_share_their_rows(run, tmp_path):
         assert len(result["curve"]["dev_scores"]) == len(result["curve"]["updates"]) == 1
     for suite, picture in (("gpt_ablation", "gpt_ablation_rte_32"),
                            ("gpt_layers_transferred", "gpt_layers_transferred")):  # fmt: skip
-        assert run(suite, "--pictures", str(tmp_path / "p"), command="report")[0] == 0
+        assert run(suite, "--plots", str(tmp_path / "p"), command="report")[0] == 0
         assert (tmp_path / "p" / f"{picture}.png").stat().st_size > 1000
 
 
@@ -277,7 +278,7 @@ def test_zero_shot_reads_every_snapshot(run, corpus, tmp_path):
     before = [p.stat().st_mtime_ns for p in sorted(kept.iterdir())]
     assert run("gpt_zero_shot", "--encoder", str(tmp_path / "lm"))[0] == 0
     assert [p.stat().st_mtime_ns for p in sorted(kept.iterdir())] == before
-    code, _ = run("gpt_zero_shot", "--pictures", str(tmp_path / "p"), command="report")
+    code, _ = run("gpt_zero_shot", "--plots", str(tmp_path / "p"), command="report")
     assert code == 0 and len(list((tmp_path / "p").iterdir())) == 3
 
 
@@ -352,7 +353,7 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
     for model in ("gpt", "lstm"):
         assert main(pretraining(corpus, weights / model, model, "--valid", str(corpus))) == 0
     flags = ["--data", str(data_folder), "--results", str(tmp_path / "r")]
-    assert main(["encoders", *flags]) == 0
+    assert benchmarks(["encoders", *flags]) == 0
     shown = capsys.readouterr().out
     assert "| gpt |" in shown and "| lstm |" in shown and "per word" in shown
     first, second = json.loads((tmp_path / "r" / "encoders.json").read_text())["rows"]
@@ -367,7 +368,7 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
     forward = 2 * (4 * d * d + 2 * d * 32) + 4 * 16 * d + 2 * v * d
     assert first["flop"] == 3 * forward * 512
     assert second["flop"] == 3 * (2 * (4 * 8 * 16 + 8 * 8) + 2 * v * d) * 512
-    assert main(["report", "--results", str(tmp_path / "none")]) == 2
+    assert benchmarks(["report", "--results", str(tmp_path / "none")]) == 2
 
 
 def test_work_of_bert_and_elmo():
@@ -382,14 +383,14 @@ def test_work_of_bert_and_elmo():
 
 def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
     code, shown = run("gpt_ablation", "--encoder", str(tmp_path / "none"))
-    assert code == 2 and "make one with `python -m benchmarks pretrain --model gpt`" in shown
+    assert code == 2 and "make one with `keras-plm pretrain --model gpt`" in shown
     pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     keras_plm.save(tmp_path / "bert", BERT(6, 1, 1, 4, 4), pieces)
     code, shown = run("gpt_ablation", "--encoder", str(tmp_path / "bert"))
     assert code == 2 and "fine-tune a GPT. Received: BERT" in shown
     for name in ("gpt_ablation", "gpt_layers_transferred", "gpt_zero_shot"):
         assert folder(tmp_path, name) == tmp_path / "gpt"
-        with pytest.raises(ValueError, match="python -m benchmarks run"):
+        with pytest.raises(ValueError, match="keras-plm run"):
             SUITES[name].markdown(tmp_path)
     code, shown = run("gpt_zero_shot", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "no encoder in" in shown

@@ -23,6 +23,8 @@ GROUPS = [
     ["checkpoints"],
     ["datasets"],
     ["experiments"],
+    ["cli"],
+    ["__main__"],
 ]
 RANK = {name: i for i, group in enumerate(GROUPS) for name in group}
 

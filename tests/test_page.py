@@ -112,7 +112,7 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
 def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
     out = tmp_path / "out"
     flags = ["--suite", "first", "--html", out / "p.html", "--markdown", out / "p.md"]
-    flags += ["--tables", out / "t", "--pictures", out / "pictures", "--picture-type", "svg"]
+    flags += ["--tables", out / "t", "--plots", out / "pictures", "--plot-type", "svg"]
     assert report(root, *flags) == 0, capsys.readouterr().err
     assert "bert tasks" not in (out / "p.html").read_text()
     text = (out / "p.md").read_text()

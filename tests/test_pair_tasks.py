@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.datasets.choices import read_race, read_story_cloze, read_swag
 from keras_plm.datasets.pairs import read_scitail, read_sick
 from keras_plm.datasets.tasks import TASKS
@@ -128,7 +128,7 @@ class TestSwag:
         model = BERT(len(tokenizer), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=12)
         keras_plm.save(tmp_path / "tiny", model, tokenizer)
         flags = ["--task", "swag", "--encoder", str(tmp_path / "tiny"), "--data", str(tmp_path)]
-        flags += ["--results", str(tmp_path / "r"), "--features", str(tmp_path / "f")]
+        flags += ["--results", str(tmp_path / "r"), "--feature-cache", str(tmp_path / "f")]
         flags += ["--learning-rates", "1e-2", "--epochs", "1", "--seeds", "1"]
         assert main(["run", *flags]) == 0, capsys.readouterr().err
         (path,) = (tmp_path / "r").glob("**/*.json")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.data.squad import read_predictions
 from keras_plm.experiments.predict import open_model, predict, read_inputs
 from keras_plm.experiments.results import read_examples
@@ -49,7 +49,9 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
         kind, parts = read_examples(file, result["hash"])["accuracy"]
         assert len(parts) == 6 and SCORES[kind](parts.sum(axis=0)) == result["score"]
         trials.append(result["trials"])
-    assert main([*command, "--keep", str(tmp_path / "models")]) == 0  # which it has to make again
+    assert (
+        main([*command, "--save-model", str(tmp_path / "models")]) == 0
+    )  # which it has to make again
     shown = capsys.readouterr().out
     assert "the model is" in shown
     assert shown.count("on the choosing set") == 1  # but not to search again for
@@ -58,7 +60,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     ]
     (file,) = (tmp_path / "models").iterdir()
     assert file.name == "mine_csv.tiny.fine_tune.keras"
-    assert main([*command, "--keep", str(tmp_path / "models")]) == 0
+    assert main([*command, "--save-model", str(tmp_path / "models")]) == 0
     assert "the model is" not in capsys.readouterr().out
     (tmp_path / "new.txt").write_text("a b c\nd d\n")
     assert main(["predict", "--model", str(file), str(tmp_path / "new.txt")]) == 0
@@ -70,7 +72,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     assert main(["predict", "--model", str(file), str(tmp_path / "mine.csv"), *out]) == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == 40 and sum(found[0]["probabilities"].values()) == pytest.approx(1)
-    assert main([*command, "--keep", str(tmp_path / "m"), "--method", "features"]) == 2
+    assert main([*command, "--save-model", str(tmp_path / "m"), "--method", "features"]) == 2
     assert "fine-tuned whole" in capsys.readouterr().err
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.data import corpus_writer as stream_files
 from keras_plm.experiments.pretraining.prepare import prepare, read_prepared
 from keras_plm.models import BERT_SIZES, GPT_SIZES

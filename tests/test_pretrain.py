@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.experiments.flags import help_of, setting
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE, WORDS, about_init, lexicon
 from keras_plm.experiments.pretraining.pretrain import SIZES, Meter, Pretraining

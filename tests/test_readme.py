@@ -1,14 +1,14 @@
 """README is run: its Python, its commands' flags, its map, its make targets."""
 
+import argparse
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-import benchmarks.__main__ as cli
-from benchmarks import make_commands, report_commands, use_commands
-from benchmarks.__main__ import main
+import benchmarks.__main__
+import keras_plm.cli.main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,22 +35,24 @@ def test_python_runs(tmp_path, monkeypatch, capsys):
 
 
 def commands():
-    found = []
-    for block in blocks():
-        found += re.findall(r"^python -m benchmarks (.+)$", block, flags=re.MULTILINE)
-    return found
+    pattern = r"^(keras-plm|python -m benchmarks) (.+)$"
+    return [found for block in blocks() for found in re.findall(pattern, block, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("line", commands())
-def test_commands_know_their_flags(line, monkeypatch, capsys):
-    """Each command line is parsed whole; what it would run is left out."""
-    words = shlex.split(line)
+@pytest.mark.parametrize("program, line", commands())
+def test_commands_know_their_flags(program, line, monkeypatch, capsys):
+    """Each command line is parsed; the command itself does not run."""
+    home = keras_plm.cli.main if program == "keras-plm" else benchmarks.__main__
     reached = []
-    command = f"run_{words[0]}"
-    parts = (cli, make_commands, report_commands, use_commands)
-    (home,) = [part for part in parts if hasattr(part, command)]
-    monkeypatch.setattr(home, command, reached.append)
-    assert main(words) == 0, capsys.readouterr().err
+
+    class Parser(argparse.ArgumentParser):
+        def parse_args(self, arguments=None, namespace=None):
+            flags = super().parse_args(arguments, namespace)
+            flags.run = reached.append
+            return flags
+
+    monkeypatch.setattr(argparse, "ArgumentParser", Parser)
+    assert home.main(shlex.split(line)) == 0, capsys.readouterr().err
     assert len(reached) == 1
 
 

@@ -295,13 +295,13 @@ def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(resume_check, "run", run)
     monkeypatch.setattr(resume_check, "differences", lambda *_: found.pop())
     out = tmp_path / "kills.json"
-    assert main(["kills", "--runs", "2", "--out", str(out)]) == 0
+    assert main(["check", "resume", "--runs", "2", "--out", str(out)]) == 0
     assert "2 kills, 1 differences in 1 runs" in capsys.readouterr().out
     result = json.loads(out.read_text())
     assert result["differences"] == result["different_runs"] == 1 and result["kills"] == 2
     assert result["threads"] == 1 and result["runs"][0]["resumed_behind"] == 3
     assert {"backend", "versions", "commit"} <= set(result)
-    assert main(["kills", "--runs", "0", "--out", str(out)]) == 2
+    assert main(["check", "resume", "--runs", "0", "--out", str(out)]) == 2
     assert "`--runs` must be 1 or more. Received: 0" in capsys.readouterr().err
 
 

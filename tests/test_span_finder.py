@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.data.spans import Span
 from keras_plm.data.squad import evaluate_squad, write_predictions
 from keras_plm.data.task import Example
@@ -297,7 +297,7 @@ def test_the_harness_runs_it(tmp_path, capsys):
         path.write_text(_articles(path.read_text(), 60 if name[0] == "t" else 3))
     keras_plm.save(tmp_path / "tiny", encoder(), PIECES)
     flags = ["run", "--task", "squad", "--data", str(tmp_path), "--encoder", str(tmp_path / "tiny")]
-    flags += ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "features")]
+    flags += ["--results", str(tmp_path / "results"), "--feature-cache", str(tmp_path / "features")]
     flags += ["--learning-rates", "1e-2", "--epochs", "2", "--seeds", "1", "--train-limit", "40"]
     for method in ("fine_tune", "features"):
         assert main([*flags, "--method", method]) == 0, capsys.readouterr().err

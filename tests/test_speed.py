@@ -353,12 +353,12 @@ def test_scaling_on_paper(tmp_path, capsys):
     of_gradients = 2 * (1 / 2) * scaling.weights("base") * 4 / 4 / 1e9
     of_blocks = 12 * 4 * 2 * (3 / 4) * (128 * 128 * 768 * 2) / 1e9
     assert messages == pytest.approx(of_gradients + of_blocks)
-    assert main(["scaling", "--results", str(tmp_path)]) == 2
+    assert main(["check", "scaling", "--results", str(tmp_path)]) == 2
     assert "speed --work pretrain --sizes base" in capsys.readouterr().err
     row = {"contestants": {scaling.OURS: {"share_of_matrix_rate": 0.5}}}
     speed_file = {"device": "this", "backend": "torch", "results": {scaling.WORK: row}}
     (tmp_path / "speed.json").write_text(json.dumps(speed_file))
-    assert main(["scaling", "--results", str(tmp_path)]) == 0
+    assert main(["check", "scaling", "--results", str(tmp_path)]) == 0
     assert "| BERT-large | 8 A100, NVLink | 1 x 8 |" in capsys.readouterr().out
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from keras_plm.cli.main import main
 from keras_plm.data.passages import Windows
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
@@ -319,7 +319,7 @@ def test_the_harness_runs_them(tmp_path, capsys):
     pairs += ["--pair", "pair"]
     tags = write("tags.conll", "", ["\n".join(map(" ".join, zip(e.text, e.label, strict=True)))
                                     for e in sentences(120)])  # fmt: skip
-    common = ["--data", str(tmp_path), "--features", str(tmp_path / "f"), "--seeds", "1"]
+    common = ["--data", str(tmp_path), "--feature-cache", str(tmp_path / "f"), "--seeds", "1"]
     common += ["--results", str(tmp_path / "r"), "--learning-rates", "1e-2", "--epochs", "1"]
 
     def run(task, name, reader, *more):

@@ -147,7 +147,7 @@ def test_a_store_is_keyed_by_precision(tmp_path):
 
 
 def test_a_store_too_large_is_refused_before_the_encoder_runs(tmp_path, count_passes):
-    with pytest.raises(ValueError, match=r"0.0 GB.*--feature-gb.*feature_gb=1e-06"):
+    with pytest.raises(ValueError, match=r"0.0 GB.*--max-cache-gb.*feature_gb=1e-06"):
         FeatureStore.build(tmp_path, encoder(), TOKENIZER, ["a b c"] * 50, None, 1e-6)
     assert not count_passes and not list(tmp_path.iterdir())
 

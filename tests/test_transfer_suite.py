@@ -132,5 +132,5 @@ def test_released_encoders_that_are_missing_are_named(tmp_path):
 
 def test_a_folder_without_results_is_named(run):
     code, shown = run("transfer", command="report")
-    assert code == 2 and "python -m benchmarks run" in shown
+    assert code == 2 and "keras-plm run" in shown
     assert SUITES["transfer"].cells is cells_of

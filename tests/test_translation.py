@@ -148,15 +148,14 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
 @pytest.mark.plumbing
 def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    flags = ["--suite", "seq2seq", "--results", str(tmp_path / "results")]
-    command = ["run", *flags, "--data", captions, "--scale", "test", "--seeds", "1"]
-    assert main(command) == 0
+    flags = ["--scale", "test", "--results", str(tmp_path / "results")]
+    assert main(["suite", "seq2seq", *flags, "--data", captions, "--seeds", "1"]) == 0
     table = capsys.readouterr().out
     for name in ("RNN, additive", "RNN, one vector", "Transformer"):
         assert f"| {name} |" in table
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["seq2seq_test"]
-    flags += ["--scale", "test"]
-    assert main(["report", *flags, "--pictures", str(tmp_path / "pictures")]) == 0
+    flags += ["--suite", "seq2seq", "--plots", str(tmp_path / "pictures")]
+    assert main(["report", *flags]) == 0
     names = {path.stem.rpartition("_")[0] for path in (tmp_path / "pictures").iterdir()}
     assert names == {"bleu_by", "attention", "step_times", "copying"}
 
@@ -207,20 +206,18 @@ def test_copied_sequences_are_shifted_targets():
 @pytest.mark.parametrize(
     "flags, match",
     [
-        (["--suite", "seq2seq", "--task", "sst5"], "brings its own.*--task beside"),
-        (["--suite", "seq2seq", "--epochs", "3"], "brings its own.*--epochs beside"),
-        (["--suite", "seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, long, test"),
-        (["--suite", "seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
-        (["--suite", "seq2seq", "--data", "nowhere"], "nowhere"),
-        (["--scale", "test"], "a whole --suite, which alone has a --scale: seq2seq"),
-        (["--suite", "seq2sq"], "Unknown suite 'seq2sq'. Did you mean 'seq2seq'?"),
-        (["--task", "sst5"], "A run has a --task or --task-file and an --encoder"),
+        (["seq2seq", "--task", "sst5"], "seq2seq sets its own.*--task sst5"),
+        (["seq2seq", "--encoder", "x"], "seq2seq sets its own.*--encoder x"),
+        (["seq2seq", "--scale", "huge"], "Unknown scale 'huge'.*small, long, test"),
+        (["seq2seq", "--seeds", "0"], "`--seeds` must be 1 or more"),
+        (["seq2seq", "--data", "nowhere"], "nowhere"),
+        (["seq2sq"], "Unknown suite 'seq2sq'. Did you mean 'seq2seq'?"),
     ],
 )
 def test_bad_flags_end_with_one_sentence(flags, match, capsys):
     import re
 
-    assert main(["run", *flags]) == 2
+    assert main(["suite", *flags]) == 2
     assert re.search(match, capsys.readouterr().err)
 
 

@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main as benchmarks
 from benchmarks.suites import SUITES, language_models, word_vectors
 from benchmarks.suites.language_models import Counts, LanguageBench, Neural
-from benchmarks.suites.word_vectors import Sentences, VectorBench, Vectors
+from keras_plm.cli.main import main
 from keras_plm.datasets import word_similarity
+from keras_plm.datasets.corpora import BOOKS
+from keras_plm.experiments.pretraining.word_vectors import (
+    NAMES,
+    Sentences,
+    Vectors,
+    VectorTrainer,
+)
+from keras_plm.files.cache import cache_folder
 from keras_plm.models import WordVectors
 
 ANIMALS, FOODS = "cat dog cow hen".split(), "bread soup cake rice".split()
@@ -29,7 +37,7 @@ def data_folder(tmp_path):
     folder = tmp_path / "data"
     for name in ("books", "word_similarity", "wikitext-2"):
         (folder / name).mkdir(parents=True)
-    for seed, name in enumerate(word_vectors.BOOKS):
+    for seed, name in enumerate(BOOKS.files.values()):
         (folder / name).write_text("\n".join(sentences(seed=seed)) + "\n")
     pairs = "cat\tdog\t9\ncat\tsoup\t1\nbread\tcake\t8\nhen\trice\t2\ncow\tunseen\t5\n"
     for name in word_similarity.PAIRS.values():
@@ -60,13 +68,13 @@ def test_settings_know_their_kind():
 
 
 def test_text_without_rare_words(data_folder, tmp_path):
-    files = [data_folder / name for name in word_vectors.BOOKS[:1]]
+    files = [data_folder / name for name in list(BOOKS.files.values())[:1]]
     files[0].write_text(files[0].read_text() + "rare bird cat\n")
-    bench = VectorBench(files, tmp_path / "work", progress=lambda line: None)
+    bench = VectorTrainer(files, tmp_path / "work", progress=lambda line: None)
     ids, words = bench.text(Vectors())
     assert set(words.vocabulary[3:]) == {"the", ".", *ANIMALS, *FOODS}
     assert [words.vocabulary[i] for i in ids[-4:]] == ["[UNK]", "[UNK]", "cat", "[EOS]"]
-    again = VectorBench(files, tmp_path / "work", progress=pytest.fail)  # reads no file anew
+    again = VectorTrainer(files, tmp_path / "work", progress=pytest.fail)  # reads no file anew
     assert (again.text(Vectors())[0] == ids).all()
     assert len(again.text(Vectors(limit=50))[0]) == 50
     assert list(Sentences(ids, words))[-1] == ["cat"]
@@ -90,7 +98,7 @@ def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypat
     word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
     assert path.read_bytes() == before
     table = word_vectors.markdown(tmp_path / "out")
-    assert word_vectors.NAMES[kind] in table and "MEN 1 of 5" in table
+    assert NAMES[kind] in table and "MEN 1 of 5" in table
 
 
 def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
@@ -134,47 +142,53 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
 
 def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    book = str(data_folder / word_vectors.BOOKS[0])
+    book = str(data_folder / BOOKS.files["part 0"])
     options = ["--dim", "8", "--epochs", "9", "--sample", "1"]
     assert (
-        main(["vectors", "--corpus", book, "--out", "mine", "--like", "zz", "cat", *options]) == 0
+        main(["word-vectors", "--corpus", book, "--out", "mine", "--like", "zz", "cat", *options])
+        == 0
     )
     shown = capsys.readouterr().out
     assert "cat: " in shown and "10 words, 8 wide" in shown
     # The same settings on another text are another training, not the state of the first.
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences(seed=5)).upper().replace("CAT", "LYNX") + "\n")
-    assert main(["vectors", "--corpus", str(other), "--out", "other", *options]) == 0
+    assert main(["word-vectors", "--corpus", str(other), "--out", "other", *options]) == 0
     assert "lynx" in keras_plm.load("other")[0].words
-    assert not list((tmp_path / ".runs").glob("skip_gram*"))  # finished ones leave nothing
+    assert not list(cache_folder("training").glob("skip_gram*"))  # finished ones leave nothing
     first = keras_plm.load("mine")[0].vectors
     assert not np.allclose(keras_plm.load("other")[0].vectors, first)
     encoder, tokenizer = keras_plm.load("mine")
     assert isinstance(encoder, WordVectors) and tokenizer.lowercase
     encoder.write("vectors.txt")
     (tmp_path / "few.txt").write_text("Cat bread\n")
-    command = ["vectors", "--file", "vectors.txt", "--corpus", "few.txt", "--out", "few"]
+    command = ["word-vectors", "--file", "vectors.txt", "--corpus", "few.txt", "--out", "few"]
     assert main(command) == 0
     assert sorted(keras_plm.load("few")[0].words) == ["bread", "cat"]
     assert main([*command, "--characters", "3"]) == 0
     spelled = keras_plm.load("few")[0]
     assert spelled.hidden_dim == 11 and {"Cat", "cat", "bread"} == set(spelled.words)
     for wrong, match in (
-        (["--out", "x"], "a --corpus or a --file"),
+        (["--out", "x"], "takes a --corpus or a --file"),
         (["--out", "x", "--file", "vectors.txt", "--dim", "4"], "trained already"),
-        (["--out", "x", "--corpus", book, "--keep", "4"], "`--keep` is of a --file"),
+        (
+            ["--out", "x", "--corpus", book, "--max-words", "4"],
+            "`--max-words` must be 1 or more and needs",
+        ),
         (["--out", "x", "--corpus", book, "--characters", "-3"], "`--characters` must be 0"),
-        (["--out", "few.txt", "--corpus", book], "`--out` is a folder"),
+        (["--out", "few.txt", "--corpus", book], "`--out` must be a folder"),
         (["--out", "x", "--corpus", "nope.txt"], "No file nope.txt"),
     ):
-        assert main(["vectors", *wrong]) == 2
+        assert main(["word-vectors", *wrong]) == 2
         assert match in capsys.readouterr().err
 
 
 def test_suites_run_from_the_command_line(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for suite in ("word_vectors", "language_models"):
-        command = ["run", "--suite", suite, "--scale", "test", "--data", str(data_folder)]
-        assert main([*command, "--results", "results", "--seeds", "1"]) == 0
-        assert main(["report", "--suite", suite, "--scale", "test", "--results", "results"]) == 0
+        command = ["suite", suite, "--scale", "test", "--data", str(data_folder)]
+        assert benchmarks([*command, "--results", "results", "--seeds", "1"]) == 0
+        assert (
+            benchmarks(["report", "--suite", suite, "--scale", "test", "--results", "results"]) == 0
+        )
         assert "|---|" in capsys.readouterr().out

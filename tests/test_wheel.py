@@ -11,11 +11,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CODE = """
+from pathlib import Path
+
 import keras_plm
 from keras_plm.experiments.report.page import TEMPLATE
 from keras_plm.experiments.results import environment
 
 assert "<!-- body -->" in TEMPLATE.read_text(encoding="utf-8")
+assert Path(keras_plm.__file__).with_name("py.typed").is_file()
 assert environment()["commit"] is None  # of the user's repository, in which it runs
 print(keras_plm.__file__, keras_plm.__version__)
 """

@@ -1,4 +1,4 @@
-"""Whether several devices learn what one does: `python -m benchmarks devices`.
+"""Whether several devices learn what one does: `python -m benchmarks check devices`.
 
 `python -m benchmarks.checks.devices FILE SETTINGS` is the run: a small BERT learns masked words and
 next sentences, and the loss of every step goes to a file. Devices are parts of this machine's

@@ -1,4 +1,4 @@
-"""Whether a run that was killed goes on bit for bit: `python -m benchmarks kills`.
+"""Whether a run that was killed goes on bit for bit: `python -m benchmarks check resume`.
 
 `python -m benchmarks.checks.resume FOLDER` is the run that is killed: a small BERT with dropout and
 its masked words, which says each finished step and goes on where its folder's state stands.

@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks.speed.clock import Work, alone
 from benchmarks.suites.compare_encoders import WEIGHTS
-from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.corpus import TokenStream
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.results import peak_so_far
 from keras_plm.tokenizers import WordPiece, open_text
 
@@ -41,7 +41,7 @@ def works(kind, settings, data=None):
 def write_text(path, characters, data):
     """A text of so many characters: the books, over and over; without them made-up sentences."""
     if data is not None:
-        files = [find_file(data, name) for name in BOOKS]
+        files = [find_file(data, name) for name in BOOKS.files.values()]
     else:
         from keras_plm.datasets.microworld import World
 

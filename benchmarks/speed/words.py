@@ -14,9 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.speed.clock import Work, alone
-from benchmarks.suites.word_vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
 from keras_plm.data.task import find_file
 from keras_plm.data.word_vectors import write_vectors
+from keras_plm.datasets.corpora import BOOKS
+from keras_plm.experiments.pretraining.word_vectors import (
+    Sentences,
+    Vectors,
+    VectorTrainer,
+    gensim_model,
+)
 from keras_plm.experiments.results import peak_so_far
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
@@ -50,8 +56,8 @@ def text(settings, data):
     if data is not None and (Path(data) / "ids.npy").is_file():
         return np.load(Path(data) / "ids.npy"), Words.load(Path(data) / "words.json")
     if data is not None:
-        files = [find_file(data, name) for name in BOOKS]
-        ids, tokenizer = VectorBench(files, progress=lambda line: None).text(Vectors())
+        files = [find_file(data, name) for name in BOOKS.files.values()]
+        ids, tokenizer = VectorTrainer(files, progress=lambda line: None).text(Vectors())
         return ids[: settings.words], tokenizer
     from keras_plm.datasets.microworld import World
 

@@ -1,52 +1,26 @@
-"""The commands that use what was trained: `generate`, `predict`, `export`."""
-
-
-def add_generate(commands):
-    text = "go on with a text as a language model would"
-    parser = commands.add_parser("generate", help=text, description=text)
-    parser.add_argument("prompts", nargs="+", metavar="TEXT", help="how the text begins")
-    parser.add_argument("--encoder", required=True, metavar="DIR", help="of a GPT, say")
-    parser.add_argument(
-        "--tokens", type=int, default=40, metavar="N", help="most tokens to write (default 40)"
-    )
-    parser.add_argument(
-        "--greedy", action="store_true", help="always the likeliest token, not a random one"
-    )
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="X", help="(default 1)")
-    parser.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest")
-    parser.add_argument(
-        "--top-p", type=float, default=0.9, metavar="X",
-        help="draw from the fewest that hold this share (default 0.9)",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
-    parser.set_defaults(run=run_generate)
-
-
-def run_generate(flags):
-    import keras_plm
-    from keras_plm.decoding import generate, greedy, sample
-
-    options = {"strategy": greedy}
-    if not flags.greedy:
-        names = ("temperature", "top_k", "top_p", "seed")
-        options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
-    encoder, tokenizer = keras_plm.load(flags.encoder)
-    texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.tokens, **options)
-    print("\n\n".join(texts))
+"""Commands that use trained models: `predict`, `export` and `generate`."""
 
 
 def add_predict(commands):
-    text = "labels, tags, scores or answers for a file of texts"
+    text = "predict labels, tags, scores or answers for a file of texts"
     parser = commands.add_parser("predict", help=text, description=text)
     parser.add_argument(
         "file", metavar="FILE",
-        help="a text a line (pairs parted by a tab); CSV, TSV, JSONL; CoNLL; SQuAD's JSON",
+        help="one text a line (pairs: a tab between them); CSV, TSV, JSONL; CoNLL; SQuAD JSON",
     )  # fmt: skip
-    parser.add_argument("--model", required=True, metavar="FILE", help="of `run --keep`")
-    parser.add_argument("--text", default="text", metavar="COLUMN", help="(default text)")
-    parser.add_argument("--pair", metavar="COLUMN", help="of second texts, if there are some")
-    parser.add_argument("--out", metavar="FILE", help="where to (default: shown)")
-    parser.add_argument("--probabilities", action="store_true", help="of each label too")
+    parser.add_argument(
+        "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
+    )
+    parser.add_argument(
+        "--text", default="text", metavar="COLUMN", help="column of the text (default text)"
+    )
+    parser.add_argument(
+        "--pair", metavar="COLUMN", help="column of the second text (default: none)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write predictions here (default: print)")
+    parser.add_argument(
+        "--probabilities", action="store_true", help="write the probability of each label, too"
+    )
     parser.set_defaults(run=run_predict)
 
 
@@ -60,13 +34,13 @@ def run_predict(flags):
 
 
 def add_export(commands):
-    text = (
-        "a fine-tuned model, its tokenizer with it, as a TensorFlow SavedModel that reads strings"
-    )
+    text = "export a fine-tuned model and its tokenizer as a TensorFlow SavedModel of strings"
     parser = commands.add_parser("export", help=text, description=text)
-    parser.add_argument("--model", required=True, metavar="FILE", help="of `run --keep`")
-    parser.add_argument("--out", required=True, metavar="DIR", help="the SavedModel")
-    parser.add_argument("--pairs", action="store_true", help="it reads two texts")
+    parser.add_argument(
+        "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the SavedModel")
+    parser.add_argument("--pairs", action="store_true", help="export a model of two texts")
     parser.set_defaults(run=run_export)
 
 
@@ -76,4 +50,48 @@ def run_export(flags):
     from keras_plm.experiments.progress import console
 
     export(open_model(flags.model), flags.out, flags.pairs)
-    console.print(f"{flags.out}: `serve` reads strings, see keras_plm.checkpoints.saved_model")
+    console.print(f"{flags.out}: `serve` takes strings, see keras_plm.checkpoints.saved_model")
+
+
+def add_generate(commands):
+    text = "continue texts with a language model"
+    parser = commands.add_parser("generate", help=text, description=text)
+    parser.add_argument("prompts", nargs="+", metavar="TEXT", help="beginnings of texts")
+    parser.add_argument(
+        "--encoder", required=True, metavar="DIR", help="folder of a GPT or another language model"
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=40,
+        metavar="N",
+        help="generate at most N (default 40)",
+    )
+    parser.add_argument(
+        "--greedy", action="store_true", help="take the most probable token; do not sample"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="divide logits by X (default 1)"
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="N", help="sample from the N most probable tokens"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.9, metavar="X",
+        help="sample from the fewest tokens of total probability X (default 0.9)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    parser.set_defaults(run=run_generate)
+
+
+def run_generate(flags):
+    import keras_plm
+    from keras_plm.decoding import generate, greedy, sample
+
+    options = {"strategy": greedy}
+    if not flags.greedy:
+        names = ("temperature", "top_k", "top_p", "seed")
+        options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
+    encoder, tokenizer = keras_plm.load(flags.encoder)
+    texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.max_new_tokens, **options)
+    print("\n\n".join(texts))

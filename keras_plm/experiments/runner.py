@@ -247,7 +247,7 @@ class Bench:
         if run.reads_features:
             raise ValueError(
                 "Kept are models that are fine-tuned whole; `FeatureBased.fit` in Python makes one "
-                f"that reads features. Received: method={run.method!r} with --keep"
+                f"that reads features. Received: method={run.method!r} with --save-model"
             )
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
@@ -403,7 +403,7 @@ def _distribution(devices):
     if (devices or 1) > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError(
             "Under torch each run has one device: begin a process for each, as in "
-            "`CUDA_VISIBLE_DEVICES=1 python -m benchmarks run ...`; they share the folder of "
+            "`CUDA_VISIBLE_DEVICES=1 keras-plm run ...`; they share the folder of "
             f"results. Received: devices={devices}, "
             f"WORLD_SIZE={os.environ.get('WORLD_SIZE', 1)}"
         )

@@ -1,4 +1,4 @@
-"""Pre-training from raw text: `python -m benchmarks pretrain`."""
+"""Pre-training from raw text: `keras-plm pretrain`."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Word vectors trained on raw text, by this library or by gensim, and what they are worth."""
+"""Training of word vectors on raw text, by this library or by gensim."""
 
 import dataclasses
 import hashlib
@@ -11,12 +11,11 @@ import numpy as np
 
 import keras_plm
 from keras_plm.data.corpus import read_ids
-from keras_plm.data.task import find_file
-from keras_plm.datasets import word_similarity
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.flags import setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.files.cache import cache_folder
 from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
@@ -24,11 +23,16 @@ from keras_plm.tokenizers import Words
 from keras_plm.training.optimizers import WarmupLinearDecay
 from keras_plm.training.resume import set_seed
 
-BOOKS = [f"books/train-{i}.txt" for i in range(4)]
-SOURCE = "github.com/mlschmitt/classic-books-markdown"
-LICENCE = "public domain"
 KINDS = ("skip_gram", "cbow", "skip_gram_hs", "cbow_hs", "fasttext", "glove")
 MAKERS = ("keras_plm", "gensim")
+NAMES = {
+    "skip_gram": "skip-gram, noise",
+    "cbow": "CBOW, noise",
+    "skip_gram_hs": "skip-gram, tree",
+    "cbow_hs": "CBOW, tree",
+    "fasttext": "fastText",
+    "glove": "GloVe",
+}
 UNKNOWN = 1
 
 
@@ -105,17 +109,19 @@ class Vectors:
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(usual, n)}
 
 
-class VectorBench:
+class VectorTrainer:
     """A text, read once for many trainings.
 
     Args:
         files: Its files.
-        work: Folder for what can be made again: the text as ids, unfinished training.
+        work: Folder for the text as ids and for unfinished training; by default in the user's
+            cache folder.
         progress: Called with a line of text.
     """
 
-    def __init__(self, files, work=".runs", progress=print):
-        self.files, self.work, self.progress = list(files), Path(work), progress
+    def __init__(self, files, work=None, progress=print):
+        self.files, self.progress = list(files), progress
+        self.work = cache_folder("training") if work is None else Path(work)
         self.checksums = [checksum(path) for path in self.files]
         self._texts = {}
 
@@ -265,69 +271,8 @@ class Sentences:
         return iter(self._lists)
 
 
-def run_vectors(runs, data, results, seeds, progress):
-    """The suite `word_vectors`: trains and scores what is not done yet."""
-    bench = VectorBench([find_file(data, name) for name in BOOKS], progress=progress)
-    for seed in range(seeds):
-        for settings in runs:
-            evaluate_run(bench, settings, seed, data, results, progress)
-
-
-def evaluate_run(bench, settings, seed, data, results, progress):
-    """One training with its scores, as one JSON file; skipped where that is there."""
-    key = bench.key(settings, seed)
-    path = Path(results) / f"{settings.name}.seed{seed}.json"
-    result = records.stored(path, key)
-    if result is not None:
-        return result
-    encoder, report = bench.train(settings, seed)
-    passes = "pass" if settings.epochs == 1 else "passes"
-    passes += " over pairs" if settings.kind == "glove" else ""
-    scores = word_similarity.evaluate(encoder.words, encoder.vectors[3:], data)
-    result = {
-        "task": "word_vectors",
-        "encoder": settings.name,
-        "method": settings.kind,
-        "name": settings.title,
-        "source": f"{report['tokens'] / 1e6:.1f} M words, {settings.epochs} {passes}",
-        "fields": dataclasses.asdict(settings),
-        "seed": seed,
-        "score": scores["similarity"]["MEN"]["spearman"],
-        "metrics": {name: part["spearman"] for name, part in scores["similarity"].items()},
-        "scores": scores,
-        **report,
-        **records.environment(),
-        "hash": key,
-    }
-    records.store(path, result)
-    bench.finish(settings, seed)
-    shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in result["metrics"].items() if v is not None)
-    progress(f"{settings.name} seed {seed}: {shown}; {report['words_per_second']:,} words/s")
-    return result
-
-
-NAMES = {
-    "skip_gram": "skip-gram, noise",
-    "cbow": "CBOW, noise",
-    "skip_gram_hs": "skip-gram, tree",
-    "cbow_hs": "CBOW, tree",
-    "fasttext": "fastText",
-    "glove": "GloVe",
-}
-
-
-def markdown(results):
-    """The suite's tables."""
-    from keras_plm.experiments.report.result_tables import read_results
-
-    order = [(kind, maker) for kind in KINDS for maker in MAKERS]
-    found = [r for r in read_results(results) if r["task"] == "word_vectors"]
-    found.sort(key=lambda r: (order.index((r["method"], r["fields"]["by"])), r["seed"]))
-    return word_similarity.table(found)
-
-
-def make(
-    settings, corpus, out, progress=print, file=None, keep=None, seed=0, filters=0, work=".runs"
+def make_word_vectors(
+    settings, corpus, out, progress=print, file=None, max_words=None, seed=0, filters=0, work=None
 ):
     """Trains vectors, or reads them from a file, and writes them as an encoder's folder.
 
@@ -337,25 +282,25 @@ def make(
         out: The folder.
         progress: Called with a line of text.
         file: A file of vectors.
-        keep: At most so many rows of the file.
+        max_words: Read at most so many words of the file.
         seed: Of training.
         filters: Of a convolution over a word's characters, which learns with a task; the words of
             the corpus are then all kept, to be spelled.
-        work: Folder for what can be made again.
+        work: As of `VectorTrainer`.
     """
-    words, bench = [], None
+    words, trainer = [], None
     if corpus and (file or filters):
         found = Words.train(corpus, min_count=1).vocabulary[3:]
         words = list(dict.fromkeys(form for word in found for form in (word, word.lower())))
     if file is None:
-        bench = VectorBench(corpus, work, progress)
-        encoder, _ = bench.train(settings, seed)
+        trainer = VectorTrainer(corpus, work, progress)
+        encoder, _ = trainer.train(settings, seed)
     else:
-        encoder = WordVectors.read(file, set(words) or None, keep)
+        encoder = WordVectors.read(file, set(words) or None, max_words)
     if filters:
         encoder = encoder.with_words(words, character_filters=filters)
     keras_plm.save(out, encoder, encoder.tokenizer())
-    if bench is not None:
-        bench.finish(settings, seed)
+    if trainer is not None:
+        trainer.finish(settings, seed)
     progress(f"{len(encoder.words):,} words, {encoder.hidden_dim} wide: {out}")
     return encoder
