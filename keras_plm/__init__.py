@@ -1,8 +1,8 @@
 """Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all.
 
 Subpackages load when they are first used, so `import keras_plm` takes milliseconds. Where Keras is
-loaded already, the import also registers the heads, models and optimizers, so that
-`keras.saving.load_model` knows them. Where it is not, `import keras_plm.heads` registers them.
+loaded already, the import also registers every layer, model, head and optimizer, so that
+`keras.saving.load_model` knows them: import Keras first.
 """
 
 import importlib
@@ -19,6 +19,7 @@ _SUBPACKAGES = (
     "attention_maps", "checkpoints", "data", "datasets", "decoding", "experiments", "heads",
     "layers", "metrics", "models", "plots", "pretraining", "tokenizers", "training", "transfer",
 )  # fmt: skip
+_REGISTERING = ("checkpoints", "heads", "models", "pretraining", "training", "transfer")
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -77,5 +78,5 @@ except ImportError as error:
     sys.exit(2)
 
 if "keras" in sys.modules:
-    importlib.import_module("keras_plm.heads")
-    importlib.import_module("keras_plm.training")
+    for _name in _REGISTERING:
+        importlib.import_module(f"keras_plm.{_name}")
