@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+
+from tests import ROOT
 
 
 def under_torch(*values):
@@ -165,7 +166,7 @@ def on_two_devices(arguments, folder):
     Returns:
         A `subprocess.CompletedProcess`.
     """
-    backend, root = keras.backend.backend(), Path(__file__).parent.parent
+    backend = keras.backend.backend()
     start, more = ["-m", "benchmarks"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -182,6 +183,6 @@ def on_two_devices(arguments, folder):
         )
         start = [str(script)]
     return subprocess.run(
-        [sys.executable, *start, *arguments], timeout=540, cwd=root, capture_output=True, text=True,
-        env=os.environ | more | {"PYTHONPATH": str(root)},
+        [sys.executable, *start, *arguments], timeout=540, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | more | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

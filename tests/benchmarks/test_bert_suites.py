@@ -13,7 +13,7 @@ from benchmarks.suites.compare_encoders import forward_work
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.pretraining.pretrain import Pretraining
 from keras_plm.models import BERT
-from tests.small_data import SmallData
+from tests.benchmarks.small_data import SmallData
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from keras_plm.experiments.results import write_examples
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
+from tests import ROOT
 
 pytestmark = pytest.mark.plumbing
-ROOT = Path(__file__).parent.parent
 # Of suites that read no task of `TASKS`; senses are of a tagged text of the user's.
 OWN = {"seq2seq": "multi30k_en_de", "word_vectors": "word_vectors", "language_models": "wikitext2",
        "elmo_intrinsic": "semcor"}  # fmt: skip

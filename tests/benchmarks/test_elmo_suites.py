@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from benchmarks.suites.elmo_neighbours import nearest_of_word
 from benchmarks.suites.elmo_probes import nearest_average, tagged_accuracy
 from keras_plm.experiments.results import marked
 from keras_plm.models import ELMo
-from tests.small_data import SmallData
+from tests import ROOT
+from tests.benchmarks.small_data import SmallData
 
 NAMES = [f"{a}{b}" for a in ("Ka", "Lo", "Mi") for b in ("ra", "tin", "sel", "bo")]
 PLAYS = ("the play was long", "they play the game", "a play of words", "we play today",
@@ -132,7 +132,7 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
 
 
 def test_other_encoders_are_refused(run, tmp_path):
-    bert = Path(__file__).parent.parent / "benchmarks" / "weights" / "bert_mini"
+    bert = ROOT / "benchmarks" / "weights" / "bert_mini"
     code, shown = run("elmo_layers", "--encoder", str(bert))
     assert code == 2 and "read a biLM" in shown and "Received: BERT" in shown
     code, shown = run("elmo_layers", "--words", str(bert))

@@ -21,7 +21,7 @@ from keras_plm.checkpoints import save_bert, save_gpt
 from keras_plm.experiments.jobs import Place, run_cells
 from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
-from tests.small_data import WORDS, SmallData
+from tests.benchmarks.small_data import WORDS, SmallData
 
 pytestmark = pytest.mark.plumbing
 

@@ -1,7 +1,6 @@
 """The command `speed`: its kinds run small on every backend, its peers do the same work."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -35,9 +34,8 @@ from keras_plm.layers import (
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
+from tests import ROOT
 from tests.checks import assert_close, to_numpy
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture

@@ -12,35 +12,24 @@ from keras_plm.checkpoints import load_bert, load_tokenizer, save_bert
 from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM
-from keras_plm.tokenizers import WordPiece, Words
+from keras_plm.tokenizers import Words
 from keras_plm.transfer.feature_store import LAYER_CHOICES
+from tests.checkpoints.small_bert import (
+    POSITIONS,
+    SIZE,
+    TOKENIZER,
+    agree,
+    inputs,
+    random_weights,
+)
 from tests.checks import assert_close, to_numpy
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
-SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
-POSITIONS = np.array([[1, 4], [0, 2], [3, 3]], "int32")
 LABELS = ["no", "maybe", "yes"]
-
-
-def inputs(rows=3, length=5):
-    ids = np.random.default_rng(0).integers(5, 13, (rows, length)).astype("int32")
-    segments = np.repeat(np.arange(length)[None] > 2, rows, 0).astype("int32")
-    mask = np.ones((rows, length), bool)
-    mask[1, 3:] = False
-    return {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
 
 
 def words():
     """Inputs of a `Tagger` whose words are the tokens."""
     return {**inputs(), "word_positions": np.repeat(np.arange(5)[None], 3, 0).astype("int32")}
-
-
-def random_weights(model):
-    """So that every weight matters."""
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0, 0.5, w.shape).astype("float32") for w in model.get_weights()])
-    return model
 
 
 def theirs(model, **options):
@@ -55,11 +44,6 @@ def theirs(model, **options):
             attention_mask=torch.tensor(arrays["padding_mask"]).long(),
             **options,
         )
-
-
-def agree(actual, wanted, atol=1e-5):
-    wanted = wanted.detach().numpy() if hasattr(wanted, "detach") else to_numpy(wanted)
-    np.testing.assert_allclose(to_numpy(actual), wanted, atol=atol, rtol=1e-5)
 
 
 def masked_scores(logits):

@@ -11,8 +11,7 @@ from keras_plm.checkpoints.bert import _names
 from keras_plm.checkpoints.bert_formats import _google_name
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
-from tests.checks import assert_close, to_numpy
-from tests.test_bert_files import (
+from tests.checkpoints.small_bert import (
     POSITIONS,
     SIZE,
     TOKENIZER,
@@ -20,6 +19,7 @@ from tests.test_bert_files import (
     inputs,
     random_weights,
 )
+from tests.checks import assert_close, to_numpy
 
 
 def google_names(model):

@@ -32,11 +32,11 @@ from keras_plm.models import (
     WordVectors,
 )
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, WithLanguageModel
+from tests.checkpoints.hub_models import backbone
 from tests.checks import to_numpy, under_torch
-from tests.test_gpt_transfer import TOKENIZER as PIECES
-from tests.test_gpt_transfer import gpt
-from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder
-from tests.test_hub import backbone
+from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder
+from tests.small_gpt import TOKENIZER as PIECES
+from tests.small_gpt import gpt
 
 ELMO = {"units": 5, "projection_dim": 4, "filters": [[1, 3]], "character_dim": 2, "num_layers": 1}
 WORDS = ["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"]

@@ -10,7 +10,7 @@ import pytest
 from keras_plm.checkpoints import load_tokenizer, save_bert, save_gpt
 from keras_plm.models import BERT, GPT
 from keras_plm.tokenizers import BytePair, WordPiece
-from tests.released_texts import ADDED, TEXTS
+from tests.tokenizers.released_texts import ADDED, TEXTS
 
 pytestmark = pytest.mark.plumbing
 

@@ -10,6 +10,7 @@ from keras_plm.data.task import Example
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters, WordPiece, Words
 from keras_plm.training.fit import FitsBatches, run_on
+from tests.training.small_training import Seen
 
 WORDS = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"])
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x"])
@@ -105,19 +106,6 @@ def test_a_position_goes_on_within_an_epoch_and_into_the_next():
         np.testing.assert_array_equal(a, b)
     whole.step = count
     assert rows_of(rest) == after + rows_of(whole)[:3]
-
-
-class Seen(keras.callbacks.Callback):
-    """Stops after so many steps."""
-
-    def __init__(self, stop):
-        super().__init__()
-        self.left = stop
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            self.model.stop_training = True
 
 
 class Fits(FitsBatches, keras.Model):

@@ -6,28 +6,8 @@ import pytest
 from keras_plm.data.passages import Windows
 from keras_plm.data.squad import read_squad
 from keras_plm.data.task import Example
-from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
-
-LETTERS = list("abcdefgh")
-PIECES = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##x", "##y", "."])
-PAIRS = BytePair(["<unk>", *(f"{c}</w>" for c in LETTERS)], [], scheme="gpt")
-
-
-def asked(rng, count=23, longest=40):
-    """Questions about passages of pieces of one to three letters, some with an answer."""
-    made = []
-    for i in range(count):
-        ends = rng.choice(["", "x", "xy"], longest)
-        words = [a + b for a, b in zip(rng.choice(LETTERS, longest), ends, strict=True)]
-        passage = "  ".join(words[: rng.integers(1, longest)])
-        start = int(rng.integers(len(passage)))
-        while passage[start] == " ":
-            start -= 1
-        end = int(rng.integers(start + 1, min(start + 12, len(passage)) + 1))
-        label = [] if i % 5 == 0 else [passage[start:end]]
-        question = " ".join(rng.choice(LETTERS, rng.integers(1, 6)))
-        made.append(Example(question, label, passage, starts=[start] if label else []))
-    return made
+from keras_plm.tokenizers import BytePair, Characters, Words
+from tests.small_passages import PAIRS, PIECES, asked
 
 
 def expected(examples, tokenizer, max_length, stride):

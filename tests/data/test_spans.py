@@ -6,7 +6,7 @@ import pytest
 from keras_plm.data.passages import Windows
 from keras_plm.data.spans import best_answers, best_spans
 from keras_plm.data.task import Example
-from tests.test_windows import PIECES, asked
+from tests.small_passages import PIECES, asked
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """SQuAD's files, their evaluation and the tasks made of them."""
 
-import gzip
 import json
 
 import numpy as np
@@ -16,25 +15,7 @@ from keras_plm.data.squad import (
 from keras_plm.data.task import Example
 from keras_plm.datasets.questions import SQUAD, qnli_pairs, read_squad1, read_squad2
 from keras_plm.datasets.tasks import TASKS, write_text_of
-
-PASSAGE = "It was 1882. The tunnel was an early one, of wood."
-
-
-def question(name, text="When?", answers=((7, "1882"),), **more):
-    answers = [{"answer_start": start, "text": answer} for start, answer in answers]
-    return {"id": name, "question": text, "answers": answers, **more}
-
-
-def written(tmp_path, *questions, context=PASSAGE, name="some.json", articles=1):
-    paragraphs = [{"context": context, "qas": list(questions)}]
-    data = [{"title": "T", "paragraphs": paragraphs if i == 0 else []} for i in range(articles)]
-    path = tmp_path / name
-    text = json.dumps({"version": "v2.0", "data": data})
-    if name.endswith(".gz"):
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
-    return path
+from tests.data.squad_files import PASSAGE, question, written
 
 
 class TestReader:

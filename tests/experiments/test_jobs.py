@@ -21,10 +21,10 @@ from keras_plm.experiments.config import Run
 from keras_plm.experiments.jobs import Cell, Making, Place, Worker, check, run_cells
 from keras_plm.models import GPT
 from keras_plm.tokenizers import BytePair
-from tests.small_data import SmallData
+from tests import ROOT
+from tests.benchmarks.small_data import SmallData
 
 pytestmark = pytest.mark.plumbing
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,44 +10,13 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.report import claims_of, sections
-from keras_plm.experiments.config import Run
 from keras_plm.experiments.report.page import Page
 from keras_plm.experiments.report.views import MOST_WORDS, attention_html, claims_html, claims_table
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
+from tests.experiments.planted_results import CLAIMS, EVIL, RESULTS, put
 
 pytestmark = pytest.mark.plumbing
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
-EVIL = "<script>alert(1)</script>"
-VERDICTS = ("reproduced", "contradicted", "not separable", "not run")
-CLAIMS = [
-    {
-        "name": f"claim_{i}", "statement": f"{EVIL} > last {i}", "task": ("ner", "sst5")[i % 2],
-        "source": "Devlin et al. 2018, table 7", "verdict": VERDICTS[i % 4],
-        "effect": None if i % 4 == 3 else 1.5 - i, "low": None if i % 4 == 3 else -i,
-        "high": None if i % 4 == 3 else 2.0, "p": None if i % 4 == 3 else 10.0 ** -(i + 1),
-        "detectable": 0.7, "seeds": (5, 3), "note": "one checkpoint & no more",
-    }
-    for i in range(6)
-]  # fmt: skip
-
-
-def put(root, suite, task, method, score, seed, encoder="mini", **fields):
-    """Writes a result file."""
-    run = Run(method=method, **fields)
-    config = run.config
-    metric = "span_f1" if task == "ner" else "accuracy"
-    result = {
-        "task": task, "encoder": encoder, "method": method, "run": run.name, "fields": config,
-        "seed": seed, "score": score, "metrics": {metric: score}, "trials": [{}, {}, {}],
-        "counts": {"train": config["train_limit"] or 1000}, "inputs": "abc",
-        "seconds": 100 * score + seed, "backend": "torch", "device": "A & B, 2 cores",
-        "versions": {"keras": "3.15"}, "commit": "abcdef0+",
-    }  # fmt: skip
-    path = root / suite / task / f"{encoder}.{run.name}.seed{seed}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result))
-    return path
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.report import sections
 from keras_plm.experiments.report.page import Page
-from tests.test_page import CLAIMS, RESULTS, put
+from tests.experiments.planted_results import CLAIMS, RESULTS, put
 
 pytestmark = pytest.mark.plumbing
 # Contrast of text at least: Web Content Accessibility Guidelines 2.1, 1.4.3.

@@ -1,7 +1,6 @@
 """Tables and pictures of results."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from keras_plm.experiments.report.result_tables import (
     markdown,
     read_results,
 )
+from tests import ROOT
 
 REFRESH = "run `python -m benchmarks report --readme`"
 
@@ -165,9 +165,8 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
 @pytest.mark.plumbing
 def test_committed_results_and_readme_agree():
     """`python -m benchmarks report --readme` has nothing to change."""
-    root = Path(__file__).parent.parent
-    folder = root / "benchmarks" / "results"
-    text = (root / "README.md").read_text()
+    folder = ROOT / "benchmarks" / "results"
+    text = (ROOT / "README.md").read_text()
     assert markdown(read_results(folder / "first")) in text, REFRESH
     for mark, table in speed_tables(folder).items():
         assert f"<!-- {mark} -->\n{table}<!-- end of {mark} -->" in text, REFRESH

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -26,6 +25,7 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors
 from keras_plm.transfer import FineTune
 from keras_plm.transfer.feature_store import fitting
+from tests import ROOT
 from tests.checks import on_two_devices, under_torch
 from tests.small_runs import FAST, LETTERS, common, result_files
 
@@ -150,7 +150,7 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
 def test_fields_that_came_later_leave_committed_results_what_they_are():
     """Their hashes are those of today's runs, their names and fields too."""
     names = {field.name for field in dataclasses.fields(Run)}
-    folder, checked = Path(__file__).parent.parent / "benchmarks" / "results", 0
+    folder, checked = ROOT / "benchmarks" / "results", 0
     for path in folder.glob("*/*/*.seed*.json"):
         result = json.loads(path.read_text())
         if not {"learning_rates", "layers"} <= set(result.get("fields", ())):
@@ -423,7 +423,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]
 )
 def test_committed_encoders_load_and_are_small(name, layers):
-    folder = Path(__file__).parent.parent / "benchmarks" / "weights" / name
+    folder = ROOT / "benchmarks" / "weights" / name
     assert os.path.getsize(folder / "model.safetensors") <= 12 * 2**20
     encoder, tokenizer = keras_plm.load(folder)
     assert encoder.num_layers == layers and encoder.hidden_dim == 256

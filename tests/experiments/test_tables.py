@@ -6,7 +6,6 @@ import math
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,10 @@ from keras_plm.experiments.report.tables import (
     to_html,
     to_latex,
 )
+from tests import ROOT
 
 pytestmark = pytest.mark.plumbing
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 
 TEXT = """The paper's (table 5):
 

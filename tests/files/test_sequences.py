@@ -20,7 +20,7 @@ from keras_plm.tokenizers import BytePair, Characters
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers
 from keras_plm.transfer.extraction import FeatureExtractor, extract_features
 from keras_plm.transfer.feature_store import FeatureStore
-from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
+from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
 pytestmark = pytest.mark.plumbing
 

@@ -14,54 +14,24 @@ from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Tagge
 from keras_plm.heads.readers import BiAttention, BiLSTM
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
-from keras_plm.models import BERT, ELMo
-from keras_plm.models.word_vectors import WordVectors
-from keras_plm.tokenizers import Characters, WordPiece, Words
+from keras_plm.models import ELMo
+from keras_plm.tokenizers import Characters
 from keras_plm.training.optimizers import AdamW
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
-
-LETTERS = list("abcdefgh")
-TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##x"])
-LABELS = ["no", "yes"]
-TAGS = ["O", "B-A", "I-A"]
-
-
-def encoder(**options):
-    size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
-    return BERT(len(TOKENIZER), **{**size, "max_sequence_length": 12, **options})
-
-
-def texts(count=64, seed=0):
-    """Texts that are "yes" where they hold an "a"."""
-    rng = np.random.default_rng(seed)
-    rows = [" ".join(rng.choice(LETTERS, rng.integers(2, 8))) for _ in range(count)]
-    return [Example(row, LABELS["a" in row.split()]) for row in rows]
-
-
-def sentences(count=64, seed=0):
-    """Words in which an "a" begins a chunk that a "b" goes on with."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for _ in range(count):
-        words = rng.choice(LETTERS, rng.integers(2, 9)).tolist()
-        tags = []
-        for word in words:
-            inside = word == "b" and tags and tags[-1] != "O"
-            tags.append("B-A" if word == "a" else "I-A" if inside else "O")
-        made.append(Example(words, tags))
-    return made
-
-
-def classifier(**options):
-    return Classifier(encoder(), LABELS, tokenizer=TOKENIZER, **with_reader(options))
-
-
-def with_reader(options):
-    """`units` as a one-layer reader: built in the test, so that its seed is the test's."""
-    units = options.get("units")
-    others = {name: value for name, value in options.items() if name != "units"}
-    return others if units is None else {**others, "reader": BiLSTM(units, num_layers=1)}
+from tests.small_encoders import (
+    LABELS,
+    TAGS,
+    TOKENIZER,
+    WORDS,
+    classifier,
+    encoder,
+    sentences,
+    text_pairs,
+    texts,
+    with_reader,
+    word_encoder,
+)
 
 
 @pytest.mark.parametrize(
@@ -193,28 +163,6 @@ def test_pairs_are_read_together():
     other = model.predict(["a b"], pairs=["h h h"], probabilities=True)
     assert np.abs(one - other).max() > 1e-7
     assert_close(model.predict([Example("a b", pair="c d")], probabilities=True), one)
-
-
-WORDS = Words(["[PAD]", "[UNK]", "[EOS]", *LETTERS])
-
-
-def word_encoder():
-    """Random vectors of the letters."""
-    vectors = np.random.default_rng(5).normal(size=(len(LETTERS), 7)).astype("float32")
-    return WordVectors.from_vectors(LETTERS, vectors)
-
-
-def text_pairs(count=64, seed=0):
-    """Pairs of unequal lengths that are "yes" where they share their first word."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for i in range(count):
-        first, second = (rng.choice(LETTERS, rng.integers(1, 5)).tolist() for _ in range(2))
-        if i % 2:
-            second[0] = first[0]
-        label = LABELS[first[0] in second]
-        made.append(Example(" ".join(first), label, pair=" ".join(second)))
-    return made
 
 
 def one_by_one(x, y, kernel):

@@ -12,7 +12,7 @@ from keras_plm.heads.readers.bcn import FourPools
 from keras_plm.layers import crf_losses
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
-from tests.test_heads import TOKENIZER, encoder, sentences, texts
+from tests.small_encoders import TOKENIZER, encoder, sentences, texts
 
 ALONE = under_torch(0)
 FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}

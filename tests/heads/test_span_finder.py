@@ -11,40 +11,15 @@ from keras_plm.data.squad import evaluate_squad, write_predictions
 from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
-from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters
 from keras_plm.training.optimizers import AdamW
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
 from tests.checks import assert_close, check_elsewhere, to_numpy, under_torch
-from tests.test_gpt_transfer import gpt
-from tests.test_squad import question, written
-from tests.test_windows import LETTERS, PAIRS, PIECES, asked
+from tests.data.squad_files import question, written
+from tests.small_gpt import gpt
+from tests.small_passages import PAIRS, PIECES, asked, encoder, made_up
 
 WITHOUT = ["start", "end", "no answer"]
-
-
-def encoder(**options):
-    size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
-    return BERT(len(PIECES), **size, **{"max_sequence_length": 24, "dropout": 0.0, **options})
-
-
-def made_up(count=96, seed=0, unanswered=False, length=11):
-    """Passages whose answer begins at "a" and ends at the next "b"; there is one of each.
-
-    All are of one length, for which JAX compiles one step.
-    """
-    rng = np.random.default_rng(seed)
-    made = []
-    for i in range(count):
-        words = rng.choice(LETTERS[2:], length).tolist()
-        label = starts = []
-        if not unanswered or i % 2:
-            first = int(rng.integers(length - 2))
-            last = first + int(rng.integers(1, 3))
-            words[first], words[last] = "a", "b"
-            label, starts = [" ".join(words[first : last + 1])], [2 * first]
-        made.append(Example("c d", label, " ".join(words), starts=starts, id=str(i)))
-    return made
 
 
 def finder(labels=("start", "end"), **options):

@@ -14,7 +14,7 @@ from keras_plm.models import WordVectors
 from keras_plm.tokenizers import Words
 from keras_plm.transfer import FeatureBased, FeatureStore, compare_layers, layer_choice
 from tests.checks import assert_close, to_numpy, under_torch
-from tests.test_heads import LABELS, TAGS, TOKENIZER, encoder, sentences, texts
+from tests.small_encoders import LABELS, TAGS, TOKENIZER, encoder, sentences, texts
 
 MIX = LayerChoice(0, -1, "mix")
 FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}

@@ -17,8 +17,7 @@ from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune
 from keras_plm.transfer.feature_store import TOKENS, fitting
 from tests.checks import assert_close, under_torch
-from tests.test_gpt_transfer import gpt
-from tests.test_heads import (
+from tests.small_encoders import (
     LABELS,
     LETTERS,
     TAGS,
@@ -30,9 +29,9 @@ from tests.test_heads import (
     texts,
     word_encoder,
 )
-from tests.test_span_finder import encoder as piece_encoder
-from tests.test_span_finder import made_up
-from tests.test_windows import PAIRS, PIECES
+from tests.small_gpt import gpt
+from tests.small_passages import PAIRS, PIECES, made_up
+from tests.small_passages import encoder as piece_encoder
 
 FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16, "units": 3}
 

@@ -4,11 +4,10 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 # A part imports only from groups above its own, and its own files.
 GROUPS = [

@@ -2,15 +2,14 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 import benchmarks.__main__ as cli
 from benchmarks import make_commands, report_commands, use_commands
 from benchmarks.__main__ import main
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 

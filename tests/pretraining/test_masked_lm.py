@@ -14,7 +14,7 @@ from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close, to_numpy
-from tests.released_texts import TEXTS
+from tests.tokenizers.released_texts import TEXTS
 
 LETTERS = "abcdefghij"
 PIECES = [*LETTERS, *("##" + letter for letter in LETTERS)]
@@ -142,7 +142,7 @@ def test_ids_tell_where_words_begin(tmp_path):
 def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
     pytest.importorskip("keras_hub")
     from keras_plm.checkpoints.keras_hub import HubTokenizer
-    from tests.test_hub import hub_tokenizer, sentence_piece
+    from tests.checkpoints.hub_models import hub_tokenizer, sentence_piece
 
     unigrams = [sentence_piece(kind, tmp_path) for kind in ("Albert", "DebertaV3")]
     for theirs in (hub_tokenizer("Bert"), *unigrams):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,8 +10,7 @@ import numpy as np
 from keras_plm.data.batching import Batches
 from keras_plm.training.distribution import Distribution
 from keras_plm.training.fit import FitsBatches
-
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 
 class Parted(Distribution):

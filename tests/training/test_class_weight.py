@@ -8,7 +8,7 @@ from keras_plm.data.batching import class_weights
 from keras_plm.data.examples import batches
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
-from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
+from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
 
 def compiled(model):
@@ -92,7 +92,7 @@ def test_wrong_weights_are_refused_everywhere(wrong, said):
 @pytest.mark.plumbing
 def test_what_has_no_classes_refuses_their_weights():
     from keras_plm.models import GloVe
-    from tests.test_evaluation import answers
+    from tests.small_passages import answers
 
     scored = compiled(Regressor(encoder(), [0.0, 5.0], TOKENIZER))
     rows = [Example(e.text, 2.5) for e in texts(4)]

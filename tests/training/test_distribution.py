@@ -11,7 +11,7 @@ from benchmarks.checks.devices import CASES, COUNTS, Case
 from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
-from tests.device_cases import Parted, Plain, batches, begun, lines
+from tests.training.device_cases import Parted, Plain, batches, begun, lines
 
 BACKEND = keras.backend.backend()
 # Each in processes of its own, for a backend has as many devices as it began with.
@@ -154,7 +154,7 @@ def test_what_does_not_lie_on_several_devices_is_refused():
 from keras_plm.training.distribution import distribute
 from keras_plm.models import BERT
 from keras_plm.training.optimizers import AdamW
-from tests.device_cases import Plain, batches
+from tests.training.device_cases import Plain, batches
 
 def says(run):
     try:

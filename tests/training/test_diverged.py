@@ -15,11 +15,11 @@ from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.nnlm import NNLM
 from keras_plm.training.resume import TrainingState
 from keras_plm.transfer import FeatureBased, FineTune, KeepBest, compare_layers
+from tests.small_encoders import TOKENIZER, encoder, sentences, texts
+from tests.small_gpt import gpt
+from tests.small_passages import PAIRS
 from tests.small_runs import common, result_files
-from tests.test_gpt_transfer import gpt
-from tests.test_heads import TOKENIZER, encoder, sentences, texts
-from tests.test_resume import start, stream  # noqa: F401, a fixture
-from tests.test_windows import PAIRS
+from tests.training.small_training import start
 
 RATE = 1e30  # one step makes weights whose squares are infinite
 DIVERGED = r"training diverged: .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
@@ -97,7 +97,7 @@ def test_no_correlation_is_of_nan(metric):
 
 
 @pytest.mark.plumbing
-def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):  # noqa: F811
+def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):
     model, batches = start(stream)
     state = TrainingState(tmp_path, batches)
     model.fit(batches, epochs=1, callbacks=[state], verbose=0)

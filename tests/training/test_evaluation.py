@@ -12,20 +12,11 @@ from keras_plm.heads.readers import ESIM
 from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer, Word2Vec
 from keras_plm.pretraining import CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.tokenizers import BytePair
-from keras_plm.training.fit import run_on
-from tests.test_heads import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
+from keras_plm.training.fit import FitsBatches, run_on
+from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
+from tests.small_passages import answers
 
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
-
-
-def answers():
-    """Questions whose passages are of many lengths."""
-    rng = np.random.default_rng(0)
-    made = []
-    for i in range(33):
-        passage = " ".join(rng.choice(list("abcdefgh"), 3 + i % 20))
-        made.append(Example("a b", [passage[4]], passage, starts=[4]))
-    return made
 
 
 def choices():
@@ -212,10 +203,12 @@ def test_plain_keras_models_refuse_what_they_would_get_wrong():
     assert mae == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
 
 
+class Fits(FitsBatches, keras.Model):
+    pass
+
+
 @pytest.mark.plumbing
 def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
-    from tests.test_data import Fits
-
     for kind in (keras.Model, Fits):
         model = plain_model()
         model = kind(model.input, model.output)

@@ -17,7 +17,7 @@ from keras_plm.training.fit import run_on
 from keras_plm.transfer.extraction import extract_features
 from keras_plm.transfer.feature_store import _EVERY_LAYER, FeatureStore
 from tests.checks import assert_close
-from tests.test_heads import LABELS, TAGS, TOKENIZER
+from tests.small_encoders import LABELS, TAGS, TOKENIZER
 
 pytestmark = pytest.mark.plumbing
 COUNTS = range(3, 107, 8)  # words of a text: 13 lengths

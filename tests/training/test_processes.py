@@ -8,7 +8,7 @@ from benchmarks.checks import devices
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
-from tests.device_cases import Parted, Plain, batches, begun, lines
+from tests.training.device_cases import Parted, Plain, batches, begun, lines
 
 BACKEND = keras.backend.backend()
 
@@ -20,7 +20,7 @@ def test_processes_learn_what_one_does(how):
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import AdamW
 from keras_plm.training.resume import set_seed
-from tests.device_cases import Wide, batches
+from tests.training.device_cases import Wide, batches
 
 options = {options}
 layout = {"wide/kernel$": (None, "model")} if options.get("how") == "model" else "transformer"
@@ -54,7 +54,7 @@ import keras
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import AdamW
 from keras_plm.training.resume import set_seed
-from tests.device_cases import Wide, batches
+from tests.training.device_cases import Wide, batches
 
 number = {process_id}
 distribution = distribute(
@@ -99,7 +99,7 @@ import keras
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import AdamW
 from keras_plm.training.resume import set_seed
-from tests.device_cases import Wide, batches
+from tests.training.device_cases import Wide, batches
 
 number = {process_id}
 distribution = distribute(coordinator="localhost:{port}", num_processes=2, process_id=number)

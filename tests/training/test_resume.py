@@ -13,35 +13,13 @@ import numpy as np
 import pytest
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.corpus import TokenStream
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
-from keras_plm.tokenizers import WordPiece
 from keras_plm.training import resume
 from keras_plm.training.optimizers import AdamW
 from keras_plm.training.resume import TrainingState, has_state, set_seed
 from tests.checks import assert_close
-from tests.test_data import Seen
-
-TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
-
-
-@pytest.fixture
-def stream(tmp_path):
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(list("abcdefgh"), rng.integers(3, 9))) for _ in range(60)]
-    text = "\n".join(line + ("\n" if i % 5 == 4 else "") for i, line in enumerate(lines))
-    (tmp_path / "text.txt").write_text(text)
-    return TokenStream.build([tmp_path / "text.txt"], TOKENIZER, tmp_path / "s", "lines")
-
-
-def start(stream, seed=4):
-    """A model with dropout and its batches, as a fresh process has them."""
-    set_seed(seed)
-    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
-    model = MaskedLM(BERT(13, **size, dropout=0.3, max_sequence_length=32))
-    model.compile(AdamW(1e-3))
-    return model, masked_lm_batches(stream, TOKENIZER, 32, batch_size=4, buckets=2)
+from tests.training.small_training import TOKENIZER, Seen, start
 
 
 def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from keras_plm.training.optimizers import AdamW
 from tests.checks import assert_close
-from tests.device_cases import Parted, Plain, batches
+from tests.training.device_cases import Parted, Plain, batches
 
 
 def test_parts_of_batches_hold_what_the_batches_hold():

@@ -15,7 +15,7 @@ from keras_plm.layers import LayerChoice
 from keras_plm.transfer import FeatureBased
 from keras_plm.transfer.extraction import FeatureExtractor, extract_features
 from keras_plm.transfer.feature_store import FeatureStore, distinct_choices
-from tests.test_heads import LABELS, TOKENIZER, encoder, texts
+from tests.small_encoders import LABELS, TOKENIZER, encoder, texts
 
 ROWS = ["a b", "c", "d e f", "a"]
 # Checks of scikit-learn that pass no numbers to the estimator. All others fit 2-D arrays of floats,

@@ -8,9 +8,9 @@ from keras_plm import metrics
 from keras_plm.data.examples import batches, score_range
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
-from keras_plm.models import BERT, GPT, WordVectors
+from keras_plm.models import BERT, WordVectors
 from keras_plm.pretraining import WithLanguageModel
-from keras_plm.tokenizers import BytePair, Characters, WordPiece
+from keras_plm.tokenizers import Characters, WordPiece
 from keras_plm.training.optimizers import AdamW, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import (
     GPT_SETTINGS,
@@ -22,35 +22,10 @@ from keras_plm.transfer import (
     with_new_tokens,
 )
 from tests.checks import assert_close, to_numpy, under_torch
+from tests.small_gpt import LETTERS, SIZE, TOKENIZER, gpt, pairs, texts, words
 
-LETTERS = "abcdefgh"
-TOKENIZER = BytePair(["<unk>", *(f"{c}</w>" for c in LETTERS)], [], scheme="gpt")
 PIECES = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
-SIZE = {"num_layers": 3, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 20}
 FAST = {"learning_rate": 1e-2, "epochs": 2, "batch_size": 16, "dropout": 0.0}
-
-
-def gpt(count=TOKENIZER.text_size, **options):
-    model = GPT(count, **{**SIZE, "max_sequence_length": 24, "dropout": 0.0, **options})
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(size=w.shape) * 0.3 for w in model.get_weights()])
-    return model
-
-
-def words(rng, least=1):
-    return " ".join(rng.choice(list(LETTERS), rng.integers(least, 6)))
-
-
-def texts(count=48, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = [words(rng) for _ in range(count)]
-    return [Example(row, "yes" if "a" in row else "no") for row in rows]
-
-
-def pairs(count=48, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = [(words(rng), words(rng)) for _ in range(count)]
-    return [Example(a, "same" if a[0] == b[0] else "other", b) for a, b in rows]
 
 
 def scored(count=48, seed=0):

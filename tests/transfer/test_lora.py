@@ -12,10 +12,10 @@ from keras_plm.transfer.extraction import extract_features
 from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.surgery import clone
 from tests.checks import assert_close, to_numpy
-from tests.test_gpt_transfer import TOKENIZER as PIECES
-from tests.test_gpt_transfer import gpt, pairs
-from tests.test_gpt_transfer import texts as gpt_texts
-from tests.test_heads import TOKENIZER, encoder, sentences, texts, word_encoder
+from tests.small_encoders import TOKENIZER, encoder, sentences, texts, word_encoder
+from tests.small_gpt import TOKENIZER as PIECES
+from tests.small_gpt import gpt, pairs
+from tests.small_gpt import texts as gpt_texts
 
 FAST = {"epochs": 1, "learning_rate": 1e-2, "batch_size": 16, "dropout": 0.0, "lora_rank": 2}
 
@@ -102,7 +102,7 @@ def test_a_gpt_learns_beside_its_language_model():
 @pytest.mark.parametrize("kind", ["Bert", "GPT2"])
 def test_kerashubs_backbones_too(kind):
     from keras_plm.checkpoints.keras_hub import HubEncoder
-    from tests.test_hub import backbone
+    from tests.checkpoints.hub_models import backbone
 
     model = HubEncoder(backbone(kind, len(TOKENIZER)))
     before = arrays(model)

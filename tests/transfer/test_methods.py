@@ -28,7 +28,7 @@ from keras_plm.transfer import (
     layer_choice,
 )
 from tests.checks import assert_close, to_numpy, under_torch
-from tests.test_heads import (
+from tests.small_encoders import (
     TOKENIZER,
     WORDS,
     encoder,

@@ -13,8 +13,8 @@ from keras_plm.metrics import word_accuracy
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, extract_features
+from tests.small_passages import PIECES
 from tests.small_runs import LETTERS, TOKENIZER
-from tests.test_windows import PIECES
 
 pytestmark = pytest.mark.plumbing
 FAST = {"epochs": 1, "batch_size": 8}
