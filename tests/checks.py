@@ -14,7 +14,7 @@ from tests import ROOT
 
 def under_torch(*values):
     """A case of `parametrize` beside another that runs under every backend."""
-    return pytest.param(*values, marks=pytest.mark.plumbing)
+    return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 
 def to_numpy(x):

@@ -13,14 +13,12 @@ from keras_plm.training.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """What hardly differs by backend runs under torch: the others compile for minutes."""
+    """Runs backend-neutral tests under torch only, which starts fastest and compiles nothing."""
     if keras.backend.backend() == "torch":
         return
-    skip = pytest.mark.skip(
-        reason="plumbing, nearly alike everywhere: runs under torch, which compiles nothing"
-    )
+    skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
     for item in items:
-        if item.get_closest_marker("plumbing"):
+        if item.get_closest_marker("backend_neutral"):
             item.add_marker(skip)
 
 

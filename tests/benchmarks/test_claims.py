@@ -30,7 +30,7 @@ from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
 from tests import ROOT
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 # Of suites that read no task of `TASKS`; senses are of a tagged text of the user's.
 OWN = {"seq2seq": "multi30k_en_de", "word_vectors": "word_vectors", "language_models": "wikitext2",
        "elmo_intrinsic": "semcor"}  # fmt: skip

@@ -23,7 +23,7 @@ from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from tests.benchmarks.small_data import WORDS, SmallData
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def test_losses_are_those_of_the_model(captions, tmp_path):
     np.testing.assert_allclose(np.concatenate(losses).mean(), mean, rtol=1e-4)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     said = []
     settings = Translation("additive", **TINY)
@@ -120,7 +120,7 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
     settings = Translation("none", **TINY)
     whole = bench(captions, tmp_path).run(settings, seed=0)
@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
         assert again[name] == whole[name]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--suite", "seq2seq", "--results", str(tmp_path / "results")]

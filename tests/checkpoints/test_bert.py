@@ -539,7 +539,7 @@ class TestSaves:
         with pytest.raises(ValueError, match="name another folder"):
             keras_plm.save(tmp_path / "theirs", encoder, TOKENIZER)
 
-    @pytest.mark.plumbing
+    @pytest.mark.backend_neutral
     def test_refuses_what_transformers_has_not(self, tmp_path):
         encoder = BERT(13, **SIZE)
         frozen = BERT(13, **SIZE)

@@ -71,7 +71,7 @@ def test_what_is_not_cached_is_fetched(encoder, tmp_path, hub):
     assert asked == [("someone/model", True, False), ("someone/model", False, False)]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_all_files_of_a_tokenizer_are_fetched():
     assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
 

@@ -128,7 +128,7 @@ np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encode
 """
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_backend_reads_the_folder_alike(backend, tmp_path):
     """Saved here, loaded in a process of each backend: the same outputs."""

@@ -156,7 +156,7 @@ def test_saved_models_load(name, how, tmp_path):
     assert_same(outputs(other, inputs), wanted)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("name", ["BERT", "Classifier", "MaskedLM", "Word2Vec", "Seq2Seq"])
 def test_files_that_do_not_load_are_not_written(name, tmp_path):
     for ending in ("h5", "hdf5"):
@@ -165,7 +165,7 @@ def test_files_that_do_not_load_are_not_written(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 def test_a_trained_head_is_quantized_and_loads(tmp_path):
     model = classifier()
@@ -179,7 +179,7 @@ def test_a_trained_head_is_quantized_and_loads(tmp_path):
     np.testing.assert_allclose(again.predict(["a b", "c"], probabilities=True), wanted, atol=1e-6)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["BERT", "GPT", "HubEncoder"])
 def test_folders_have_lora_in_their_matrices(name, tmp_path):
@@ -195,7 +195,7 @@ def test_folders_have_lora_in_their_matrices(name, tmp_path):
     assert "lora" in str([w.path for w in model.weights])  # the model itself stays as it is
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_released_formats_have_lora_in_their_matrices(tmp_path):
     for model, write, read in (
         (encoder(), save_bert, load_bert),
@@ -209,7 +209,7 @@ def test_released_formats_have_lora_in_their_matrices(tmp_path):
         assert_same(outputs(read(folder), inputs), wanted)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     model = MODELS["WithLanguageModel"]()
     model.compile("adam")
@@ -224,7 +224,7 @@ def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 def test_folders_are_not_written_of_quantized_weights(tmp_path):
     model = hub_encoder()

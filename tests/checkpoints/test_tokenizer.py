@@ -12,7 +12,7 @@ from keras_plm.models import BERT, GPT
 from keras_plm.tokenizers import BytePair, WordPiece
 from tests.tokenizers.released_texts import ADDED, TEXTS
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abdefghilnorstuwxéüçßıяйσς中国文ガが각😀"

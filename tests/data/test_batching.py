@@ -287,7 +287,7 @@ def test_classes_can_be_weighted():
         class_weights({"maybe": 3}, ["yes", "no"])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_label_is_a_number_or_a_string_but_not_both():
     examples = [Example("a", "1", where="f:1"), Example("b", 2), Example("c", 1, where="f:3")]
     assert label_names(examples[:2]) == ["1", 2]

@@ -60,7 +60,7 @@ CONLLU = f"""# newdoc id = 1
 """
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 class TestCoNLL:
     def written(self, tmp_path, text, name="a.conll"):
         (tmp_path / name).write_bytes(text.encode())
@@ -152,7 +152,7 @@ class TestCoNLL:
             read_conll(tmp_path / "a.conll", 1, labelled=False)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 class TestTables:
     def written(self, tmp_path, name, text):
         (tmp_path / name).write_bytes(text.encode())
@@ -433,7 +433,7 @@ class TestParallel:
         assert len(read_parallel(*paths)[0]) == 1014
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 class TestRareLabelsAreTrainedOn:
     """One example has a label of its own; wherever a split puts it, the first part gets it."""
 

@@ -479,7 +479,7 @@ def test_tables_mix_no_different_runs():
         table([scored("a", 0.5), scored("a", 0.5, seed=1, source="books")])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_byte_order_mark_and_other_spaces(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("\ufeffNew\u00a0York\u3000\tcity 7\n", encoding="utf-8")

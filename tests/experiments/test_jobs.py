@@ -24,7 +24,7 @@ from keras_plm.tokenizers import BytePair
 from tests import ROOT
 from tests.benchmarks.small_data import SmallData
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.fixture

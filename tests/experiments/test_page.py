@@ -16,7 +16,7 @@ from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 from tests.experiments.planted_results import CLAIMS, EVIL, RESULTS, put
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.fixture

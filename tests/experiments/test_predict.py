@@ -31,7 +31,7 @@ def kept(path, head, labels, **options):
     return model
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
     rng = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_each_head_reads_its_files(tmp_path):
     assert best[0]["probabilities"][0]["text"] == best[0]["prediction"] == answers["q1"]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["O", "B-A"])
     row = "{}\t{}" + "\t_" * 4 + "\t0" + "\t_" * 3

@@ -31,7 +31,7 @@ def flags(tmp_path, monkeypatch):
     return {"text": text, "other": other, "onward": onward, "common": [*onward, "--size", "tiny"]}
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     out = tmp_path / "elmo"
     command = ["pretrain", "--corpus", str(flags["text"]), "--valid", str(flags["other"])]
@@ -54,7 +54,7 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     assert "tokens=400.0 instead of 200.0" in capsys.readouterr().err
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
     """Weights, states that are carried and the place in the text are those of a run in one go."""
 
@@ -80,7 +80,7 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("model", ["elmo", "bert"])
 def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
     common = flags["onward"]
@@ -115,7 +115,7 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
     assert main([*onward, "--resume"]) == 0
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     first = tmp_path / "first"
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
@@ -208,7 +208,7 @@ def weights_and_note(folder):
     return weights, json.loads((folder / "pretraining.json").read_text())
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path, monkeypatch):
     assert main(of_bert("whole", "--snapshots", "1")) == 0
     parts = of_bert("parts", "--accumulate", "3", "--remat", "--snapshots", "1")
@@ -234,7 +234,7 @@ def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path
     assert kept == ["step_000005"]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_float16(of_bert, tmp_path, capsys):
     assert main(of_bert("half", "--precision", "float16")) == 0
     _, note = weights_and_note(tmp_path / "half")
@@ -245,7 +245,7 @@ def test_float16(of_bert, tmp_path, capsys):
     assert "must be 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_several_devices_make_one_encoder(of_bert, tmp_path):
     """As `python` or `torchrun` begin them, each in processes of its own."""
     assert main(of_bert("one")) == 0
@@ -261,7 +261,7 @@ def test_several_devices_make_one_encoder(of_bert, tmp_path):
     assert noted["valid"]["loss"] == pytest.approx(note["valid"]["loss"], abs=1e-4)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, monkeypatch):
     assert main(of_bert("none", "--devices", "0")) == 2
     assert "1 or more, or all. Received: '0'" in capsys.readouterr().err
@@ -276,7 +276,7 @@ def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, 
     assert not (tmp_path / "elmo").exists() and not (tmp_path / "alone").exists()
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_models_of_a_setting_are_data_and_begin_its_help():
     fields = {field.name: field for field in dataclasses.fields(Pretraining)}
     assert fields["unroll"].metadata["models"] == ("elmo",)
@@ -292,7 +292,7 @@ def test_models_of_a_setting_are_data_and_begin_its_help():
                     Pretraining(model, "mini", **value)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_words_of_a_help_text_restrict_nothing():
     """A text that begins with a model's name is a text; which models may be asked is data."""
 

@@ -30,7 +30,7 @@ from tests.checks import on_two_devices, under_torch
 from tests.small_runs import FAST, LETTERS, common, result_files
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from keras_plm.datasets.microworld import World
     from keras_plm.experiments.pretraining.pretrain import Meter
@@ -117,7 +117,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += FAST
@@ -133,7 +133,7 @@ def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_pat
     assert [f.read_text() for f in kept] == old
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_other_weights_are_run_again(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
     flags += FAST
@@ -221,7 +221,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     assert np.abs(weights[0][0] - start).max() > 1e-2  # a hundred times as far as they are apart
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tmp_path):
     rows = [f"{'ab'[i % 2]} c,{'yes' if i % 2 else 'no'}" for i in range(60)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
@@ -232,7 +232,7 @@ def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tm
     assert json.loads(file.read_text())["counts"] == {"train": 1, "dev": 9, "test": 9, "labels": 2}
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
     folder = tmp_path / "vectors"
 
@@ -311,7 +311,7 @@ def test_columns_a_conll_file_has_not_are_refused(tmp_path):
         task_from_file(tmp_path / "mine.conll", None, None, group="2")
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "name, text",
     [
@@ -336,7 +336,7 @@ def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
@@ -432,7 +432,7 @@ def test_committed_encoders_load_and_are_small(name, layers):
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
@@ -454,7 +454,7 @@ def rows_of_tags(tags, count=40, between="\t"):
                    for i in range(count))  # fmt: skip
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "tags, scheme",
     [
@@ -474,7 +474,7 @@ def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
     assert bench.scheme == scheme
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_mixture_of_schemes_is_named(tmp_path):
     path = tmp_path / "mine.conll"
     rows = rows_of_tags(["O", "B-PER", "O"])
@@ -495,7 +495,7 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
         task_from_file(tmp_path / "t.jsonl", None, None)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
     """Their tags are tags of IOBES too, but the spans have no end."""
     path = tmp_path / "mine.conll"
@@ -509,7 +509,7 @@ def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
     assert list(task_from_file(path, None, None).metrics) == ["span_f1"]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypatch):
     """A file with a tag that only the test part has, and one that only the dev part has."""
     path = tmp_path / "mine.conll"
@@ -531,7 +531,7 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     assert result["score"] == pytest.approx(2 * 5 / (6 + 7))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
     rows = [json.dumps({"tokens": ["a", "b"], "ner_tags": [0, 1]})] * 30
     (tmp_path / "n.jsonl").write_text("\n".join(rows))
@@ -543,7 +543,7 @@ def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
     assert "span_f1 of tags in IOB2" in capsys.readouterr().out
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_trees_keep_words_with_other_spaces(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes("\ufeff(3 (2 8\u00a01\\/2) (2 Mile))\r\n".encode())

@@ -21,7 +21,7 @@ from keras_plm.experiments.report.tables import (
 )
 from tests import ROOT
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 RESULTS = ROOT / "benchmarks" / "results"
 
 TEXT = """The paper's (table 5):

@@ -22,7 +22,7 @@ from keras_plm.transfer.extraction import FeatureExtractor, extract_features
 from keras_plm.transfer.feature_store import FeatureStore
 from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, sentences, texts
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 
 class Column:

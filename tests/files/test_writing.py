@@ -30,7 +30,7 @@ from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.models.ngram import NGram
 from keras_plm.tokenizers import WordPiece
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 ERRORS = pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), FULL], ids=repr)

@@ -28,7 +28,7 @@ def mnli_row(i, first, second, *labels):
     return "\t".join([str(i), "7", "7n", "fiction", "(", "(", "(", "(", first, second, *labels])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_sst2_has_its_published_counts_and_no_shared_phrase(data):
     data("glue/SST-2/train.tsv")
     folder = data("glue").parent
@@ -58,7 +58,7 @@ def test_pairs_that_share_a_text_over_others_are_one_group():
     assert len(set(groups)) == 3
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_empty_questions_of_qqp_are_read(tmp_path):
     """A few questions of the official files are empty."""
     write(tmp_path, "QQP/dev.tsv", QQP, "1\t2\t3\ta?\t\t0", "4\t5\t6\t \tb?\t1")

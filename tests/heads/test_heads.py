@@ -138,7 +138,7 @@ def test_tensorboard_callback(tmp_path):
     assert list(tmp_path.glob("**/events*"))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_labelled_validation_data_is_evaluated():
     model = classifier()
     model.compile("adam")
@@ -336,7 +336,7 @@ def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     assert float(again.result()) == 0.0
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_labels_of_the_other_head_are_refused():
     words, single = sentences(4), texts(4)
     for method in (FineTune(learning_rate=1e-3), FeatureBased()):
@@ -465,7 +465,7 @@ class TestUnseenLabels:
         assert found["accuracy"] == pytest.approx(right / 3) and right < 3
         assert np.isfinite(found["loss"])
 
-    @pytest.mark.plumbing
+    @pytest.mark.backend_neutral
     @pytest.mark.parametrize("method", [FineTune, FeatureBased])
     @pytest.mark.parametrize("head", [Classifier, Tagger])
     def test_of_the_examples_that_choose(self, method, head):
@@ -484,7 +484,7 @@ class TestUnseenLabels:
             method(**fast).fit(encoder(), head, TOKENIZER, train, missing)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_tagger_names_tags_of_several_schemes():
     with pytest.raises(ValueError, match="one scheme.*Received: 'L-A'"):
         Tagger(encoder(), ["O", "B-A", "E-A", "S-A", "L-A"])

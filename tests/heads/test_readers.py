@@ -117,7 +117,7 @@ def test_features_are_read_by_a_bcn(tmp_path):
     assert_close(again.predict(texts(5), probabilities=True), found)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_an_encoder_is_fine_tuned_under_a_bcn():
     fitted = FineTune(**{**FAST, "epochs": 1}, reader="bcn", units=4).fit(
         encoder(num_layers=1), Classifier, TOKENIZER, texts(16)

@@ -88,7 +88,7 @@ def test_questions_without_answer(tmp_path):
     assert again.predict(train) == model.predict(train)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [FineTune, FeatureBased])
 def test_a_method_chooses_the_threshold(kind):
     method = kind(**FAST)
@@ -203,7 +203,7 @@ def test_fine_tuning(tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == model.predict(dev)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_fine_tuning_in_bfloat16():
     method = FineTune(**{**FAST, "epochs": 2})
     model = method.fit(encoder(dtype="mixed_bfloat16"), SpanFinder, PIECES, made_up(32))
@@ -214,7 +214,7 @@ def test_fine_tuning_in_bfloat16():
     )
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
 def test_features(reader, tmp_path):
     train, dev = made_up(length=29), made_up(24, seed=1, length=29)  # each in two windows
@@ -230,7 +230,7 @@ def test_features(reader, tmp_path):
     assert len(list((tmp_path / "store").iterdir())) == stores + 1
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_layers_are_compared(tmp_path):
     table = compare_layers(
         encoder(),
@@ -245,7 +245,7 @@ def test_layers_are_compared(tmp_path):
     assert all(0 <= row["mean"] <= 1 for row in table)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_gpt_reads_the_question_first(tmp_path):
     train = made_up(48, unanswered=True)
     method = FineTune(**{**FAST, "epochs": 4}, language_model_weight=0.5)
@@ -262,7 +262,7 @@ def test_gpt_reads_the_question_first(tmp_path):
         FeatureBased(**FAST).fit(gpt(), SpanFinder, PAIRS, train)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_harness_runs_it(tmp_path, capsys):
     passage = "c a d b e"
     (tmp_path / "squad").mkdir()

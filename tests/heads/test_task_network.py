@@ -275,7 +275,7 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
     assert len(again.trainable_weights) == len(fitted.trainable_weights)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_words_stay_as_they_are_under_a_head_that_learns():
     words = word_vectors()
     before = words.vectors.copy()
@@ -289,7 +289,7 @@ def test_the_words_stay_as_they_are_under_a_head_that_learns():
     assert np.abs(to_numpy(model(x)) - to_numpy(model(other))).max() > 1e-4
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_layers_are_compared_beside_words():
     parts = {"train": sentences(40), "dev": sentences(9, 1), "test": sentences(9, 2)}
     rows = compare_layers(

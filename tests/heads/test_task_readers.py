@@ -228,7 +228,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
     assert_close(alone, fitted.predict(dev, probabilities=True)[0], atol=1e-4)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_pairs_and_answers_are_learned():
     """What stands in one text alone tells nothing: the two must meet."""
     rng, rows = np.random.default_rng(0), []
@@ -304,7 +304,7 @@ class TestBadInput:
                 store.batches("last", batch_size=2, **{asked: True})
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_harness_runs_them(tmp_path, capsys):
     def write(name, header, rows):
         path = tmp_path / name

@@ -24,7 +24,7 @@ from keras_plm.transfer import (
 from keras_plm.transfer.feature_store import FeatureStore
 from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, texts
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 TEXTS = ["a b", "c d"]
 
 

@@ -228,7 +228,7 @@ def test_a_scheme_that_does_not_fit_is_refused():
     assert CRFTagger(encoder, ["O", "S-X"]).scheme is None
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "sentence, name",
     [("O B-X I-X", "BIO"), ("O I-X B-X", "IOB1"), ("B-X I-X L-X O U-X", "BIOUL"),

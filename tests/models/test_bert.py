@@ -30,7 +30,7 @@ def count(size, vocabulary_size):
     return embeddings + s["num_layers"] * block + width * width + width
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("size, vocabulary_size", COUNTS)
 def test_parameter_counts_are_the_published_ones(size, vocabulary_size):
     assert count(size, vocabulary_size) == COUNTS[size, vocabulary_size]

@@ -94,7 +94,7 @@ def test_windows_move_from_epoch_to_epoch(text):
     assert_close(again[0][0]["token_ids"], again[0][0]["token_ids"], atol=0)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_memorised_text_is_no_surprise(text, tmp_path):
     stream, words = text
     set_seed(0)

@@ -129,7 +129,7 @@ def words_of(tokenizer, text):
     ).tolist()
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_ids_tell_where_words_begin(tmp_path):
     added = ["##x", {"content": "ab cd", "normalized": False}]
     tokenizer = WordPiece([*TOKENIZER.vocabulary, "##1", "low"], added_tokens=added)
@@ -138,7 +138,7 @@ def test_ids_tell_where_words_begin(tmp_path):
         assert by_ids == by_words, text
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
     pytest.importorskip("keras_hub")
     from keras_plm.checkpoints.keras_hub import HubTokenizer
@@ -153,7 +153,7 @@ def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
     assert HubTokenizer.of(hub_tokenizer("Roberta")).starts_word is None
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
     pieces = BytePair(["<unk>", "a</w>"], [], scheme="gpt")
     for tokenizer in (pieces, Characters(), Words(["[PAD]", "[UNK]", "[EOS]", "a"])):
@@ -170,7 +170,7 @@ def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
         masked_lm_batches(stream, OfBytes(), whole_word=True)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_special_tokens_of_other_names_and_ids(stream):
     """Rows are the same but for the ids of the special tokens."""
     names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
@@ -332,7 +332,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
         masked_lm_batches(stream, TOKENIZER, left_to_right=True)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)
     model = CausalLM(bert)

@@ -39,7 +39,7 @@ def test_classes_of_arrays_are_weighed_by_name():
     assert model.fit(source, class_weight={"yes": 2.0}, verbose=0).history["loss"][0] == wanted
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [Tagger, CRFTagger])
 def test_classes_of_tags_are_weighed(kind):
     model = compiled(kind(encoder(dropout=0.0), TAGS, TOKENIZER, dropout=0.0))
@@ -59,7 +59,7 @@ def test_classes_of_tags_are_weighed(kind):
         model.fit(iter([(x, y)]), class_weight={"B-A": 3.0}, verbose=0)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "wrong, said",
     [
@@ -89,7 +89,7 @@ def test_wrong_weights_are_refused_everywhere(wrong, said):
     assert source.class_weight is None
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_what_has_no_classes_refuses_their_weights():
     from keras_plm.models import GloVe
     from tests.small_passages import answers

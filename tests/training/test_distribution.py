@@ -190,7 +190,7 @@ print("done")
     assert "give it `distribution.shard(batches)`" in whole and last == "done"
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
     calls = []
 

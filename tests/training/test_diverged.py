@@ -39,7 +39,7 @@ def test_divergence_of_a_method_raises(method, head, examples):
         method.fit(encoder(), head, TOKENIZER, examples(24), examples(8))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_divergence_of_lora_raises():
     method = FineTune(learning_rate=RATE, epochs=2, batch_size=8, lora_rank=1)
     with pytest.raises(FloatingPointError, match=DIVERGED):
@@ -62,7 +62,7 @@ def test_weights_that_are_not_finite_write_nothing(strategy):
         generate(model, PAIRS, ["a b"], strategy, max_length=3)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_comparison_names_the_choice_of_layers():
     parts = {"train": texts(24), "dev": texts(8, seed=1), "test": texts(8, seed=2)}
     method = FeatureBased(learning_rate=RATE, epochs=2, batch_size=8)
@@ -70,7 +70,7 @@ def test_a_comparison_names_the_choice_of_layers():
         compare_layers(encoder(), TOKENIZER, parts, Classifier, method, ["last"], seeds=1)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_an_epoch_without_a_number_is_never_the_best():
     scores = iter([math.nan, 0.25, math.nan])
     method = FineTune(epochs=3, batch_size=8)
@@ -86,7 +86,7 @@ def test_an_epoch_without_a_number_is_never_the_best():
     KeepBest(None).on_train_end()  # nothing was trained
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("metric", [metrics.pearson_correlation, metrics.spearman_correlation])
 def test_no_correlation_is_of_nan(metric):
     with pytest.raises(ValueError, match="Received: nan in row 1 of `y_pred`"):
@@ -96,7 +96,7 @@ def test_no_correlation_is_of_nan(metric):
     assert metric([1, 2, 3], [4, 4, 4]) == 0.0  # as documented, where SciPy says NaN
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):
     model, batches = start(stream)
     state = TrainingState(tmp_path, batches)
@@ -108,7 +108,7 @@ def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):
     assert kept and sorted(tmp_path.glob("state*")) == kept
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_language_model_says_so():
     model = NNLM(7, 3, 4, 5)
     model.set_weights([np.nan * w for w in model.get_weights()])
@@ -117,7 +117,7 @@ def test_a_language_model_says_so():
             call([1, 2, 3])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_pretraining_says_so_and_writes_no_encoder(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\n" * 20)
@@ -129,7 +129,7 @@ def test_pretraining_says_so_and_writes_no_encoder(tmp_path, capsys):
     assert not (tmp_path / "bert" / "model.safetensors").exists()
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
     encoder,  # noqa: F811
     table,
@@ -157,7 +157,7 @@ def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
     assert not failed.exists()
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_no_table_shows_a_score_of_nan(tmp_path):
     path = tmp_path / "x.seed0.json"
     path.write_text('{"task": "t", "encoder": "e", "method": "fine_tune", "score": NaN}')

@@ -71,7 +71,7 @@ def cases():
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(make, id=name, marks=[] if name == "next word" else pytest.mark.plumbing)
+        pytest.param(make, id=name, marks=[] if name == "next word" else pytest.mark.backend_neutral)
         for name, make in cases()
     ],
 )
@@ -109,7 +109,7 @@ def test_batches_of_training_are_evaluated_as_what_they_hold(make):
         assert trained[f"val_{name}"][0] == pytest.approx(value, rel=1e-5), name
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("seed", range(5))
 def test_an_accuracy_is_that_of_the_predictions(seed):
     keras.utils.set_random_seed(seed)
@@ -136,7 +136,7 @@ def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
     assert np.isfinite(history["val_loss"][0])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_objectives_are_evaluated_as_what_they_hold(tmp_path):
     from keras_plm.data.corpus import TokenStream
 
@@ -207,7 +207,7 @@ class Fits(FitsBatches, keras.Model):
     pass
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
     for kind in (keras.Model, Fits):
         model = plain_model()
@@ -231,7 +231,7 @@ def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
     assert sorted(rows.tolist()) == list(range(6))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_early_stopping_sees_the_true_accuracy():
     class Noted(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

@@ -360,7 +360,7 @@ def named_encoder(*names):
     return keras.Model({"vectors": inputs}, {"sequence": x, "layers": layers})
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "names",
     [("stage_0", "stage_1"), ("block_0", "top"), ("block_1", "block_2"), ("block_0", "block_2")],
@@ -380,7 +380,7 @@ def test_blocks_of_other_names_are_refused(names):
         assert np.array_equal(a, b)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_blocks_of_known_names_are_found():
     for prefix in ("block", "layer", "transformer_layer", "f_net_layer"):
         model = named_encoder(f"{prefix}_0", f"{prefix}_1")
@@ -508,7 +508,7 @@ def test_what_is_added_or_scales_does_not_decay(name):
     assert_close(variable, by_formula(5, 0.02, 0.0, None, False))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "path, decays",
     [
@@ -529,7 +529,7 @@ def test_the_name_of_a_layer_does_not_end_decay(path, decays):
     assert (NOT_DECAYED.search(path) is None) is decays
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_which_weights_of_the_models_decay():
     """BERT's rule, without biases and norms; and without what is a bias or a scale in others."""
     from keras_plm.heads import CRFTagger, Tagger
@@ -564,7 +564,7 @@ def test_which_weights_of_the_models_decay():
     assert found[False] == scales | scores | {"transitions", "starts", "ends"}
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_an_optimizer_sums_over_the_devices_once(monkeypatch):
     from keras_plm.training.distribution.on_torch import OnTorch
 

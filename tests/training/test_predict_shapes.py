@@ -19,7 +19,7 @@ from keras_plm.transfer.feature_store import _EVERY_LAYER, FeatureStore
 from tests.checks import assert_close
 from tests.small_encoders import LABELS, TAGS, TOKENIZER
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 COUNTS = range(3, 107, 8)  # words of a text: 13 lengths
 
 

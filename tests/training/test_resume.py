@@ -48,7 +48,7 @@ def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):
     assert not list((tmp_path / "run").glob("*.tmp"))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_saves_as_it_goes(stream, tmp_path):
     model, batches = start(stream)
     saved = []
@@ -67,7 +67,7 @@ def trained(stream, folder, steps, **options):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("state"))
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_last_ones_are_kept(stream, tmp_path):
     names = trained(stream, tmp_path / "two", 5)
     assert names == ["state-000004.safetensors", "state-000005.safetensors"]
@@ -95,7 +95,7 @@ def test_numbers_are_checked(options, match, tmp_path):
         TrainingState(tmp_path, Batches([3] * 4, None, batch_size=2), **options)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
     trained(stream, tmp_path, 2)
     before, newest = sorted(tmp_path.glob("state*"))
@@ -125,7 +125,7 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
     assert restored() == 2
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
     trained(stream, tmp_path, 2)
     for path in tmp_path.glob("state*"):
@@ -138,7 +138,7 @@ def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
     assert batches.step == 0
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatch):
     trained(stream, tmp_path, 2)
     former = {path: path.read_bytes() for path in tmp_path.glob("state*")}
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatc
     assert {path: path.read_bytes() for path in tmp_path.glob("state*")} == former
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_state_of_before_is_restored(stream, tmp_path):
     """As a version wrote it that kept one file, without a checksum and metrics."""
     from safetensors import safe_open
@@ -176,7 +176,7 @@ def test_a_state_of_before_is_restored(stream, tmp_path):
     assert names == ["state-000004.safetensors", "state-000005.safetensors"]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     trained(stream, tmp_path, 1)
     _, batches = start(stream)
@@ -260,7 +260,7 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
     assert len(differences(tmp_path / "whole", tmp_path / "other")) == 1
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
     from benchmarks.__main__ import main
     from benchmarks.checks import resume as resume_check
@@ -310,7 +310,7 @@ def test_works_with_any_keras_model(tmp_path):
     assert_close(again.get_weights(), model.get_weights(), atol=1e-6)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_stopped_run_ends_where_it_would_have(stream, tmp_path):
     def train(stop=None):
         model, batches = start(stream)

@@ -67,7 +67,7 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
         batches().accumulated(0)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("read_before", [True, False])
 @pytest.mark.parametrize("order", ["shard first", "accumulate first"])
@@ -94,7 +94,7 @@ def test_weights_average_1_whatever_was_parted_before_and_after(order, read_befo
         np.testing.assert_allclose(weights.sum(), 12 if training else real.sum() * 36 / 11)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_shard_is_parted_further():
     """What `shard` parts may be accumulated too: 6 rows in 2 parts of 2 processes are 8."""
     parts = [batches(batch_size=6, shard=(i, 2)).accumulated(2) for i in range(2)]

@@ -99,7 +99,7 @@ def test_features_stand_beside_word_vectors(placement, tmp_path):
     assert again.predict([["It", "saw"]]) == model.predict([["It", "saw"]])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_carried_states_do_not_leak_into_other_texts():
     carrying, texts = ELMo(**TINY, carried_rows=2), [Example("a b", "no"), Example("c", "yes")]
     for use in (

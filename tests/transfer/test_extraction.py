@@ -37,7 +37,7 @@ def extractor(**options):
     return FeatureExtractor(encoder(num_layers=3), TOKENIZER, **options)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore:Can't test estimator")
 def test_passes_the_checks_of_scikit_learn():
     estimator_checks.check_estimator(extractor())  # by its tags: texts, not 2-D arrays
@@ -45,7 +45,7 @@ def test_passes_the_checks_of_scikit_learn():
         getattr(estimator_checks, name)("FeatureExtractor", extractor())
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_texts_are_transformed_as_scikit_learn_expects():
     model = extractor(layers=LayerChoice(1, -1))
     before = list(ROWS)
@@ -67,14 +67,14 @@ def test_texts_are_transformed_as_scikit_learn_expects():
         model.transform(np.array(ROWS)[:, None])
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_is_pickled_with_its_encoder():
     model = extractor()
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_allclose(again.transform(ROWS), model.transform(ROWS), atol=1e-3)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_works_on_a_column_of_a_table():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ROWS, "size": [1.0, 2, 3, 4]}, index=[7, 7, 3, 0])
@@ -115,7 +115,7 @@ def test_any_layers_in_any_order(layers, tmp_path):
         np.testing.assert_allclose(found, wanted.reshape(len(wanted), -1), atol=2e-3)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_heads_keep_their_layers(tmp_path):
     rows = texts(16)
     for combine in ("concat", "mean", "mix"):
@@ -131,7 +131,7 @@ def test_heads_keep_their_layers(tmp_path):
     assert "last" in distinct_choices(fitted.encoder)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_choices_that_cannot_be_are_explained():
     for wrong in ({}, {"first": 0}, {"first": 0, "last": 1, "layers": (0,)}):
         with pytest.raises(ValueError, match="a `first` and a `last` one, or a tuple of `layers`"):

@@ -137,7 +137,7 @@ def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == fitted.predict(dev)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_fine_tunes_in_bfloat16():
     """As the suites do: the weights stay float32, both losses are finite."""
     model = gpt(dtype="mixed_bfloat16")
@@ -184,7 +184,7 @@ class TestSimilarity:
         wanted = total @ kernel + bias
         assert_close(logits[:, 0] - logits[:, 1], wanted[:, 0] - wanted[:, 1], atol=1e-4)
 
-    @pytest.mark.plumbing
+    @pytest.mark.backend_neutral
     def test_bert_reads_one_order(self):
         bert = BERT(len(PIECES), **SIZE)
         fitted = FineTune(**FAST).fit(bert, Classifier, PIECES, pairs(16), symmetric=True)
@@ -241,7 +241,7 @@ class TestRegressor:
             with pytest.raises(ValueError, match=match):
                 head.batches([Example("a", wrong), Example("b", 2.0)], training=False)
 
-    @pytest.mark.plumbing
+    @pytest.mark.backend_neutral
     @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
     def test_examples_that_choose_may_lie_beyond(self, method):
         dev = [*scored(16, 1), Example("a b", -1.0, "c"), Example("c", 9.0, "d")]

@@ -16,7 +16,7 @@ from keras_plm.transfer import FeatureBased, FineTune, extract_features
 from tests.small_passages import PIECES
 from tests.small_runs import LETTERS, TOKENIZER
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 FAST = {"epochs": 1, "batch_size": 8}
 LONG = " ".join(LETTERS * 7)  # 56 tokens, where the encoder reads 12
 
