@@ -12,6 +12,8 @@ from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.runner import Bench
 from tests.small_runs import FAST, common, result_files
 
+pytestmark = pytest.mark.backend_neutral
+
 
 @pytest.mark.parametrize(
     "flags, match",
@@ -105,7 +107,6 @@ def test_speed_refuses_before_it_times(flags, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
-@pytest.mark.backend_neutral
 def test_a_label_that_occurs_once_is_trained_on(encoder, table, tmp_path):
     path = tmp_path / "mine.csv"
     test = task_from_file(path, "sentence", "answer").read(None, "test")
@@ -120,7 +121,6 @@ def test_a_label_that_occurs_once_is_trained_on(encoder, table, tmp_path):
     assert counts == {"train": 43, "dev": 9, "test": 8, "labels": 3}
 
 
-@pytest.mark.backend_neutral
 def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, capsys, monkeypatch):
     path = tmp_path / "mine.csv"
     lines = path.read_text().splitlines()
@@ -176,7 +176,6 @@ def test_unknown_flags_are_refused_by_the_parser(capsys):
     assert stop.value.code == 2
 
 
-@pytest.mark.backend_neutral
 def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
     import benchmarks.__main__ as cli
     import glue_tasks.__main__ as glue

@@ -33,6 +33,7 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in files} == files
 
 
+@pytest.mark.backend_neutral
 def test_every_encoder_has_its_runs_on_every_task():
     common = {"learning_rates": "1e-3", "epochs": 1}
     for task in tasks(World()).values():
@@ -110,6 +111,7 @@ def test_full_demo_has_elmo_beside_bert(tmp_path):
         assert results[-1]["fields"]["schedule"] == "slanted_triangular"
 
 
+@pytest.mark.backend_neutral
 def test_demo_passes_its_flags_on(monkeypatch):
     calls = []
     monkeypatch.setattr(demo, "demo", lambda *arguments, **flags: calls.append((arguments, flags)))

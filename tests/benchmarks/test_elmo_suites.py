@@ -18,6 +18,8 @@ from keras_plm.models import ELMo
 from tests import ROOT
 from tests.benchmarks.small_data import SmallData
 
+pytestmark = pytest.mark.backend_neutral
+
 NAMES = [f"{a}{b}" for a in ("Ka", "Lo", "Mi") for b in ("ra", "tin", "sel", "bo")]
 PLAYS = ("the play was long", "they play the game", "a play of words", "we play today",
          "the old bank", "in spring they play")  # fmt: skip
@@ -70,7 +72,6 @@ def files(tmp_path):
     return {str(path): path.stat().st_mtime_ns for path in found}
 
 
-@pytest.mark.backend_neutral
 def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
@@ -100,7 +101,6 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
 
 
-@pytest.mark.backend_neutral
 def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("domain_transfer")
@@ -146,7 +146,6 @@ def test_what_is_equal_is_said_to_be_equal():
     assert order == "C < A = B"
 
 
-@pytest.mark.backend_neutral
 def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
     monkeypatch.chdir(tmp_path)
     material = elmo_features.TEST_MATERIAL
@@ -267,7 +266,6 @@ def test_nearest_occurrences_of_a_word_by_hand():
     assert nearest_of_word(far, words, tags, sentences)["right"].tolist() == [0, 0]
 
 
-@pytest.mark.backend_neutral
 def test_neighbours_run_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_neighbours", seeds="2")
@@ -305,7 +303,6 @@ def test_nearest_averages_by_hand():
     assert tagged_accuracy([["O", "N"], ["V"]], [["N", "N"], ["N"]]) == 0.5
 
 
-@pytest.mark.backend_neutral
 def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_intrinsic")
@@ -323,7 +320,6 @@ def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     assert result["metrics"] == usual["metrics"]  # the word alone tells no sense
 
 
-@pytest.mark.backend_neutral
 def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"1 the O\n2 bank {'MONEY' if i % 2 else 'RIVER'}\n3 {'lent' if i % 2 else 'grew'} O\n"

@@ -22,6 +22,8 @@ from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
 from keras_plm.tokenizers import BytePair, WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 TEXT = "The cat sat on the mat.\nA dog ran to the cat, and it sat.\n\nWe saw it run to a mat.\n"
 GPT_TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
 
@@ -42,7 +44,6 @@ def pretraining(corpus, out, model="gpt", *more):
             "--vocabulary-size", "80", *more]  # fmt: skip
 
 
-@pytest.mark.backend_neutral
 @pytest.mark.parametrize("model", ["gpt", "lstm"])
 def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
@@ -240,7 +241,6 @@ def data_folder(tmp_path_factory):
     return root
 
 
-@pytest.mark.backend_neutral
 def test_both_suites_share_their_rows(run, tmp_path):
     code, shown = run("gpt_ablation")
     assert code == 0 and "gain of the auxiliary LM" in shown and "The paper's (table 5" in shown
@@ -264,7 +264,6 @@ def test_both_suites_share_their_rows(run, tmp_path):
         assert (tmp_path / "p" / f"{picture}.png").stat().st_size > 1000
 
 
-@pytest.mark.backend_neutral
 def test_zero_shot_reads_every_snapshot(run, corpus, tmp_path):
     command = pretraining(corpus, tmp_path / "lm", "gpt", "--snapshots", "1")
     assert main(command) == 0
@@ -331,7 +330,6 @@ class TestHeuristics:
             assert f"{context} {choices[answer]}" in text and len(choices) == 4
 
 
-@pytest.mark.backend_neutral
 def test_samples_are_written_once(run, tmp_path):
     code, shown = run("gpt_samples")
     assert code == 0 and "**a cat**" in shown and "generated text" in shown
@@ -345,7 +343,6 @@ def test_samples_are_written_once(run, tmp_path):
     assert code == 0 and "**a cat**" in shown
 
 
-@pytest.mark.backend_neutral
 def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch, capsys):
     weights = tmp_path / "weights"
     monkeypatch.setattr("benchmarks.suites.compare_encoders.WEIGHTS", weights)

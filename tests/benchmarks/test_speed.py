@@ -218,6 +218,7 @@ def test_the_path_taken_follows_the_products(monkeypatch):
             torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -234,6 +235,7 @@ def test_speed_refuses_before_it_times(flags, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.backend_neutral
 def test_files_from_before_a_setting_are_still_read():
     old = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
     assert Speed(**old["settings"]).turns == old["settings"]["turns"]
@@ -339,6 +341,7 @@ def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
     assert ", 4x16, float32, a quarter of the batch: tokens | float32 |" in table
 
 
+@pytest.mark.backend_neutral
 def test_scaling_on_paper(tmp_path, capsys):
     model = MaskedLM(BERT(scaling.VOCABULARY, **BERT_SIZES["tiny"]))
     assert scaling.weights("tiny") == sum(int(np.prod(w.shape)) for w in model.trainable_weights)

@@ -46,6 +46,7 @@ def bench(captions, tmp_path, said=None):
     return TranslationBench(captions, tmp_path / "results", tmp_path / "runs", said.append)
 
 
+@pytest.mark.backend_neutral
 def test_captions_are_joined_and_none_is_lost():
     sources = [f"s{i}" for i in range(50)]
     targets = [f"t{i}" for i in range(50)]
@@ -60,6 +61,7 @@ def test_captions_are_joined_and_none_is_lost():
     assert rows[7:] == [[0, 1], [2, 3], [4, 5], [0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.backend_neutral
 def test_bleu_is_of_the_sentences_of_each_length():
     sources = ["a b", "a b c d e f", "a b c d e f g"]
     references = ["ein Hund läuft im Schnee"] * 3
@@ -170,6 +172,7 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
     assert all(0 <= row["accuracy"] <= 1 for row in rows("copying"))
 
 
+@pytest.mark.backend_neutral
 def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatch):
     taken = []
 
@@ -195,6 +198,7 @@ def test_the_measured_models_are_of_one_size():
     assert 0.8 < counts["RNN, attention"] / counts["Transformer"] <= 1
 
 
+@pytest.mark.backend_neutral
 def test_copied_sequences_are_shifted_targets():
     batches = Copying(lengths=(3, 5), steps=6, tokens=24)._batches(seed=0)
     assert len(batches) == 6 and batches.buckets == [4, 6]
@@ -204,6 +208,7 @@ def test_copied_sequences_are_shifted_targets():
         assert (x["target_ids"][:, 1:] == y[:, :-1]).all() and (x["target_ids"][:, 0] == 1).all()
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "flags, match",
     [
@@ -224,6 +229,7 @@ def test_bad_flags_end_with_one_sentence(flags, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
+@pytest.mark.backend_neutral
 def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
     assert main(["report", "--suite", "seq2seq", "--scale", "huge"]) == 2
     assert "small, long, test" in capsys.readouterr().err
@@ -233,6 +239,7 @@ def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
     assert str(tmp_path / "seq2seq") in capsys.readouterr().err
 
 
+@pytest.mark.backend_neutral
 def test_wrong_settings_and_mixed_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="transformer or one of none.*model='mlp'"):
         Translation("mlp")
@@ -246,5 +253,6 @@ def test_wrong_settings_and_mixed_files_are_named(tmp_path):
         markdown(tmp_path / "results")
 
 
+@pytest.mark.backend_neutral
 def test_the_suite_names_every_score():
     assert len({run.model for run in SUITES["seq2seq"].scales["small"][:7]}) == 7

@@ -13,6 +13,8 @@ from benchmarks.suites.word_vectors import Sentences, VectorBench, Vectors
 from keras_plm.datasets import word_similarity
 from keras_plm.models import WordVectors
 
+pytestmark = pytest.mark.backend_neutral
+
 ANIMALS, FOODS = "cat dog cow hen".split(), "bread soup cake rice".split()
 
 

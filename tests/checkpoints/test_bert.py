@@ -138,6 +138,7 @@ class TestReadsTransformers:
             for i, ends in enumerate((wanted.start_logits, wanted.end_logits)):
                 agree(logits[:, i][real], ends[real])
 
+    @pytest.mark.backend_neutral
     def test_labels_without_names_are_numbered(self, saved):
         _, folder = saved("BertForSequenceClassification")
         assert load_bert(folder, head="classifier").labels == ["LABEL_0", "LABEL_1"]
@@ -171,6 +172,7 @@ class TestReadsTransformers:
         assert load_bert(folder, activation="gelu_tanh").activation == "gelu_tanh"
 
 
+@pytest.mark.backend_neutral
 class TestFormats:
     """Other files with what `model.safetensors` holds."""
 
@@ -301,6 +303,7 @@ class MakesAFolder:
         return os.mkdir, (self.path,)
 
 
+@pytest.mark.backend_neutral
 class TestRefuses:
     def test_configurations(self, saved, tmp_path):
         _, folder = saved()
@@ -493,6 +496,7 @@ class TestSaves:
         ours = to_numpy(finder({**inputs(), "answer_mask": real}))
         agree(ours[:, 0][real], wanted.start_logits[real])
 
+    @pytest.mark.backend_neutral
     def test_the_tokenizer_goes_with_it(self, tmp_path):
         head = Classifier(BERT(13, **SIZE, max_sequence_length=9), LABELS, tokenizer=TOKENIZER)
         save_bert(tmp_path, head)
@@ -511,6 +515,7 @@ class TestSaves:
         assert other["token_type_ids"] == packed["segment_ids"].tolist()
         assert tokenizer.model_max_length == 9
 
+    @pytest.mark.backend_neutral
     def test_replaces_its_own_and_nothing_else(self, tmp_path):
         first, second = (random_weights(BERT(13, **SIZE)) for _ in range(2))
         save_bert(tmp_path / "a", first, TOKENIZER)
@@ -528,6 +533,7 @@ class TestSaves:
             assert [p.name for p in other.iterdir()] == [name]
             assert (other / name).read_text() == "theirs"
 
+    @pytest.mark.backend_neutral
     def test_our_own_folders_are_others(self, tmp_path):
         import keras_plm
 

@@ -122,6 +122,7 @@ class TestGoogle:
         wanted = pooled @ variables["output_weights"].T + variables["output_bias"]
         agree(head(inputs()), wanted)
 
+    @pytest.mark.backend_neutral
     def test_bad_folders_are_explained(self, write, model, monkeypatch):
         variables = google_names(model)
         folder = write(variables)
@@ -178,6 +179,7 @@ class TestKerasHub:
         assert encoder.activation == "gelu_tanh" and encoder.dropout == 0.2
         assert tokenizer.tokenize("A b") == ["a", "b"]
 
+    @pytest.mark.backend_neutral
     def test_bad_folders_are_explained(self, preset):
         folder, _ = preset
         config = json.loads((folder / "config.json").read_text())
@@ -209,6 +211,7 @@ class TestKerasHub:
             load_bert(folder)
 
 
+@pytest.mark.backend_neutral
 def test_published_examples_of_names():
     """REFERENCE: the variables of Google's and Hugging Face's files."""
     names = [n for theirs in _names(BERT(13, **SIZE)).values() for n in theirs]

@@ -13,6 +13,8 @@ from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 from tests.checks import assert_close
 
+pytestmark = pytest.mark.backend_neutral
+
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
 
 
@@ -71,7 +73,6 @@ def test_what_is_not_cached_is_fetched(encoder, tmp_path, hub):
     assert asked == [("someone/model", True, False), ("someone/model", False, False)]
 
 
-@pytest.mark.backend_neutral
 def test_all_files_of_a_tokenizer_are_fetched():
     assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
 

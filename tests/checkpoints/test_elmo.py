@@ -34,6 +34,7 @@ def test_gives_back_what_was_saved(files, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["options.json", "weights.hdf5"]
 
 
+@pytest.mark.backend_neutral
 def test_is_laid_out_as_the_original(files, oracles):
     """The fixture's file, read and written, holds the same arrays under the same names."""
     _, options, weights = files
@@ -53,6 +54,7 @@ def test_is_laid_out_as_the_original(files, oracles):
                 np.testing.assert_array_equal(ours[name][...], theirs[name][...])
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -87,6 +89,7 @@ def test_names_the_weight_that_does_not_fit(files, damage, message):
         load_elmo(options, weights)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -116,12 +119,14 @@ def test_refuses_options_that_do_not_fit(files, change, message):
         load_elmo(options, weights)
 
 
+@pytest.mark.backend_neutral
 def test_reads_options_behind_a_byte_order_mark(files):
     _, options, weights = files
     options.write_text("\ufeff" + options.read_text(), encoding="utf-8")
     load_elmo(options, weights)
 
 
+@pytest.mark.backend_neutral
 def test_writes_two_files_or_none(files, tmp_path):
     encoder, options, weights = files
     before = weights.read_bytes()
@@ -131,6 +136,7 @@ def test_writes_two_files_or_none(files, tmp_path):
     assert weights.read_bytes() == before
 
 
+@pytest.mark.backend_neutral
 def test_refuses_files_that_are_none(files, tmp_path):
     _, options, weights = files
     with pytest.raises(ValueError, match="No file"):

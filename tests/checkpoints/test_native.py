@@ -66,6 +66,7 @@ class TestOurs:
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         assert keras_plm.load(tmp_path)[0].trainable_weights
 
+    @pytest.mark.backend_neutral
     def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         (tmp_path / "notes.txt").write_text("mine")
@@ -78,6 +79,7 @@ class TestOurs:
         with pytest.raises(ValueError, match="name another folder"):
             keras_plm.save(tmp_path / "hf", encoder, TOKENIZER)
 
+    @pytest.mark.backend_neutral
     def test_bad_folders_are_explained(self, encoder, tmp_path):
         def damage(name, text):
             folder = tmp_path / f"damaged{len(list(tmp_path.iterdir()))}"
@@ -149,6 +151,7 @@ def test_every_backend_reads_the_folder_alike(backend, tmp_path):
 
 
 class TestOthers:
+    @pytest.mark.backend_neutral
     def test_tokenizers_of_a_folder(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "Paris", "paris"]))
         (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -195,6 +198,7 @@ class TestTranslators:
         assert_close(again(inputs), model(inputs), atol=1e-6)
         assert type(load_tokenizer(tmp_path / "model")) is BytePair
 
+    @pytest.mark.backend_neutral
     def test_weights_of_several_files_are_averaged(self, tmp_path):
         model = Transformer(13, 1, 2, 8)
         kept, paths = [], []
@@ -209,6 +213,7 @@ class TestTranslators:
         for actual, *parts in zip(model.get_weights(), *kept, strict=True):
             np.testing.assert_allclose(actual, np.mean(parts, axis=0), atol=1e-6)
 
+    @pytest.mark.backend_neutral
     def test_a_failed_average_changes_nothing(self, tmp_path):
         model, other = Transformer(13, 1, 2, 8), Transformer(13, 1, 2, 16)
         path, wrong = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"

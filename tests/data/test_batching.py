@@ -31,6 +31,7 @@ def rows_of(source):
     return [source.rows(i).tolist() for i in range(len(source))]
 
 
+@pytest.mark.backend_neutral
 def test_bucket_lengths_are_the_cheapest():
     """Against all choices of three lengths, by brute force."""
     import itertools
@@ -45,6 +46,7 @@ def test_bucket_lengths_are_the_cheapest():
     assert bucket_lengths([3, 3], 4) == [8] and bucket_lengths([8, 9], 1) == [16]
 
 
+@pytest.mark.backend_neutral
 def test_every_row_once_an_epoch_in_few_shapes():
     source = make()
     seen = [row for rows in rows_of(source) for row in rows if row >= 0]
@@ -58,6 +60,7 @@ def test_every_row_once_an_epoch_in_few_shapes():
         assert (LENGTHS[rows[rows >= 0]] <= source[i][0]["row"].shape[1]).all()
 
 
+@pytest.mark.backend_neutral
 def test_only_one_batch_is_filled_up_and_its_padding_weighs_nothing():
     source = make()
     filled = [i for i in range(len(source)) if (source.rows(i) < 0).any()]
@@ -68,6 +71,7 @@ def test_only_one_batch_is_filled_up_and_its_padding_weighs_nothing():
     np.testing.assert_allclose(weights.mean(), 1, rtol=1e-6)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "rows, count, size", [(1, 1, 1), (2, 1, 2), (3, 1, 4), (33, 1, 50), (3, 2, 4), (5, 2, 8)]
 )
@@ -78,12 +82,14 @@ def test_few_rows_are_not_padded_to_a_whole_batch(rows, count, size):
         assert [len(of_batch) for _, of_batch in source.plan(0)] == [wanted]
 
 
+@pytest.mark.backend_neutral
 def test_only_what_has_labels_is_filled_up():
     labelled = batches([Example("a b", "yes")], TOKENIZER, ["no", "yes"], training=False)
     assert len(labelled[0][0]["token_ids"]) == 32
     assert len(batches(["a b"], TOKENIZER, training=False)[0][0]["token_ids"]) == 1
 
 
+@pytest.mark.backend_neutral
 def test_order_is_a_function_of_seed_and_epoch():
     first, second = make(), make()
     assert rows_of(first) == rows_of(second)
@@ -97,6 +103,7 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert rows_of(evaluated) == before
 
 
+@pytest.mark.backend_neutral
 def test_a_position_goes_on_within_an_epoch_and_into_the_next():
     whole, rest = make(), make()
     rest.step = 3
@@ -178,6 +185,7 @@ def test_fit_meets_a_bucket_that_the_first_epoch_had_not():
     assert source.step == 4
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("count", [2, 4])
 def test_shards_part_the_same_batches(count):
     whole = make(batch_size=8, tokens_per_batch=None)
@@ -193,6 +201,7 @@ def test_shards_part_the_same_batches(count):
         make(batch_size=9, tokens_per_batch=None, shard=(0, 2))
 
 
+@pytest.mark.backend_neutral
 def test_first_two_batches_differ_in_shape():
     for seed in range(20):
         source = make(seed=seed)
@@ -295,6 +304,7 @@ def test_a_label_is_a_number_or_a_string_but_not_both():
         label_names(examples)
 
 
+@pytest.mark.backend_neutral
 def test_texts_become_rows_with_label_ids():
     examples = [Example("a b", "yes"), Example("c", "no"), Example("b ax", "yes")]
     source = batches(examples, TOKENIZER, ["no", "yes"], training=False, batch_size=2)
@@ -309,11 +319,13 @@ def test_texts_become_rows_with_label_ids():
     assert source.source.cut == 0
 
 
+@pytest.mark.backend_neutral
 def test_long_texts_are_cut_and_counted():
     source = PackedExamples(["a " * 9, "b"], TOKENIZER, max_length=6)
     assert source.lengths.tolist() == [6, 3] and source.cut == 5
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("tokenizer", [WORDS, Characters()], ids=["words", "characters"])
 def test_two_texts_that_are_packed_apart(tokenizer):
     examples = [Example("a b c a a", "x", pair="b"), Example("c", "y", pair="a b c a b c a")]
@@ -334,6 +346,7 @@ def test_two_texts_that_are_packed_apart(tokenizer):
         PackedExamples(examples, tokenizer, ["x", "y"], words=True, both_orders=True)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, WORDS, Characters()], ids=["bert", "w", "elmo"])
 @pytest.mark.parametrize("max_length", [None, 7])
 def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
@@ -368,6 +381,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
             assert (ids[..., : wanted.shape[-1]] == wanted).all()
 
 
+@pytest.mark.backend_neutral
 def test_tagged_words_go_in_windows_and_none_is_lost():
     words = ["a", "bxx", "c", "axxxxxxxxx", "b", "c", "a"]
     tags = ["O", "P", "O", "P", "O", "P", "O"]
@@ -387,12 +401,14 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
         assert (x["token_ids"][row][positions] >= 5).all()  # a first piece, not [CLS]
 
 
+@pytest.mark.backend_neutral
 def test_words_of_plain_texts_on_request():
     source = PackedExamples(["a bx", "c"], TOKENIZER, words=True)
     assert source.words.tolist() == [2, 1]
     assert [source.word_positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
 
 
+@pytest.mark.backend_neutral
 def test_ragged_arrays_are_padded():
     rows = [np.arange(n, dtype="float32") for n in (1, 5, 3)]
     source = batches({"x": rows}, targets=np.arange(3), batch_size=3, training=False)
@@ -411,6 +427,7 @@ def test_run_on_gives_each_rows_output_in_its_own_shape():
     assert seen == {row: 2 * row for row in range(97)}
 
 
+@pytest.mark.backend_neutral
 def test_label_names_put_o_first():
     examples = [Example(["a", "b"], ["I-X", "O"]), Example(["c"], ["B-X"])]
     assert label_names(examples) == ["O", "B-X", "I-X"]

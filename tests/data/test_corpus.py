@@ -14,6 +14,8 @@ from keras_plm.data.corpus import TokenStream, read_ids, split_sentences
 from keras_plm.tokenizers import WordPiece, open_text
 from keras_plm.tokenizers.subwords import KnownChunks
 
+pytestmark = pytest.mark.backend_neutral
+
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "."])
 
 
@@ -79,7 +81,6 @@ def test_blocks_and_shards_give_the_same_stream(options, tmp_path, monkeypatch):
         parts.tokens[np.array([len(tokens)])]
 
 
-@pytest.mark.backend_neutral
 def test_workers_give_the_same_stream(tmp_path, monkeypatch):
     files = many(tmp_path)
     whole = TokenStream.build(files, TOKENIZER, tmp_path / "whole", "lines")

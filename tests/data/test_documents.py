@@ -12,6 +12,8 @@ from keras_plm.data.task import Example
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters, WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 WORDS = "a cat sat on the mat".split()
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"]
 
@@ -61,7 +63,6 @@ def test_bad_input_is_explained():
     assert join_sentences([Example(["a"])], tokenizer, 9)[0][0].label is None
 
 
-@pytest.mark.backend_neutral
 @pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
 def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
     """What a word means stands in the sentence before."""

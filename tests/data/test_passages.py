@@ -9,6 +9,8 @@ from keras_plm.data.task import Example
 from keras_plm.tokenizers import BytePair, Characters, Words
 from tests.small_passages import PAIRS, PIECES, asked
 
+pytestmark = pytest.mark.backend_neutral
+
 
 def expected(examples, tokenizer, max_length, stride):
     """Each row in loops: `(token ids, example, first, begin, null, target, own tokens)`."""

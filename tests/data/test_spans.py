@@ -8,6 +8,8 @@ from keras_plm.data.spans import best_answers, best_spans
 from keras_plm.data.task import Example
 from tests.small_passages import PIECES, asked
 
+pytestmark = pytest.mark.backend_neutral
+
 
 @pytest.mark.parametrize(
     "starts, ends, wanted",

@@ -17,6 +17,8 @@ from keras_plm.datasets.questions import SQUAD, qnli_pairs, read_squad1, read_sq
 from keras_plm.datasets.tasks import TASKS, write_text_of
 from tests.data.squad_files import PASSAGE, question, written
 
+pytestmark = pytest.mark.backend_neutral
+
 
 class TestReader:
     @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
@@ -234,7 +236,6 @@ class TestTasks:
         labels = [pair.label for pair in qnli_pairs(some * 100)]
         assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
 
-    @pytest.mark.backend_neutral
     def test_qnli_is_made_of_squad(self, data, tmp_path):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         dev = SQUAD["qnli_squad"].read(folder, "dev")
@@ -262,7 +263,6 @@ class TestTasks:
         assert SQUAD["squad2"].metrics["exact_match"]([[]], [""]) == 1.0
 
 
-@pytest.mark.backend_neutral
 def test_ids_may_be_numbers_and_a_file_may_begin_with_a_byte_order_mark(tmp_path):
     """As in GermanQuAD."""
     path = written(tmp_path, question(43152), question(7), name="german.json")

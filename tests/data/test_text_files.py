@@ -11,6 +11,8 @@ import pytest
 from keras_plm.data.task import Example, split_groups
 from keras_plm.data.text_files import read_conll, read_parallel, read_table, table_rows
 
+pytestmark = pytest.mark.backend_neutral
+
 
 def test_conll_with_documents_and_tabs(tmp_path):
     path = tmp_path / "a.conll"
@@ -60,7 +62,6 @@ CONLLU = f"""# newdoc id = 1
 """
 
 
-@pytest.mark.backend_neutral
 class TestCoNLL:
     def written(self, tmp_path, text, name="a.conll"):
         (tmp_path / name).write_bytes(text.encode())
@@ -152,7 +153,6 @@ class TestCoNLL:
             read_conll(tmp_path / "a.conll", 1, labelled=False)
 
 
-@pytest.mark.backend_neutral
 class TestTables:
     def written(self, tmp_path, name, text):
         (tmp_path / name).write_bytes(text.encode())
@@ -433,7 +433,6 @@ class TestParallel:
         assert len(read_parallel(*paths)[0]) == 1014
 
 
-@pytest.mark.backend_neutral
 class TestRareLabelsAreTrainedOn:
     """One example has a label of its own; wherever a split puts it, the first part gets it."""
 

@@ -12,6 +12,8 @@ from keras_plm.data.fasttext import SubwordVectors, read_fasttext
 from keras_plm.data.word_vectors import read_vectors, write_vectors
 from keras_plm.tokenizers.character_ngrams import ngram_rows
 
+pytestmark = pytest.mark.backend_neutral
+
 WORDS = ["the", "naïve", "日本", "2003", "\u00a0x", "nan", "</s>"]
 VECTORS = np.random.default_rng(0).normal(size=(7, 5)).astype("float32")
 VECTORS[2] = [1e-30, -3e30, 0, 16777216, 1 / 3]

@@ -16,6 +16,8 @@ from keras_plm.datasets.microworld import (
     tasks,
 )
 
+pytestmark = pytest.mark.backend_neutral
+
 SPLITS = ("train", "dev", "test")
 
 

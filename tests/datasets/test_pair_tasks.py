@@ -16,6 +16,8 @@ from keras_plm.heads import MultipleChoice, Regressor
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
 SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,"
 SWAG += "label"
@@ -114,7 +116,6 @@ class TestSwag:
         with pytest.raises(ValueError, match="No file .*swag/train.csv .*--data"):
             TASKS["swag"].read(tmp_path, "train")
 
-    @pytest.mark.backend_neutral
     def test_runs(self, tmp_path, capsys):
         rng = np.random.default_rng(0)
         for file, count in (("train", 60), ("val", 12)):
@@ -195,7 +196,6 @@ def test_story_cloze(tmp_path):
         read_story_cloze(path)
 
 
-@pytest.mark.backend_neutral
 def test_sick_is_trained_on_its_range_of_scores(tmp_path, capsys, monkeypatch):
     """The scores of training go from 2 to 4 and those of test from 1 to 5."""
     rng = np.random.default_rng(0)
@@ -219,7 +219,6 @@ def test_sick_is_trained_on_its_range_of_scores(tmp_path, capsys, monkeypatch):
     assert set(ranges) == {(1.0, 5.0)}
 
 
-@pytest.mark.backend_neutral
 def test_a_passage_of_race_may_begin_with_a_byte_order_mark(tmp_path):
     passage = {"article": "A.", "questions": ["b?"], "options": [list("abcd")], "answers": ["C"]}
     path = write(tmp_path, "high/1.txt", "\ufeff" + json.dumps(passage))

@@ -20,6 +20,8 @@ from keras_plm.datasets.word_similarity import (
     table,
 )
 
+pytestmark = pytest.mark.backend_neutral
+
 SECTIONS = {
     "capital-common-countries": 506, "capital-world": 4524, "currency": 866,
     "city-in-state": 2467, "family": 506, "gram1-adjective-to-adverb": 992,
@@ -479,7 +481,6 @@ def test_tables_mix_no_different_runs():
         table([scored("a", 0.5), scored("a", 0.5, seed=1, source="books")])
 
 
-@pytest.mark.backend_neutral
 def test_a_byte_order_mark_and_other_spaces(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("\ufeffNew\u00a0York\u3000\tcity 7\n", encoding="utf-8")

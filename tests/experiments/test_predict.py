@@ -16,6 +16,8 @@ from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, T
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 LETTERS = list("abcdefgh")
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
 SIZE = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
@@ -31,7 +33,6 @@ def kept(path, head, labels, **options):
     return model
 
 
-@pytest.mark.backend_neutral
 def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
     rng = np.random.default_rng(0)
@@ -111,7 +112,6 @@ def test_each_head_reads_its_files(tmp_path):
     assert best[0]["probabilities"][0]["text"] == best[0]["prediction"] == answers["q1"]
 
 
-@pytest.mark.backend_neutral
 def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["O", "B-A"])
     row = "{}\t{}" + "\t_" * 4 + "\t0" + "\t_" * 3

@@ -12,6 +12,8 @@ from keras_plm.experiments.pretraining.prepare import prepare, read_prepared
 from keras_plm.models import BERT_SIZES, GPT_SIZES
 from keras_plm.tokenizers import BytePair, WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "intermediate_dim": 8}
 
 
@@ -33,7 +35,6 @@ def pretraining(prepared, out, *more):
             "--tokens", "256", "--tokens-per-batch", "64", "--max-length", "16", *more]  # fmt: skip
 
 
-@pytest.mark.backend_neutral
 @pytest.mark.parametrize("model", ["bert", "gpt"])
 def test_prepared_text_trains_as_the_corpus_does(model, text, tmp_path, capsys):
     sentences = ["--sentences", "lines"] if model == "bert" else []
@@ -119,7 +120,6 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         prepare([text], tmp_path / "x", model="elmo")
 
 
-@pytest.mark.backend_neutral
 def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
     assert main(preparing(text, tmp_path / "ready", "--sentences", "lines")) == 0
     command = pretraining(tmp_path / "ready", tmp_path / "ltr", "--left-to-right")

@@ -132,6 +132,7 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
     assert set(words.vocabulary[4:]) == {"a", "zebra", "sat", ".", "it", "saw"}
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "settings, match",
     [
@@ -151,6 +152,7 @@ def test_settings_are_of_a_model(settings, match):
     assert Pretraining().vocabulary_size == 10_000
 
 
+@pytest.mark.backend_neutral
 def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
     from keras_plm.models import BERT
     from keras_plm.tokenizers import WordPiece
@@ -163,6 +165,7 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
     assert "a model of the same kind, elmo" in printed.err and "begins anew" not in printed.out
 
 
+@pytest.mark.backend_neutral
 def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
     init = tmp_path / "init"
     keras_plm.save(init, ELMo(2, 2, [[1, 2]], 2, 0), Characters())
@@ -174,6 +177,7 @@ def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
     assert not [*about_init(Pretraining(), init)]
 
 
+@pytest.mark.backend_neutral
 def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
     trees = tmp_path / "data" / "sst" / "trees"
     trees.mkdir(parents=True)

@@ -6,6 +6,8 @@ import pytest
 from keras_plm.experiments import results as records
 from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
 
+pytestmark = pytest.mark.backend_neutral
+
 EXAMPLES, SEEDS = 400, 3
 
 

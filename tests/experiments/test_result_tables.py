@@ -17,6 +17,8 @@ from keras_plm.experiments.report.result_tables import (
 )
 from tests import ROOT
 
+pytestmark = pytest.mark.backend_neutral
+
 REFRESH = "run `python -m benchmarks report --readme`"
 
 
@@ -153,7 +155,6 @@ def test_readme_is_changed_between_its_marks(tmp_path):
         into_readme("results", "new", readme)
 
 
-@pytest.mark.backend_neutral
 def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert main(["report", "--suite", "elmo_nieghbours", "--results", str(tmp_path)]) == 2
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
@@ -162,7 +163,6 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert "what is shown, here one of: local" in capsys.readouterr().err
 
 
-@pytest.mark.backend_neutral
 def test_committed_results_and_readme_agree():
     """`python -m benchmarks report --readme` has nothing to change."""
     folder = ROOT / "benchmarks" / "results"

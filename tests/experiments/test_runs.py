@@ -147,6 +147,7 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
     assert json.loads(file.read_text())["hash"] != first
 
 
+@pytest.mark.backend_neutral
 def test_fields_that_came_later_leave_committed_results_what_they_are():
     """Their hashes are those of today's runs, their names and fields too."""
     names = {field.name for field in dataclasses.fields(Run)}
@@ -169,6 +170,7 @@ def test_fields_that_came_later_leave_committed_results_what_they_are():
     assert checked > 100
 
 
+@pytest.mark.backend_neutral
 def test_variants_of_reading_have_names_and_hashes_of_their_own():
     plain = Run(method="features", reader="bilstm", layers="mix")
     assert plain.name == "features-bilstm-elmo_mix" and not set(LATER) & set(plain.config)
@@ -265,6 +267,7 @@ def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp
     assert second["hash"] != first["hash"] and second["inputs"] != first["inputs"]
 
 
+@pytest.mark.backend_neutral
 def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += ["--epochs", "1"]
@@ -277,6 +280,7 @@ def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, t
     assert first["dev_score"] == best["dev_score"]
 
 
+@pytest.mark.backend_neutral
 def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch):
     flags = ["run", *table, *common(encoder, tmp_path), "--learning-rates", "1e-5,3e-2"]
     scored = []
@@ -300,12 +304,14 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
     assert result["curve"] == {"updates": [7], "dev_scores": [0.5]}
 
 
+@pytest.mark.backend_neutral
 def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
     words = "".join(f"{'abc'[i % 3]} {'DET NOUN VERB'.split()[i % 3]}\n\n" for i in range(40))
     (tmp_path / "pos.conll").write_text(words)
     assert list(task_from_file(tmp_path / "pos.conll", None, None).metrics) == ["word_accuracy"]
 
 
+@pytest.mark.backend_neutral
 def test_columns_a_conll_file_has_not_are_refused(tmp_path):
     with pytest.raises(ValueError, match="-DOCSTART-.*group='2'"):
         task_from_file(tmp_path / "mine.conll", None, None, group="2")
@@ -356,6 +362,7 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert "Fine-tuning was not tried" in shown and " 5 to choose on" in shown
 
 
+@pytest.mark.backend_neutral
 def test_data_says_what_is_there(tmp_path, capsys):
     (tmp_path / "wikigold").mkdir()
     (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("a O\n")
@@ -378,6 +385,7 @@ def test_data_says_what_is_there(tmp_path, capsys):
     assert list(TASKS) == names.split()
 
 
+@pytest.mark.backend_neutral
 def test_own_files_become_tasks(tmp_path, table):
     (tmp_path / "tags.conll").write_text("".join("a x B-P\nb x O\n\n" for _ in range(20)))
     task = task_from_file(tmp_path / "tags.conll", None, "2")
@@ -400,6 +408,7 @@ def test_own_files_become_tasks(tmp_path, table):
         task_from_file(tmp_path / "t.csv", None, None)
 
 
+@pytest.mark.backend_neutral
 def test_trees_are_read_as_sentences(tmp_path, data):
     (tmp_path / "t.txt").write_text("(4 (2 (2 The) (2 film)) (3 (4 (2 is) (3 fine)) (2 -LRB-)))\n")
     (example,) = read_trees(tmp_path / "t.txt")
@@ -412,6 +421,7 @@ def test_trees_are_read_as_sentences(tmp_path, data):
     assert sizes == [8544, 1101, 2210]
 
 
+@pytest.mark.backend_neutral
 def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"abc")
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:

@@ -9,6 +9,8 @@ from keras_plm import metrics
 from keras_plm.experiments.results import read_examples, write_examples
 from keras_plm.experiments.statistics import SCORES, contrast, difference, holm, summands
 
+pytestmark = pytest.mark.backend_neutral
+
 RNG = np.random.default_rng(0)
 NUMBERS = RNG.normal(size=50).round(1)
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]

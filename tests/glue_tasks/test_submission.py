@@ -14,6 +14,8 @@ from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 FILES = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
 
 

@@ -10,6 +10,8 @@ from glue_tasks.tasks import group_phrases, group_shared
 from keras_plm.data.task import Example
 from keras_plm.heads import Regressor
 
+pytestmark = pytest.mark.backend_neutral
+
 # Of each file's header what is read, as the official archive writes it.
 MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
 MNLI += "sentence1_parse\tsentence2_parse\tsentence1\tsentence2"
@@ -28,7 +30,6 @@ def mnli_row(i, first, second, *labels):
     return "\t".join([str(i), "7", "7n", "fiction", "(", "(", "(", "(", first, second, *labels])
 
 
-@pytest.mark.backend_neutral
 def test_sst2_has_its_published_counts_and_no_shared_phrase(data):
     data("glue/SST-2/train.tsv")
     folder = data("glue").parent
@@ -58,7 +59,6 @@ def test_pairs_that_share_a_text_over_others_are_one_group():
     assert len(set(groups)) == 3
 
 
-@pytest.mark.backend_neutral
 def test_empty_questions_of_qqp_are_read(tmp_path):
     """A few questions of the official files are empty."""
     write(tmp_path, "QQP/dev.tsv", QQP, "1\t2\t3\ta?\t\t0", "4\t5\t6\t \tb?\t1")

@@ -9,6 +9,8 @@ import pytest
 
 from tests import ROOT
 
+pytestmark = pytest.mark.backend_neutral
+
 # A part imports only from groups above its own, and its own files.
 GROUPS = [
     ["_version"],

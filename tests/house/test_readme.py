@@ -10,6 +10,8 @@ from benchmarks import make_commands, report_commands, use_commands
 from benchmarks.__main__ import main
 from tests import ROOT
 
+pytestmark = pytest.mark.backend_neutral
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -18,7 +20,6 @@ def blocks(language=""):
     return [text for of_block, text in found if of_block == language]
 
 
-@pytest.mark.backend_neutral
 def test_python_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")  # its weights; what is written stays
     monkeypatch.chdir(tmp_path)

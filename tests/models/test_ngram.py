@@ -10,6 +10,8 @@ import pytest
 from keras_plm.models import ngram
 from keras_plm.models.ngram import SMOOTHINGS, Mixture, NGram, estimate_discounts
 
+pytestmark = pytest.mark.backend_neutral
+
 END, SIZE = 2, 11
 TINY = [0, 1, 2, 0, 0, 2]  # 0 1 </s> 0 0 </s>; 3 never occurs
 

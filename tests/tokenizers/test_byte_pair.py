@@ -15,6 +15,8 @@ import pytest
 
 from keras_plm.tokenizers import BytePair, WordPiece
 
+pytestmark = pytest.mark.backend_neutral
+
 SPECIAL = ["[PAD]", "[UNK]", "[BOS]", "[EOS]"]
 PIECES = [*SPECIAL, *" .elorw", " l", "ow", " low", "er"]
 MERGES = [(" ", "l"), ("o", "w"), (" l", "ow"), ("e", "r")]
@@ -106,7 +108,6 @@ def test_lowercase(corpus):
     assert ours.detokenize(ours.encode(["Größe, LÄUFER"]).token_ids) == "größe, läufer"
 
 
-@pytest.mark.backend_neutral
 def test_lossless_on_multi30k(data, tmp_path):
     files = [data("multi30k/train.de.gz"), data("multi30k/train.en.gz")]
     tokenizer = BytePair.train(files, 2000)
@@ -142,7 +143,6 @@ def test_a_word_is_the_same_before_a_comma(trained):
     assert [p for p in comma if p not in (",", ".")] == plain
 
 
-@pytest.mark.backend_neutral
 def test_trainings_agree_across_processes(data):
     path = data("multi30k/train.en.gz")
     code = (

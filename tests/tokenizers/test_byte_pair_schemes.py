@@ -11,6 +11,8 @@ from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.tokenizers import BytePair
 
+pytestmark = pytest.mark.backend_neutral
+
 TEXT = [
     "The old man said: “It's Mr. Smith's dog, isn't it?”",
     "He can't—or won't—come at 3.30 p.m. … not now!",

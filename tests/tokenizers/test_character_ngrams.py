@@ -10,6 +10,8 @@ from keras_plm.tokenizers.character_ngrams import (
     ngram_rows_of,
 )
 
+pytestmark = pytest.mark.backend_neutral
+
 CHARACTERS = list("abc<>") + ["é", "ß", "日", "\u0301", "😀", "\u00a0"]  # of 1 to 4 bytes
 
 

@@ -7,6 +7,8 @@ from keras_plm.checkpoints import load_tokenizer
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.tokenizers.characters import spell
 
+pytestmark = pytest.mark.backend_neutral
+
 
 @pytest.mark.parametrize(
     "word, width, ids",

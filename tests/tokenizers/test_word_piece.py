@@ -8,6 +8,8 @@ import pytest
 
 from keras_plm.tokenizers import BytePair, WordPiece, open_text
 
+pytestmark = pytest.mark.backend_neutral
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
@@ -62,7 +64,6 @@ def test_readme_example_of_the_original(released):
     assert ids[0] == ids[-1] == -1
 
 
-@pytest.mark.backend_neutral
 def test_agrees_with_transformers_on_10000_sentences(released, data):
     transformers = pytest.importorskip("transformers")
     peer = transformers.BertTokenizerFast(str(data("vocabularies/bert_uncased_vocab.txt")))
@@ -215,7 +216,6 @@ def test_the_line_that_is_no_utf8_is_named(tmp_path):
         list(open_text(path))
 
 
-@pytest.mark.backend_neutral
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_byte_order_marks_and_ends_of_lines(tmp_path, end):
     path = tmp_path / "text.txt"
@@ -230,7 +230,6 @@ def test_byte_order_marks_and_ends_of_lines(tmp_path, end):
         open_text(path).read()
 
 
-@pytest.mark.backend_neutral
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_vocabularies_with_a_byte_order_mark(tmp_path, end):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]

@@ -11,6 +11,8 @@ from keras_plm.data.examples import batches
 from keras_plm.data.task import Example
 from keras_plm.tokenizers import Words
 
+pytestmark = pytest.mark.backend_neutral
+
 TEXT = "The low tower, the lower\nlow low\n\nnewer .\n"
 
 

@@ -71,7 +71,9 @@ def cases():
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(make, id=name, marks=[] if name == "next word" else pytest.mark.backend_neutral)
+        pytest.param(
+            make, id=name, marks=[] if name == "next word" else pytest.mark.backend_neutral
+        )
         for name, make in cases()
     ],
 )
