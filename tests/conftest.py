@@ -13,12 +13,16 @@ from keras_plm.training.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """Runs backend-neutral tests under torch only, which starts fastest and compiles nothing."""
-    if keras.backend.backend() == "torch":
-        return
+    """Gives tests their tier, and runs backend-neutral ones under torch only.
+
+    torch starts fastest and compiles nothing.
+    """
     skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
     for item in items:
-        if item.get_closest_marker("backend_neutral"):
+        in_quick = item.get_closest_marker("quick_cases")
+        if in_quick and item.callspec.id not in in_quick.args:
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("backend_neutral") and keras.backend.backend() != "torch":
             item.add_marker(skip)
 
 

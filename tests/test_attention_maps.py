@@ -78,6 +78,7 @@ def test_words_of_several_tokens_look_on_the_mean_and_are_looked_at_as_their_sum
             assert_close(weights[:, :, first + i, first + j], wanted)
 
 
+@pytest.mark.backend_neutral
 def test_what_cannot_be_shown_is_named(tmp_path):
     elmo = ELMo(units=4, projection_dim=3, filters=[[1, 2]], num_highway=1)
     with pytest.raises(ValueError, match="of Transformer blocks.*Received: ELMo"):

@@ -30,6 +30,7 @@ def data_folder(tmp_path_factory):
     return made.root
 
 
+@pytest.mark.full
 def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
     code, shown = run("bert_steps")
     assert code == 0 and "| SNLI fine-tuned, behind step | 2 | 4 |" in shown, shown
@@ -59,6 +60,7 @@ def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
     assert code == 0 and "| 2 | 128 | 0.5 |" in shown and "| 4 | 256 | | | | |" in shown
 
 
+@pytest.mark.full
 def test_one_bert_on_every_kind_of_task(run, tmp_path):
     code, shown = run("bert_tasks")
     assert code == 0 and "| squad | 8 |" in shown and "exact match" in shown

@@ -153,6 +153,7 @@ class TestRows:
         assert figures["tune-bert-stsb"] == (87.1, 82.9)
         assert CLAIMS["elmo-t2-mix-last-wikigold"].on == "SQuAD F1"
 
+    @pytest.mark.full
     def test_what_was_not_looked_up_says_so(self):
         tune = [c for c in CLAIMS.values() if c.name.startswith("tune-")]
         assert tune and not any(c.verified for c in tune)
@@ -182,6 +183,7 @@ class TestPlanted:
         assert back["verdict"] == "contradicted"
         assert back["effect"] == pytest.approx(-there["effect"])
 
+    @pytest.mark.full
     def test_what_could_have_been_seen_is_seen_four_times_of_five(self, tmp_path):
         """With a planted difference of that size, over repetitions."""
         claims = [claim(f"a{i}", f"b{i}", f"paper {i}, table 1") for i in range(40)]
@@ -194,6 +196,7 @@ class TestPlanted:
             size = np.median([r["detectable"] for r in found]) / 100
         assert sum(r["verdict"] == "reproduced" for r in found) >= 32
 
+    @pytest.mark.full
     def test_of_equal_methods_few_are_told_apart(self, tmp_path):
         """Five in a hundred at most, as nearly as 80 repetitions show, whatever seeds do."""
         for deviation, most in ((0.0, 5), (0.06, 9)):
@@ -469,6 +472,7 @@ def today():
     return verdicts(ROOT / "benchmarks" / "results")
 
 
+@pytest.mark.full
 def test_todays_results_try_many(today):
     assert sum(r["verdict"] != "not run" for r in today) >= 25
     assert {r["verdict"] for r in today} <= set(VERDICTS)

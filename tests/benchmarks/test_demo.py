@@ -14,6 +14,7 @@ from benchmarks.__main__ import main
 from keras_plm.datasets.microworld import World, tasks
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="compiles for minutes what others test"
 )

@@ -114,6 +114,7 @@ def test_every_text_takes_all_steps(small):
     assert (written[0] != speed_translator.NEVER).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("heads, head_dim", [(3, 5), (2, 7)])
 def test_kerass_layer_has_as_many_weights(heads, head_dim):
     x = np.zeros((1, 2, heads * head_dim), "float32")
@@ -123,6 +124,7 @@ def test_kerass_layer_has_as_many_weights(heads, head_dim):
     assert ours.count_params() == theirs.count_params()
 
 
+@pytest.mark.full
 def test_torchs_transformer_computes_the_same(small):
     """With our weights, between our embeddings, it gives our logits."""
     torch = pytest.importorskip("torch")
@@ -198,6 +200,7 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
     assert len(calls) == 2 * fused
 
 
+@pytest.mark.full
 def test_the_path_taken_follows_the_products(monkeypatch):
     """Float32 of full precision is fused in training too; what oneDNN computes is not."""
     torch = pytest.importorskip("torch")
@@ -294,6 +297,7 @@ def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
     assert "| train biLSTM 5/3, 2x3, bfloat16: words | torch.nn.LSTM, bfloat16 |" in table
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clip", [0.1, 3.0])
 def test_the_loop_over_steps_computes_the_same(clip):
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
@@ -392,6 +396,7 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
     assert "pre-train ELMo 6/4, 2x5" in results
 
 
+@pytest.mark.full
 def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
     """With our weights the peer gives our losses."""
     pytest.importorskip("transformers")
@@ -424,6 +429,7 @@ def test_preparing_is_timed_beside_its_peer(tmp_path):
     assert "| prepare 0.12 MB: MB | transformers tokenizer |" in table and "MB" in table
 
 
+@pytest.mark.full
 def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
     monkeypatch.setitem(BERT_SIZES, "mini", {**BERT_SIZES["tiny"], "num_layers": 1})
     flags = ["--turns", "1", "--sentences", "8", "--sizes", "mini", "--no-half"]
@@ -448,6 +454,7 @@ def test_reading_features_is_timed(tmp_path, monkeypatch):
         assert min(ours["seconds"]) > 0 and all(ratio > 0 for ratio in ours["ratios"].values())
 
 
+@pytest.mark.full
 def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
     """With one model's weights: other rows, batches and search, the same answers."""
     monkeypatch.setattr(speed_squad, "N_BEST", 384)  # few are enough where a model has learned

@@ -193,6 +193,7 @@ def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatc
     assert len(list(tmp_path.iterdir())) == 2  # the older one is kept
 
 
+@pytest.mark.full
 def test_the_measured_models_are_of_one_size():
     counts = {name: make().count_params() for name, make in models(32, 20).items()}
     assert 0.8 < counts["RNN, attention"] / counts["Transformer"] <= 1

@@ -108,6 +108,7 @@ class TestReadsTransformers:
         agree(ours["masked_lm"], masked_scores(wanted.prediction_logits), atol=2e-5)
         agree(ours["next_sentence"], wanted.seq_relationship_logits, atol=2e-5)
 
+    @pytest.mark.full
     def test_each_head_agrees(self, saved):
         model, folder = saved("BertForMaskedLM")
         ours = load_bert(folder, head="masked_lm")({**inputs(), "masked_positions": POSITIONS})
@@ -448,6 +449,7 @@ class TestSaves:
         config = load_bert(tmp_path / "ours").get_config()
         assert config | {"name": ""} == model.get_config() | {"name": ""}
 
+    @pytest.mark.full
     def test_pretraining(self, tmp_path):
         model = MaskedLM(BERT(13, **SIZE, max_sequence_length=9))
 
@@ -459,6 +461,7 @@ class TestSaves:
         agree(ours["masked_lm"], masked_scores(wanted.prediction_logits), atol=2e-5)
         agree(ours["next_sentence"], wanted.seq_relationship_logits, atol=2e-5)
 
+    @pytest.mark.full
     def test_masked_lm(self, tmp_path):
         model = MaskedLM(BERT(13, **SIZE, max_sequence_length=9), next_sentence=False)
         save_bert(tmp_path, random_weights(model))
@@ -469,6 +472,7 @@ class TestSaves:
         again = load_bert(tmp_path, head="masked_lm")({**inputs(), "masked_positions": POSITIONS})
         assert_close(again, ours, atol=0)
 
+    @pytest.mark.full
     def test_heads(self, tmp_path):
         head = Classifier(BERT(13, **SIZE, max_sequence_length=9), LABELS, dropout=0.4)
 

@@ -111,6 +111,7 @@ class TestGoogle:
         assert tokenizer.vocabulary == TOKENIZER.vocabulary and tokenizer.lowercase
         assert not [w for w in recwarn if "not read" in str(w.message)]
 
+    @pytest.mark.full
     def test_reads_a_fine_tuned_one(self, write, model):
         variables = {n: a for n, a in google_names(model).items() if n.startswith("bert/")}
         rng = np.random.default_rng(0)
@@ -165,6 +166,7 @@ class TestKerasHub:
         tokenizer.save_to_preset(tmp_path)
         return tmp_path, backbone
 
+    @pytest.mark.full
     def test_reads_a_preset(self, preset):
         import keras_plm
 

@@ -41,6 +41,7 @@ def inputs(encoder, rows=2, length=5):
     return {name: arrays[name] for name in encoder.input}
 
 
+@pytest.mark.quick_cases("Bert")
 @pytest.mark.parametrize("kind", KINDS)
 def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
     if kind == "DebertaV3":
@@ -83,6 +84,7 @@ def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
     assert_close(ours["pooled"], theirs["pooled"], atol=2e-5)
 
 
+@pytest.mark.full
 def test_copies_differ_as_they_are_asked_to():
     encoder = HubEncoder(backbone("Roberta", dropout=0.2))
     assert encoder.dropout == 0.2
@@ -98,6 +100,7 @@ def test_copies_differ_as_they_are_asked_to():
     assert not any(ok for path, ok in same.items() if "layer_2" in path and "kernel" in path)
 
 
+@pytest.mark.full
 def test_rates_fall_from_layer_to_layer():
     for kind, top in (("GPT2", "layer_norm/gamma"), ("Bert", "pooled_dense/kernel")):
         groups = layer_groups(HubEncoder(backbone(kind)), layer_decay=0.5)
@@ -107,6 +110,7 @@ def test_rates_fall_from_layer_to_layer():
         assert groups[name][0] == 0.5
 
 
+@pytest.mark.full
 def test_shared_blocks_are_one_depth():
     """ALBERT's: all layers have the same weights."""
     encoder = HubEncoder(backbone("Albert"))
@@ -119,6 +123,7 @@ def test_shared_blocks_are_one_depth():
         transferred(encoder, 1)
 
 
+@pytest.mark.backend_neutral
 def test_refuses_what_is_no_encoder():
     import keras_hub
 
@@ -132,6 +137,7 @@ def test_refuses_what_is_no_encoder():
         HubEncoder(keras_hub.models.BartBackbone(vocabulary_size=13, **SIZE))
 
 
+@pytest.mark.backend_neutral
 def test_says_that_keras_hub_is_needed(monkeypatch):
     encoder = HubEncoder(backbone("Roberta"))
     config = encoder.get_config()
@@ -149,6 +155,7 @@ def test_says_that_keras_hub_is_needed(monkeypatch):
 TEXT = "low lower.  new é"
 
 
+@pytest.mark.full
 class TestTokenizers:
     @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "Electra"])
     def test_word_piece(self, kind):
@@ -267,6 +274,7 @@ def pair():
     return from_hub(backbone("Roberta", tokenizer.vocabulary_size()), tokenizer)
 
 
+@pytest.mark.full
 class TestTogether:
     def test_a_head_is_saved_and_loaded(self, pair, tmp_path):
         encoder, tokenizer = pair

@@ -46,6 +46,7 @@ class TestOurs:
         assert tokenizer.vocabulary == TOKENIZER.vocabulary
         assert again.get_config() | {"name": ""} == encoder.get_config() | {"name": ""}
 
+    @pytest.mark.full
     def test_half_size_on_request(self, encoder, tmp_path):
         keras_plm.save(tmp_path / "full", encoder, TOKENIZER)
         keras_plm.save(tmp_path / "half", encoder, TOKENIZER, dtype="float16")
@@ -130,6 +131,7 @@ np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encode
 """
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_backend_reads_the_folder_alike(backend, tmp_path):
@@ -160,6 +162,7 @@ class TestOthers:
         with pytest.raises(ValueError, match="No tokenizer.json, vocab.txt"):
             load_tokenizer(tmp_path)
 
+    @pytest.mark.full
     def test_released_models_come_with_their_tokenizers(self, tmp_path):
         encoder = BERT(13, **SIZE)
         save_bert(tmp_path / "bert", encoder, TOKENIZER)
@@ -173,6 +176,7 @@ class TestOthers:
             keras_plm.load(tmp_path / "bert")
 
 
+@pytest.mark.full
 class TestTranslators:
     @pytest.fixture
     def tokenizer(self, tmp_path):

@@ -37,6 +37,7 @@ TEXTS = ["ab c", "", "h " * 30, "A B,c!", "xyz abc", "deaf  beef\tcab"]
 PAIRS = ["b", "abcdefgh abcdefgh abcdefgh", "g " * 30, "", "a a a a a a", "fade."]
 
 
+@pytest.mark.quick_cases("False")
 @needs_tensorflow
 @pytest.mark.parametrize("pairs", [False, True, "both_orders"])
 def test_strings_give_pythons_predictions(pairs, tmp_path, tf):
@@ -53,6 +54,7 @@ def test_strings_give_pythons_predictions(pairs, tmp_path, tf):
     assert not list(tmp_path.glob("*.tmp*"))
 
 
+@pytest.mark.full
 @needs_tensorflow
 def test_scores_are_pythons(tmp_path, tf):
     train = [Example(t, float(i)) for i, t in enumerate(TEXTS)]
@@ -64,6 +66,7 @@ def test_scores_are_pythons(tmp_path, tf):
     assert_close(found, np.array(head.predict(TEXTS)), atol=1e-5)
 
 
+@pytest.mark.full
 @needs_tensorflow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_real_text_becomes_the_same_ids(lowercase, tmp_path, tf, data):

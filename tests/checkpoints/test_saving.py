@@ -126,6 +126,7 @@ def enable_lora(model, rank=2):
     return thin
 
 
+@pytest.mark.quick_cases("lora-Classifier")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name", [name if name in EVERYWHERE else under_torch(name) for name in MODELS]

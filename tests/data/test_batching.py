@@ -171,6 +171,7 @@ def test_rows_of_a_later_epoch_may_be_longer():
     assert {length for length, _ in source.plan(1)} <= {16, 48}
 
 
+@pytest.mark.full
 def test_fit_meets_a_bucket_that_the_first_epoch_had_not():
     lengths = [np.array([9, 9]), np.array([4, 9])]
 
@@ -255,6 +256,7 @@ def test_metrics_in_logs_count_real_rows():
         np.testing.assert_allclose(found.history["mae"][0], wanted, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_metrics_in_logs_weigh_classes_of_real_rows():
     labels = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0])
     inputs = keras.Input((1,), name="a")
@@ -275,6 +277,7 @@ def test_metrics_in_logs_weigh_classes_of_real_rows():
     np.testing.assert_allclose(found[0], 6 / 21, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_classes_can_be_weighted():
 
     inputs = keras.Input((None,), name="a")
@@ -442,6 +445,7 @@ def test_fingerprint_follows_weights_not_names():
     assert fingerprint("a", 1) == fingerprint("a", 1) != fingerprint("a", 2)
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     for wrong in ({"batch_size": 0}, {"tokens_per_batch": -4}):
         with pytest.raises(ValueError, match="1 row or token or more"):

@@ -180,6 +180,7 @@ def suite(data, encoder, tmp_path, *flags):
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files, tmp_path, capsys):
     data, encoder = corpus_files
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--seeds", "2")) == 0
@@ -207,6 +208,7 @@ def test_only_suites_of_cells_are_planned(tmp_path, capsys):
     assert main(flags) == 2 and "whole --suite" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_killed_in_the_middle_a_suite_loses_the_running_cell_alone(corpus_files, tmp_path):
     data, encoder = corpus_files
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks"]
@@ -260,6 +262,7 @@ def test_seconds_are_reckoned_from_what_is_most_alike(tmp_path):
     assert [plan.duration(s) for s in (5, 600, 8000)] == ["5 s", "10 min", "2 h 13 min"]
 
 
+@pytest.mark.full
 def test_cells_run_on_a_cluster_of_ray(corpus_files, tmp_path, capsys):
     pytest.importorskip("ray", reason="pip install 'keras-plm[ray]'")
     data, encoder = corpus_files

@@ -30,6 +30,7 @@ from tests.checks import on_two_devices, under_torch
 from tests.small_runs import FAST, LETTERS, common, result_files
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from keras_plm.datasets.microworld import World
@@ -78,6 +79,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.quick_cases("flags2-features-linear-last")
 @pytest.mark.parametrize(
     "flags, name",
     [
@@ -194,6 +196,7 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
     assert (on_top.build(1e-3, 0).reader, on_top.build(1e-3, 0).units) == ("bilstm", 5)
 
 
+@pytest.mark.full
 def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     """To the weights of one; under torch each run has one, and processes share their results."""
 
@@ -234,6 +237,7 @@ def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tm
     assert json.loads(file.read_text())["counts"] == {"train": 1, "dev": 9, "test": 9, "labels": 2}
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
     folder = tmp_path / "vectors"
@@ -342,6 +346,7 @@ def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
@@ -429,6 +434,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
 
 
+@pytest.mark.quick_cases("bert_mini-4")
 @pytest.mark.parametrize(
     "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]
 )
@@ -442,6 +448,7 @@ def test_committed_encoders_load_and_are_small(name, layers):
     assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch):
     pytest.importorskip("transformers")

@@ -34,6 +34,7 @@ from tests.small_encoders import (
 )
 
 
+@pytest.mark.quick_cases("{}")
 @pytest.mark.parametrize(
     "options",
     [
@@ -107,6 +108,7 @@ def test_a_tagger_reads_each_words_first_token():
     assert_close(logits, hidden[[1, 3, 6]] @ kernel + bias)
 
 
+@pytest.mark.full
 def test_users_callbacks_class_weight_and_early_stopping(tmp_path):
     model = classifier()
     model.compile("adam")
@@ -127,6 +129,7 @@ def test_users_callbacks_class_weight_and_early_stopping(tmp_path):
     assert len((tmp_path / "log.csv").read_text().splitlines()) >= 2
 
 
+@pytest.mark.full
 def test_tensorboard_callback(tmp_path):
     pytest.importorskip("tensorboard")
     if keras.backend.backend() != "tensorflow":
@@ -149,6 +152,7 @@ def test_labelled_validation_data_is_evaluated():
         assert log["val_loss"][0] > 0
 
 
+@pytest.mark.full
 def test_own_loss_and_metrics_are_kept():
     model = classifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -209,6 +213,7 @@ def test_bi_attention_is_that_of_seo_et_al(tmp_path):
     assert_close(to_numpy(empty[0])[..., 3:6], np.zeros((2, 5, 3)))
 
 
+@pytest.mark.quick_cases("{}")
 @pytest.mark.parametrize(
     "options",
     [{}, {"layers": LayerChoice(0, -1, "mix"), "pool": "mean"}, {"frozen": True}],
@@ -250,6 +255,7 @@ def test_an_encoder_reads_each_text_of_a_pair_alone():
     assert_close(to_numpy(model(inputs))[0], np.concatenate(pooled) @ kernel + bias, atol=1e-4)
 
 
+@pytest.mark.full
 def test_elmo_reads_pairs():
     """Its inputs have other names, and an axis more."""
     elmo = ELMo(units=5, projection_dim=3, filters=[[1, 2], [2, 3]], character_dim=2)
@@ -259,6 +265,7 @@ def test_elmo_reads_pairs():
     assert_close(model.predict(["or"], pairs=["to be it is"], probabilities=True), together[1:])
 
 
+@pytest.mark.backend_neutral
 def test_pairs_where_none_are_read_are_explained():
     options = {"tokenizer": WORDS}
     with pytest.raises(ValueError, match="`Words` puts no two texts in one row.*`pairs=True`"):
@@ -292,6 +299,7 @@ def test_predict_of_arrays_is_keras_own():
     assert model.predict([]) == []
 
 
+@pytest.mark.full
 def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
     x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
@@ -346,6 +354,7 @@ def test_labels_of_the_other_head_are_refused():
             method.fit(encoder(), Classifier, TOKENIZER, words)
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="two labels or more"):
         Classifier(encoder(), ["only"])
@@ -386,6 +395,7 @@ def test_dropout_works_under_a_reader_too(head):
     assert_close(model(x, training=False), model(x, training=False), atol=0)
 
 
+@pytest.mark.backend_neutral
 def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
     model = encoder()
     Classifier(model, ["a", "b"], frozen=True)
@@ -393,6 +403,7 @@ def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
         Classifier(model, ["a", "b"])
 
 
+@pytest.mark.backend_neutral
 def test_options_that_predict_cannot_follow_are_refused():
     model = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER)
     arrays = TOKENIZER.pack(["a b"])
@@ -411,6 +422,7 @@ def test_float16_scales_its_loss():
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@pytest.mark.backend_neutral
 def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     model = classifier(units=2, words=word_encoder())
     model.compile(AdamW(1e-3))
@@ -421,6 +433,7 @@ def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     assert done.returncode == 0, done.stderr[-500:]
 
 
+@pytest.mark.backend_neutral
 class TestUnseenLabels:
     """Labels that training did not have are errors of `evaluate`, and have no part in the loss."""
 

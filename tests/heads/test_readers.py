@@ -61,6 +61,7 @@ def test_bcn_is_that_of_mccann_et_al(tmp_path):
     assert_close(layer(other, padding_mask=mask), output)
 
 
+@pytest.mark.full
 def test_four_pools_and_two_maxouts(tmp_path):
     x, mask = padded()
     layer = FourPools()
@@ -80,6 +81,7 @@ def test_four_pools_and_two_maxouts(tmp_path):
     assert_close(empty, layer(0 * x, padding_mask=mask))
 
 
+@pytest.mark.full
 def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
     x, mask = padded()
     layer = BiLSTMTagger(3, units=2, num_layers=1)
@@ -106,6 +108,7 @@ def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
         BiLSTMTagger(1)
 
 
+@pytest.mark.full
 def test_features_are_read_by_a_bcn(tmp_path):
     options = {**FAST, "epochs": 6, "learning_rate": 3e-3, "units": 4, "placement": "both"}
     method = FeatureBased(**options, layers="mix", reader="bcn")

@@ -62,6 +62,7 @@ def test_it_learns_predicts_and_reloads(options, tmp_path):
     write_predictions(path, train, predicted)
 
 
+@pytest.mark.full
 def test_questions_without_answer(tmp_path):
     train = made_up(unanswered=True)
     labels = SpanFinder.labels_of(train)
@@ -194,6 +195,7 @@ def test_the_loss_is_the_mean_of_both_ends():
 FAST = {"learning_rate": 5e-3, "epochs": 10, "batch_size": 16, "dropout": 0.0}
 
 
+@pytest.mark.full
 def test_fine_tuning(tmp_path):
     train, dev = made_up(unanswered=True), made_up(32, seed=1, unanswered=True)
     model = FineTune(**FAST).fit(encoder(), SpanFinder, PIECES, train, dev)
@@ -297,6 +299,7 @@ def test_scores_are_squads():
     assert default_metric(SpanFinder, WITHOUT[:2])([["the"]], ["a"]) == 0.0  # version 1's rule
 
 
+@pytest.mark.backend_neutral
 class TestBadInput:
     @pytest.mark.parametrize(
         "options, match",

@@ -44,6 +44,7 @@ def one_layer_knows(folder, count=256):
     return stored(folder, features, np.ones(count, int)), examples
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("penalty", [under_torch(1.0), 0.001, under_torch(0.0)])
 def test_the_penalty_decides_how_far_a_mix_leaves_the_plain_mean(penalty, tmp_path):
     """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, 0.001 lets weights differ."""
@@ -65,6 +66,7 @@ def test_without_a_mix_there_are_no_mixing_weights(tmp_path):
     assert "mixes" not in log and readout.mixing_weights() == {}
 
 
+@pytest.mark.backend_neutral
 def test_names_of_choices():
     assert layer_choice("mix") == layer_choice("elmo_mix") == MIX
     assert layer_choice("top") == layer_choice("last")
@@ -80,6 +82,7 @@ def width_read(readout):
     return ahead.kernel.shape[0], readout.get_layer("logits").kernel.shape[0]
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "place, words, widths",
     [
@@ -207,6 +210,7 @@ class TestWordsBesideAnEncoder:
         assert packed.words.tolist() == [1, 1, 2, 0, 1, 1]
         assert packed.spelled() == [word for row in rows for word in row]
 
+    @pytest.mark.backend_neutral
     def test_stores_of_other_words_are_refused(self, tmp_path):
         rows = texts(8)
         model = encoder()
@@ -216,11 +220,13 @@ class TestWordsBesideAnEncoder:
         with pytest.raises(ValueError, match="build_words.*of 5 examples beside .* of 8"):
             method.fit_reader(Classifier, [store], rows, labels=LABELS, words=[others])
 
+    @pytest.mark.backend_neutral
     def test_ids_need_words(self):
         with pytest.raises(ValueError, match="Ids of words need words"):
             batches([["a"]], TOKENIZER, words=False, word_tokenizer=word_vectors().tokenizer())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "head, examples, place",
     [
@@ -300,6 +306,7 @@ def test_layers_are_compared_beside_words():
     assert [row["layers"] for row in rows] == ["last", "layer_1"]
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     for options, match in [
         ({"placement": "top"}, "`placement` must be one of .*'top'"),

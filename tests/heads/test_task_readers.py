@@ -64,6 +64,7 @@ READ = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind, head, options",
     [
@@ -143,6 +144,7 @@ FOUND = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [k if k == "elmo" else under_torch(k) for k in FOUND])
 def test_answers_are_found_as_on_the_store(kind, tmp_path):
     make, tokenizer, reader = FOUND[kind]
@@ -202,6 +204,7 @@ def test_words_stand_beside_the_same_words_of_long_passages(tmp_path):
         assert not ids[len(held) :].any()
 
 
+@pytest.mark.full
 def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
     """Peters et al.'s tagger; what tells the tags is in the words' letters alone."""
     rng, rows = np.random.default_rng(0), []
@@ -247,6 +250,7 @@ def test_pairs_and_answers_are_learned():
     assert fitted.training_log["dev_score"] > 0.7
 
 
+@pytest.mark.full
 def test_an_encoder_is_fine_tuned_under_a_reader_of_two_texts():
     method = FineTune(**{**FAST, "epochs": 1}, reader="esim")
     for model, tokenizer in ((encoder(), TOKENIZER), (word_encoder(), WORDS)):
@@ -256,6 +260,7 @@ def test_an_encoder_is_fine_tuned_under_a_reader_of_two_texts():
         assert any(not np.array_equal(a, b) for a, b in moved)
 
 
+@pytest.mark.backend_neutral
 class TestBadInput:
     @pytest.mark.parametrize(
         "reader, head, examples, match",

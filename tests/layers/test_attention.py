@@ -113,12 +113,14 @@ def test_scores_agree_with_loops(name):
     assert_close(causal, attend(scores, value, np.tril(np.ones((B, T, S), bool))))
 
 
+@pytest.mark.quick_cases("dot", "additive")
 @pytest.mark.parametrize("name", SCORES)
 def test_score_layers_pass_the_checks(name, tmp_path):
     inputs = {"query": normal(B, T, D), "value": normal(B, S, D)}
     check_layer(SCORES[name][0](dropout=0.1), inputs, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_in_half_precision_are_near_and_never_nan(name, policy):
@@ -157,6 +159,7 @@ def test_a_window_hides_what_is_far():
         window_mask(2, 2, -1)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "masks, message",
     [
@@ -175,6 +178,7 @@ def test_masks_of_the_wrong_shape_are_refused(masks, message, multi_head):
         layer(query=normal(B, T, D), value=normal(B, S, D), **masks)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -191,6 +195,7 @@ def test_bad_settings_are_named(make, message):
         make()
 
 
+@pytest.mark.backend_neutral
 def test_a_score_must_be_defined():
     with pytest.raises(NotImplementedError, match="must define `score"):
         Attention()(query=normal(B, T, D), value=normal(B, S, D))
@@ -337,6 +342,7 @@ class TestMultiHead:
         layer(query=normal(B, T, 5))
         assert [w.name for w in layer.weights] == ["kernel", "kernel"]
 
+    @pytest.mark.backend_neutral
     def test_cache_needs_its_place(self):
         with pytest.raises(ValueError, match="a place in `cache`"):
             self.layer()(query=normal(B, S, 5), cache_index=0)
@@ -351,10 +357,12 @@ class TestMultiHead:
             with pytest.raises(ValueError, match=f"cache_index={index}"):
                 layer(query=normal(B, 1, 5), cache=cache, cache_index=index)
 
+    @pytest.mark.backend_neutral
     def test_heads_must_divide_the_width(self):
         with pytest.raises(ValueError, match="must divide `hidden_dim`"):
             MultiHeadAttention(num_heads=5, hidden_dim=64)
 
+    @pytest.mark.quick_cases("False")
     @pytest.mark.parametrize("cross", [False, True])
     def test_passes_the_checks(self, cross, tmp_path):
         inputs = {"query": normal(B, T, 5)}

@@ -118,6 +118,7 @@ def test_against_all_rows_of_tags():
     assert_close(marginals(scores[:1]).sum(axis=1), [1.0])
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("boundary", [True, False])
 def test_it_is_a_layer_and_its_loss_learns(boundary, tmp_path):
     rng = np.random.default_rng(0)
@@ -196,6 +197,7 @@ def sentences(count, seed=0):
     return made
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
 def test_a_tagger_with_a_crf(method, tmp_path):
     train = sentences(64)
@@ -221,6 +223,7 @@ def test_a_tagger_with_a_crf(method, tmp_path):
     assert again.scheme == "BIO" and again.predict(test) == found
 
 
+@pytest.mark.backend_neutral
 def test_a_scheme_that_does_not_fit_is_refused():
     encoder = BERT(len(PIECES), 1, 2, 16, 32)
     with pytest.raises(ValueError, match="Tags of BIOUL are"):

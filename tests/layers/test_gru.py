@@ -118,6 +118,7 @@ def test_layers_pass_the_checks(tmp_path):
     check_layer(AttentionDecoder(N), inputs, tmp_path)
 
 
+@pytest.mark.backend_neutral
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="no dropout. Received: dropout=0.1"):
         AttentionDecoder(N, DotProductAttention(dropout=0.1))

@@ -80,6 +80,7 @@ def test_weights_of_the_plain_lstm_lie_as_a_gpu_wants_them(monkeypatch):
     assert len(weights) == 4 and all(weight.is_contiguous() for weight in weights)
 
 
+@pytest.mark.quick_cases("clips1")
 @pytest.mark.parametrize("clips", [(0.4, 0.3), (None, None), (3.0, None)])
 def test_projected_lstm_is_the_loop(clips, tmp_path):
     layer = ProjectedLSTM(N, P, *clips)
@@ -108,6 +109,7 @@ def test_projected_lstm_is_the_loop(clips, tmp_path):
     assert not to_numpy(sequence)[~PADDING].any()
 
 
+@pytest.mark.quick_cases("plain", "clipped")
 @pytest.mark.parametrize("kind", ["plain", "clipped", "free"])
 def test_gradients_are_those_of_differences(kind):
     """What the gradient by hand says of every weight and input, against central differences."""
@@ -174,6 +176,7 @@ def test_rows_are_turned_around():
     assert_close(reverse_rows(x), x[:, ::-1], atol=0)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("backwards", [False, True])
 def test_stack_adds_and_turns(backwards, tmp_path):
     stack = LSTMStack(2, N, P, 0.9, 0.8)
@@ -205,6 +208,7 @@ def test_states_are_no_weights_but_are_restored():
         CarriedStates(stack, rows=0)
 
 
+@pytest.mark.full
 def test_states_are_carried_through_fit():
     """Two batches under `fit` and `predict` are one long text; gradients stop between them."""
     stack = LSTMStack(1, N, P)
@@ -229,6 +233,7 @@ def test_bfloat16_is_near():
     assert_close(ops.cast(half, "float32"), whole(x), atol=0.02)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("sizes", [{"units": 0}, {"projection_dim": 0}, {"projection_clip": -1.0}])
 def test_refuses_sizes_without_meaning(sizes):
     with pytest.raises(ValueError, match="must be above 0"):

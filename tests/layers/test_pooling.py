@@ -57,12 +57,14 @@ def test_gamma_can_stay_fixed():
     assert [w.name for w in mix.trainable_weights] == ["scalars"]
 
 
+@pytest.mark.backend_neutral
 def test_mix_needs_its_number_of_layers():
     mix = ScalarMix(L)
     with pytest.raises(ValueError, match="as many layers"):
         mix([normal(B, T, D)] * 2)
 
 
+@pytest.mark.quick_cases("mean")
 @pytest.mark.parametrize("pool", ["cls", "mean", "max"])
 def test_pooling_reads_real_positions_only(pool, tmp_path):
     x = normal(B, T, D) - 5
@@ -78,6 +80,7 @@ def test_pooling_reads_real_positions_only(pool, tmp_path):
         assert (to_numpy(layer(x, padding_mask=np.zeros((B, T), bool))) == 0).all()
 
 
+@pytest.mark.backend_neutral
 def test_unknown_pooling_is_named():
     with pytest.raises(ValueError, match="'cls', 'mean', 'max'.*'sum'"):
         Pooling("sum")

@@ -65,6 +65,7 @@ def test_position_embedding_refuses_longer_inputs():
         PositionEmbedding(max_sequence_length=7)(normal(B, 8, D))
 
 
+@pytest.mark.full
 def test_sine_positions_agree_with_the_formula_at_any_length(tmp_path):
     # Vaswani et al. 2017, section 3.5.
     layer = SinePositionEmbedding()
@@ -120,6 +121,7 @@ def test_dropout_has_the_gradient_of_what_it_kept(tmp_path):
     assert values.tolist() == [-7.0, 1.0] and counts.min() > 150
 
 
+@pytest.mark.quick_cases("gelu_erf")
 @pytest.mark.parametrize("activation", ["gelu_erf", "gelu_tanh", "relu"])
 def test_feed_forward_agrees_with_its_formula(activation, tmp_path):
     formulas = {
@@ -135,6 +137,7 @@ def test_feed_forward_agrees_with_its_formula(activation, tmp_path):
     assert_close(model({"inputs": x}), expected)
 
 
+@pytest.mark.backend_neutral
 def test_unknown_activation_is_named():
     with pytest.raises(ValueError, match="gelu_tanh.*Received: 'swish'"):
         FeedForward(8, activation="swish")
@@ -171,6 +174,7 @@ def test_block_puts_the_norms_where_it_says(pre_norm):
     assert_close(actual, expected)
 
 
+@pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_block_and_stack_pass_the_checks(pre_norm, tmp_path):
     inputs = {"inputs": normal(B, T, D), "padding_mask": np.ones((B, T), bool)}
@@ -235,6 +239,7 @@ def test_cross_attention_stands_between_the_two_parts():
     assert_close(actual, layer_norm(x + changed, block.feed_forward_norm))
 
 
+@pytest.mark.backend_neutral
 def test_a_source_is_needed_where_it_has_a_use():
     with pytest.raises(ValueError, match="cross_attention=True, 0 sources"):
         TransformerBlock(2, D, 11, cross_attention=True)(normal(B, T, D))
@@ -242,11 +247,13 @@ def test_a_source_is_needed_where_it_has_a_use():
         TransformerBlock(2, D, 11)(normal(B, T, D), source=normal(B, T, D))
 
 
+@pytest.mark.backend_neutral
 def test_block_refuses_another_width():
     with pytest.raises(ValueError, match="as wide as `hidden_dim`"):
         TransformerBlock(2, D, 11)(normal(B, T, D + 2))
 
 
+@pytest.mark.full
 def test_blocks_that_are_made_again_learn_the_same():
     def learned(remat):
         set_seed(0)

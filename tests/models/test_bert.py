@@ -30,6 +30,7 @@ def count(size, vocabulary_size):
     return embeddings + s["num_layers"] * block + width * width + width
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("size, vocabulary_size", COUNTS)
 def test_parameter_counts_are_the_published_ones(size, vocabulary_size):
@@ -43,6 +44,7 @@ def test_parameter_counts_are_the_published_ones(size, vocabulary_size):
     assert encoder.count_params() == count(size, vocabulary_size)
 
 
+@pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_keeps_the_encoder_contract(pre_norm, tmp_path):
     encoder = BERT(13, **TINY, pre_norm=pre_norm, max_sequence_length=9)
@@ -78,6 +80,7 @@ def test_refuses_longer_inputs():
         )
 
 
+@pytest.mark.backend_neutral
 def test_refuses_arguments_it_has_not():
     with pytest.raises(TypeError, match="num_layer"):
         BERT(13, **TINY, num_layer=5)  # Keras' functional models pass over them
@@ -89,6 +92,7 @@ def test_precision_survives_a_copy():
     assert copy.compute_dtype == copy.output["sequence"].dtype == "bfloat16"
 
 
+@pytest.mark.full
 def test_frozen_stays_frozen_when_reloaded(tmp_path):
     import keras
 

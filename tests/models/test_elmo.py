@@ -106,6 +106,7 @@ def test_layers_are_those_of_the_formulas(residual, activation):
             assert_close(to_numpy(layer)[row, :length], expected, atol=2e-5)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("size", COUNTS)
 def test_parameter_counts_are_the_published_ones(size):
     s = ELMO_SIZES[size]
@@ -226,6 +227,7 @@ def test_states_are_carried_if_asked():
     assert np.abs(encoder.predict(packed, verbose=0)["sequence"] - first).max() > 1e-3
 
 
+@pytest.mark.full
 def test_saved_files_leave_states_out(tmp_path):
     encoder = softened(ELMo(**TINY, carried_rows=2), scale=0.7)
     packed = Characters().pack([["a", "b"], ["c"]])
@@ -236,12 +238,14 @@ def test_saved_files_leave_states_out(tmp_path):
     assert again.carried_rows == 2
 
 
+@pytest.mark.backend_neutral
 def test_refuses_more_rows_than_are_carried():
     encoder = ELMo(**TINY, carried_rows=1)
     with pytest.raises(ValueError, match="no batch may exceed"):
         encoder(Characters().pack([["a"], ["b"]]))
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -273,6 +277,7 @@ def test_a_word_cache_gives_what_the_encoder_gives():
     assert len(cache) == 3 + 5 + 2  # no word, begin, end; To be , or not; two more
 
 
+@pytest.mark.backend_neutral
 def test_features_beyond_float16_are_refused():
     encoder = ELMo(**TINY)
     encoder.token_encoder.projection.bias.assign(np.full(5, 1e6))
@@ -280,6 +285,7 @@ def test_features_beyond_float16_are_refused():
         extract_features(encoder, Characters(), ["To be"], "layer_0")
 
 
+@pytest.mark.backend_neutral
 def test_nothing_stands_for_a_whole_text():
     encoder = ELMo(**TINY)
     with pytest.raises(ValueError, match=r"put a \[CLS\] before a text.*Received: Characters"):
@@ -292,6 +298,7 @@ def test_nothing_stands_for_a_whole_text():
         extract_features(encoder, Characters(), ["To be"], "mix")
 
 
+@pytest.mark.full
 def test_features_come_through_the_cache():
     encoder = softened(ELMo(**TINY), scale=0.5)
     texts = ["To be, or not to be", "be", "that"]

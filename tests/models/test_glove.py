@@ -45,6 +45,7 @@ def counted(token_ids, window, symmetric, left_out, end_id=END):
     return table
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("left_out", [(0, 1), (), (3,)])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("window", [1, 3, 29])
@@ -58,6 +59,7 @@ def test_counts_agree_with_loops_whatever_the_chunk(window, symmetric, left_out)
         np.testing.assert_allclose(counts, [expected[k] for k in sorted(expected)], rtol=1e-6)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("end_id", [0, V - 1])
 def test_any_id_may_end_sentences(end_id):
     text = some_text().astype("uint8")
@@ -67,6 +69,7 @@ def test_any_id_may_end_sentences(end_id):
     np.testing.assert_allclose(counts, [expected[k] for k in sorted(expected)], rtol=1e-6)
 
 
+@pytest.mark.backend_neutral
 def test_symmetric_counts_are_symmetric_and_sum_both_sides():
     text = some_text()
     tables = []
@@ -78,6 +81,7 @@ def test_symmetric_counts_are_symmetric_and_sum_both_sides():
     assert_close(tables[0], tables[1] + tables[1].T)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,6 +132,7 @@ def test_scores_and_vectors_agree_with_the_formula():
     assert model.vectors.shape == (V, D)
 
 
+@pytest.mark.quick_cases("7")
 @pytest.mark.parametrize("batch_size", [P, 16, 3])
 def test_steps_are_adagrad_of_the_sum_over_the_batch(batch_size):
     model = GloVe(V, D)
@@ -168,6 +173,7 @@ def test_steps_are_adagrad_of_the_sum_over_the_batch(batch_size):
     np.testing.assert_allclose(history["loss_per_pair"][0], mean, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_default_optimizer_loss_and_rate():
     model = GloVe(V, D)
     model.fit(model.batches(*some_pairs()), verbose=0)
@@ -192,6 +198,7 @@ def test_starts_small_and_apart():
     assert np.abs(tables[0] - tables[1]).mean() > 0.05
 
 
+@pytest.mark.backend_neutral
 def test_weights_and_targets():
     rows, columns, _ = some_pairs()
     counts = np.array([0.5, 1, 5, 9.99, 10, 11, 4000], "float32")
@@ -204,6 +211,7 @@ def test_weights_and_targets():
     assert_close(weights, np.array(expected))
 
 
+@pytest.mark.backend_neutral
 def test_every_epoch_gives_every_pair_once_in_an_order_of_its_own():
     rows, columns, counts = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
@@ -229,6 +237,7 @@ def test_every_epoch_gives_every_pair_once_in_an_order_of_its_own():
     assert (other.rows(0) != orders[0][:size]).any()
 
 
+@pytest.mark.backend_neutral
 def test_shards_are_parts_of_the_batches():
     rows, columns, counts = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
@@ -240,6 +249,7 @@ def test_shards_are_parts_of_the_batches():
             assert_close(np.concatenate([first, second]), leaf, atol=0)
 
 
+@pytest.mark.full
 def test_fit_is_a_function_of_the_seed():
     pairs = cooccurrences(some_text(), V, window=4)
     found = []
@@ -261,11 +271,13 @@ def test_saves_reloads_and_learns(tmp_path):
     check_learns(model, inputs, np.log(np.arange(1.0, V + 1)))
 
 
+@pytest.mark.full
 def test_pair_scores_are_a_layer(tmp_path):
     ids = np.arange(V, dtype="int32")
     check_layer(PairScores(V, D), {"rows": ids, "columns": ids[::-1].copy()}, tmp_path)
 
 
+@pytest.mark.full
 def test_a_compiled_model_trains_on_after_reloading(tmp_path):
     pairs = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
@@ -278,6 +290,7 @@ def test_a_compiled_model_trains_on_after_reloading(tmp_path):
     assert_close(loaded.vectors, model.vectors, atol=1e-6)
 
 
+@pytest.mark.full
 def test_finds_a_planted_matrix_of_low_rank():
     rng = np.random.default_rng(0)
     size, rank = 17, 2
@@ -294,6 +307,7 @@ def test_finds_a_planted_matrix_of_low_rank():
     assert np.corrcoef(scores, np.log(counts))[0, 1] > 0.99
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -320,6 +334,7 @@ def test_batches_name_what_is_wrong(arguments, message):
         GloVe(V, D).batches(**arguments)
 
 
+@pytest.mark.backend_neutral
 def test_sizes_and_other_vocabularies_are_refused():
     with pytest.raises(
         ValueError, match="must be 1 or more. Received: vocabulary_size=11, hidden_dim=0"

@@ -43,12 +43,14 @@ def packed(prompts=PROMPTS, length=5):
     return {"token_ids": token_ids, "padding_mask": np.arange(length) < lengths[:, None]}
 
 
+@pytest.mark.backend_neutral
 def test_base_is_the_released_model():
     """REFERENCE: 116,534,784 numbers with 40,478 tokens; a narrow table does not fill memory."""
     model = GPT(10, **GPT_SIZES["base"])
     assert model.count_params() + (40_478 - 10) * 768 == 116_534_784
 
 
+@pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_keeps_the_encoder_contract(pre_norm, tmp_path):
     encoder = GPT(13, **TINY, pre_norm=pre_norm, max_sequence_length=9)
@@ -97,6 +99,7 @@ def test_the_cache_changes_nothing():
             np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.full
 def test_beams_score_what_they_wrote():
     model = gpt()
     options = {"beams": 3, "length_penalty": 0.0, "max_length": 6}
@@ -130,6 +133,7 @@ def test_strings_in_strings_out():
     assert len(set(drawn)) > 1
 
 
+@pytest.mark.backend_neutral
 def test_prompts_that_cannot_go_on_are_named():
     tokenizer = BytePair(PIECES, [], scheme="gpt")
     model = gpt(tokenizer.text_size, max_sequence_length=12)
@@ -184,6 +188,7 @@ def test_reads_what_transformers_wrote(released):
     np.testing.assert_allclose(to_numpy(logits), wanted.logits.numpy(), atol=1e-5)
 
 
+@pytest.mark.full
 def test_reads_old_folders(released):
     """Without a model type, of torch's own files, from a wrapped model."""
     import torch
@@ -209,6 +214,7 @@ def test_reads_old_folders(released):
         load_gpt(folder)
 
 
+@pytest.mark.backend_neutral
 def test_what_transformers_would_lower_case_is_said(tmp_path):
     for lowercase, said in ((False, 1), (True, 0)):
         tokenizer = BytePair(PIECES, [], scheme="gpt", lowercase=lowercase)
@@ -218,6 +224,7 @@ def test_what_transformers_would_lower_case_is_said(tmp_path):
         assert sum("lower-cases what" in str(w.message) for w in caught) == said
 
 
+@pytest.mark.full
 def test_transformers_reads_what_we_wrote(released, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -259,6 +266,7 @@ def test_reads_the_originals_slices(tmp_path):
     assert_close(again(packed())["sequence"], model(packed())["sequence"], atol=1e-6)
 
 
+@pytest.mark.backend_neutral
 def test_refuses_files_that_do_not_fit(tmp_path):
     model = gpt()
     folder = tmp_path / "slices"

@@ -73,6 +73,7 @@ def test_logits_agree_with_the_formula(model):
     assert_close(logits, expected)
 
 
+@pytest.mark.quick_cases("hidden")
 def test_model_saves_reloads_and_learns(model, tmp_path):
     inputs = some_inputs()
     loaded = check_reloads(model, inputs, tmp_path)
@@ -85,6 +86,7 @@ def test_model_saves_reloads_and_learns(model, tmp_path):
     assert not frozen.trainable_weights
 
 
+@pytest.mark.full
 def test_a_compiled_model_reloads_with_its_loss(tmp_path):
     model = MODELS["direct"]()
     model.compile()
@@ -128,6 +130,7 @@ def contexts_by_loop(text, order, end_id):
     return rows
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("order", [2, 3, 4, 7])
 def test_contexts_stop_at_sentences(order):
     text = some_text()
@@ -138,6 +141,7 @@ def test_contexts_stop_at_sentences(order):
     assert contexts(text, order, V).tolist() == contexts_by_loop(text.tolist(), order, V)
 
 
+@pytest.mark.backend_neutral
 def test_contexts_of_several_blocks_are_as_those_of_one():
     text = np.resize(some_text(997).astype("uint16"), BLOCK + 1009)
     found = contexts(text, 4, END)
@@ -147,6 +151,7 @@ def test_contexts_of_several_blocks_are_as_those_of_one():
     assert contexts([], 4, END).shape == (0, 3)
 
 
+@pytest.mark.backend_neutral
 def test_batches_hold_every_word_once_an_epoch():
     model = MODELS["direct"]()
     text = some_text(103)
@@ -203,6 +208,7 @@ def test_log_prob_does_not_depend_on_the_batches(model):
     assert math.exp(loss) == pytest.approx(model.perplexity(text), rel=1e-4)
 
 
+@pytest.mark.full
 def test_scores_follow_the_weights_within_a_fit():
     model = MODELS["hidden"]()
     text = some_text()
@@ -245,6 +251,7 @@ def test_generate_draws_from_the_distribution():
     assert model.generate(0) == []
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -260,6 +267,7 @@ def test_bad_sizes_are_refused(options, message):
         NNLM(V, **options)
 
 
+@pytest.mark.backend_neutral
 def test_bad_texts_are_refused():
     model = MODELS["direct"]()
     with pytest.raises(ValueError, match="`order` must be 2 or more"):

@@ -31,6 +31,7 @@ def test_keeps_the_encoder_contract(tmp_path):
     assert isinstance(load(tmp_path / "kept")[0], RecurrentLM)
 
 
+@pytest.mark.backend_neutral
 def test_base_is_the_papers():
     base = RECURRENT_LM_SIZES["base"]
     assert (base["num_layers"], base["units"], base["hidden_dim"]) == (1, 2048, 768)
@@ -77,6 +78,7 @@ def test_prompts_of_any_length_go_on_as_read_whole():
     assert all(len(text) > 60 for text in texts)
 
 
+@pytest.mark.full
 def test_solves_tasks_as_gpt_does():
     examples = [Example("a b", "yes"), Example("c d e", "no")] * 8
     method = FineTune(learning_rate=1e-2, epochs=2, dropout=0.0, language_model_weight=0.5)
@@ -85,6 +87,7 @@ def test_solves_tasks_as_gpt_does():
     assert CausalLM(model()).count_params() == model().count_params()
 
 
+@pytest.mark.backend_neutral
 def test_refuses_sizes_without_meaning():
     with pytest.raises(ValueError, match="units"):
         RecurrentLM(9, num_layers=1, units=0, hidden_dim=4)

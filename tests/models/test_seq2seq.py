@@ -71,6 +71,7 @@ def make_loud(model, times=10):
             weight.assign(times * weight)
 
 
+@pytest.mark.quick_cases("additive", "transformer")
 def test_models_are_causal_and_blind_to_padding(model):
     make_loud(model)
     inputs = some_inputs()
@@ -100,6 +101,7 @@ def test_models_are_causal_and_blind_to_padding(model):
     assert_close(model(alone), logits[1:2])
 
 
+@pytest.mark.quick_cases("additive", "transformer")
 def test_step_by_step_equals_teacher_forcing(model):
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
     whole = to_numpy(model(inputs))
@@ -109,6 +111,7 @@ def test_step_by_step_equals_teacher_forcing(model):
         assert_close(logits, whole[:, t])
 
 
+@pytest.mark.quick_cases("dot", "transformer")
 @pytest.mark.parametrize("model", KINDS, indirect=True)
 def test_models_save_reload_and_learn(model, tmp_path):
     inputs = some_inputs()
@@ -119,6 +122,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
     check_learns(learning, inputs, 1e3 * np.random.default_rng(0).normal(size=(2, T, V)))
 
 
+@pytest.mark.quick_cases("additive", "transformer")
 def test_weights_of_attention_are_shares_of_the_source(model):
     inputs = some_inputs()
     if getattr(model, "attention", model) is None:
@@ -164,6 +168,7 @@ def test_deep_output_agrees_with_its_formula():
         assert_close(to_numpy(logits)[b], table @ best)
 
 
+@pytest.mark.full
 def test_transformer_encoder_passes_the_checks(tmp_path):
     check_encoder(TransformerEncoder(V, 2, 2, 8), tmp_path, V)
     check_encoder(TransformerEncoder(V, 1, 2, 8, pre_norm=True), tmp_path, V)
@@ -172,6 +177,7 @@ def test_transformer_encoder_passes_the_checks(tmp_path):
     )["layers"]), 3)  # fmt: skip
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("size, parameters", [("base", 63_045_632), ("big", 214_171_648)])
 def test_published_sizes_count_as_published(size, parameters):
     settings = TRANSFORMER_SIZES[size]
@@ -183,6 +189,7 @@ def test_published_sizes_count_as_published(size, parameters):
     assert 37_000 * settings["hidden_dim"] + 6 * one == parameters
 
 
+@pytest.mark.backend_neutral
 def test_sizes_are_arguments():
     for size in SEQ2SEQ_SIZES:
         assert set(SEQ2SEQ_SIZES[size]) == {"embedding_dim", "hidden_dim"}
@@ -205,6 +212,7 @@ def test_half_precision_is_near():
         assert ids.shape == (B, 4)
 
 
+@pytest.mark.backend_neutral
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="'additive'.*Received: attention='mlp'"):
         Seq2Seq(V, 4, 6, attention="mlp")
@@ -242,6 +250,7 @@ class Letters:
         return Encoded(lengths, flat, 0 * flat, 0 * lengths)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [under_torch("copy"), "reverse"])
 def test_a_small_transformer_learns_to_copy_and_reverse(kind):
     rng = np.random.default_rng(0)

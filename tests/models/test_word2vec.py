@@ -95,6 +95,9 @@ def test_neighbours_against_loops():
         check_elsewhere(lambda: Neighbours(3), {"inputs": x, **given})
 
 
+@pytest.mark.quick_cases(
+    "skip_gram-negative_sampling-FastText", "cbow-hierarchical_softmax-Word2Vec"
+)
 @pytest.mark.parametrize("kind", [Word2Vec, FastText])
 @pytest.mark.parametrize("architecture, objective", KINDS)
 def test_model_learns_and_reloads(kind, architecture, objective, tmp_path):
@@ -117,6 +120,7 @@ def test_model_learns_and_reloads(kind, architecture, objective, tmp_path):
     assert "loss_per_word" in history.history
 
 
+@pytest.mark.full
 def test_words_of_a_topic_come_together():
     rng = np.random.default_rng(0)
     sentences = [[*rng.choice([3, 4, 5] if i % 2 else [6, 7, 8], 8), 2] for i in range(600)]
@@ -129,6 +133,7 @@ def test_words_of_a_topic_come_together():
         assert cosines[:3, :3].min() > cosines[:3, 3:].max() + 0.3, (architecture, objective)
 
 
+@pytest.mark.full
 def test_every_word_of_a_short_text_is_learned():
     ids = np.array([*[3, 4, 5, 6] * 32, *[7, 8, 9] * 2])  # 128 words fill a row
     model = Word2Vec(10, 4)
@@ -137,6 +142,7 @@ def test_every_word_of_a_short_text_is_learned():
     assert (model.vectors[3:] != before[3:]).all()
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [Word2Vec, FastText])
 def test_another_text_is_read_by_the_counts_of_the_first(kind, tmp_path):
     model = make("skip_gram", "hierarchical_softmax", kind)
@@ -162,6 +168,7 @@ def test_rates_have_defaults_of_their_kind():
     assert make("skip_gram", "negative_sampling", FastText).default_rate == 0.6
 
 
+@pytest.mark.backend_neutral
 def test_frequent_words_are_left_out():
     ids = np.concatenate([np.full(9000, 3), np.full(900, 4), np.full(100, 5), [2] * 50])
     ids = np.random.default_rng(0).permutation(ids)
@@ -183,6 +190,7 @@ def test_frequent_words_are_left_out():
     assert_close(np.bincount(drawn, minlength=6)[3:] / len(drawn), share, atol=0.01)
 
 
+@pytest.mark.backend_neutral
 def test_batches_are_the_same_for_a_seed():
     model = make("skip_gram", "negative_sampling")
     first, second, other = (
@@ -245,6 +253,7 @@ def test_a_rate_is_an_optimizer():
     assert isinstance(model.optimizer, keras.optimizers.SGD)
 
 
+@pytest.mark.backend_neutral
 def test_bad_input():
     with pytest.raises(ValueError, match="`architecture` must be one of"):
         Word2Vec(9, architecture="skipgram")

@@ -30,6 +30,7 @@ def test_encoder_contract(encoder, tmp_path):
     check_encoder(with_characters, tmp_path, len(VOCABULARY))
 
 
+@pytest.mark.full
 def test_layers(tmp_path):
     ids = {"token_ids": np.array([[0, 3, 4], [9, 1, 5]], "int32")}
     check_layer(WordTable(10, 4), ids, tmp_path)
@@ -98,6 +99,7 @@ def test_files_both_ways(encoder, tmp_path):
     assert_close(WordVectors.read(tmp_path / "fast.bin").vectors[3:], model.vectors[3:])
 
 
+@pytest.mark.full
 def test_real_glove(data):
     encoder = WordVectors.read(data("word_similarity/glove.6B.100d.sample.txt.gz"))
     assert len(encoder.words) == 100 and encoder.hidden_dim == 100
@@ -117,12 +119,14 @@ TAGGED = [Example([a, "apple", b], ["A", "O", "B"]) for a in ("king", "man")
           for b in ("queen", "woman")] * 4  # fmt: skip
 
 
+@pytest.mark.backend_neutral
 def test_what_could_not_be_loaded_is_not_saved(encoder, tmp_path):
     with pytest.raises(ValueError, match="Keep another model with `model.save`.*Word2Vec"):
         keras_plm.save(tmp_path / "x", Word2Vec(encoder.vocabulary_size), encoder.tokenizer())
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.full
 def test_heads_learn_from_word_vectors(encoder, tmp_path):
     tokenizer = encoder.tokenizer()
     method = FeatureBased(epochs=30, learning_rate=0.05, dropout=0.0)
@@ -141,6 +145,7 @@ def test_heads_learn_from_word_vectors(encoder, tmp_path):
     assert_close(pooled[0], VECTORS[[0, 2]].mean(axis=0), atol=1e-3)  # stored in float16
 
 
+@pytest.mark.full
 def test_only_the_characters_learn():
     encoder = WordVectors.from_vectors(WORDS, VECTORS, character_filters=6, learns=False)
     assert encoder.hidden_dim == 11
@@ -173,6 +178,7 @@ def test_a_copy_with_more_words_keeps_its_settings():
         encoder.with_words("zebra")
 
 
+@pytest.mark.backend_neutral
 def test_bad_input(encoder, tmp_path):
     with pytest.raises(ValueError, match="must hold"):
         WordVectors(["a", "b"], 4)

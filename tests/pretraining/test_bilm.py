@@ -60,6 +60,7 @@ def original(sentences, rows, steps):
         batches.append(batch)
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("rows, steps", [(1, 4), (2, 3), (2, 5), (3, 2)])
 def test_sentences_are_packed_as_in_the_original(text, rows, steps):
     stream, lexicon = text
@@ -79,6 +80,7 @@ def test_sentences_are_packed_as_in_the_original(text, rows, steps):
                 assert y[row, direction].tolist() == ids
 
 
+@pytest.mark.backend_neutral
 def test_rare_words_are_spelled_but_not_predicted(text):
     stream, lexicon = text
     x, _, _ = bilm_batches(stream, lexicon, 6, samples=0, rows=1, steps=17, widest=2)[0]
@@ -87,6 +89,7 @@ def test_rare_words_are_spelled_but_not_predicted(text):
     assert (x["target_ids"][0, 0] == 1).sum() == 3 and x["target_ids"].max() == 5
 
 
+@pytest.mark.backend_neutral
 def test_epochs_begin_anew_and_samples_are_drawn_again(text):
     stream, lexicon = text
     batches = bilm_batches(stream, lexicon, 8, samples=3, rows=2, steps=3, seed=1, widest=2)
@@ -100,6 +103,7 @@ def test_epochs_begin_anew_and_samples_are_drawn_again(text):
     )
 
 
+@pytest.mark.backend_neutral
 def test_packing_leaves_out_what_fills_no_batch():
     assert pack_sentences([3, 4, 2, 2], rows=2, steps=3) == ([[0, 2, 3], [1]], 1)
     taken, batches = pack_sentences([5, 1, 1], rows=1, steps=2)
@@ -159,6 +163,7 @@ def sampled_shares(logits, target, ids, counts, target_count):
     return shares, -np.log(shares[target])
 
 
+@pytest.mark.full
 def test_sampled_softmax_learns_what_the_whole_one_learns():
     """Where words are as frequent as their softmax says, neither moves, in expectation."""
     rng = np.random.default_rng(0)
@@ -248,6 +253,7 @@ def test_losses_are_those_of_the_encoders_layers(text):
             assert abs(losses[0, direction, step] - wanted) < 1e-5
 
 
+@pytest.mark.full
 def test_losses_are_counted_in_float32_under_bfloat16(text):
     stream, lexicon = text
     whole, half = make(samples=3), make(samples=3, dtype="mixed_bfloat16")
@@ -263,6 +269,7 @@ def test_losses_are_counted_in_float32_under_bfloat16(text):
     half.fit(half.batches(stream, lexicon, steps=4), verbose=0)
 
 
+@pytest.mark.full
 def test_is_built_from_its_config_and_saved(text, tmp_path):
     stream, lexicon = text
     model = make(samples=3)
@@ -283,6 +290,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     assert mine["loss"] == pytest.approx(3 * np.log(mine["perplexity"]), rel=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("samples, bound", [under_torch(0, 1.1), (12, 1.3)])
 def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     """Near 1; with samples the bound is wider, for their noise in so few steps."""
@@ -315,6 +323,7 @@ def test_every_weight_learns_by_adagrad(text):
         assert not np.array_equal(old, new), weight.path
 
 
+@pytest.mark.backend_neutral
 def test_refuses_what_does_not_fit(text):
     stream, lexicon = text
     with pytest.raises(ValueError, match="without states of its own"):

@@ -78,6 +78,7 @@ def test_each_token_is_predicted_from_those_before(text):
     assert_close(losses, wanted)
 
 
+@pytest.mark.backend_neutral
 def test_windows_move_from_epoch_to_epoch(text):
     stream, words = text
     batches = causal_lm_batches(stream, words, 6, batch_size=4)
@@ -94,6 +95,7 @@ def test_windows_move_from_epoch_to_epoch(text):
     assert_close(again[0][0]["token_ids"], again[0][0]["token_ids"], atol=0)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_memorised_text_is_no_surprise(text, tmp_path):
     stream, words = text
@@ -110,6 +112,7 @@ def test_a_memorised_text_is_no_surprise(text, tmp_path):
     assert again.evaluate(held_out, verbose=0) == pytest.approx(list(found.values()), rel=1e-5)
 
 
+@pytest.mark.backend_neutral
 def test_refuses_what_does_not_fit(text):
     stream, words = text
     with pytest.raises(ValueError, match="reads from left to right"):
@@ -147,6 +150,7 @@ class TestTokenLosses:
         np.testing.assert_allclose(behind[0], wanted, atol=1e-4)
         np.testing.assert_allclose(behind[1], self.by_hand(encoder, [1, 6]), atol=1e-4)
 
+    @pytest.mark.backend_neutral
     def test_what_cannot_be_predicted_is_named(self):
         encoder = self.model()
         for texts, contexts, match in (

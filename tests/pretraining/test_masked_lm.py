@@ -42,6 +42,7 @@ def every(source):
         yield source[i]
 
 
+@pytest.mark.backend_neutral
 def test_shares_of_masked_random_and_kept_tokens(stream):
     source = masked_lm_batches(stream, TOKENIZER, max_length=64, batch_size=16)
     hidden = shown = random = kept = tokens = 0
@@ -63,6 +64,7 @@ def test_shares_of_masked_random_and_kept_tokens(stream):
     assert abs(random / hidden - 0.1) < 0.03 and abs(kept / hidden - 0.1) < 0.03
 
 
+@pytest.mark.backend_neutral
 def test_number_of_masks_follows_the_original(stream):
     """min(most, max(1, round(15 % of the row's tokens, special ones counted)))."""
     source = masked_lm_batches(stream, TOKENIZER, max_length=40, batch_size=4)
@@ -75,6 +77,7 @@ def test_number_of_masks_follows_the_original(stream):
                 assert (of_row > 0).sum() == min(most, max(1, round(tokens * 0.15)))
 
 
+@pytest.mark.backend_neutral
 def test_the_unmasked_row_is_text_of_the_stream(stream):
     source = masked_lm_batches(
         stream, TOKENIZER, max_length=32, mask_share=0.0, random_share=0.0, batch_size=8
@@ -98,6 +101,7 @@ def test_the_unmasked_row_is_text_of_the_stream(stream):
     assert 0.35 < follows[1] / sum(follows.values()) < 0.65
 
 
+@pytest.mark.backend_neutral
 def test_whole_words_are_masked_whole(stream):
     source = masked_lm_batches(
         stream, TOKENIZER, max_length=48, whole_word=True, mask_share=1.0, random_share=0.0,
@@ -193,6 +197,7 @@ def test_special_tokens_of_other_names_and_ids(stream):
         np.testing.assert_array_equal(y["masked_lm"][real], ids[y2["masked_lm"]][real])
 
 
+@pytest.mark.backend_neutral
 def test_epochs_draw_anew_and_the_same_for_the_same_seed(stream):
     first, second = (masked_lm_batches(stream, TOKENIZER, 32, batch_size=8) for _ in range(2))
     for a, b in zip(keras.tree.flatten(first[0]), keras.tree.flatten(second[0]), strict=True):
@@ -265,6 +270,7 @@ def test_without_next_sentence(stream):
     assert set(model.output) == {"masked_lm"}
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained(stream, tmp_path):
     with pytest.raises(ValueError, match="Shares lie between 0 and 1"):
         masked_lm_batches(stream, TOKENIZER, mask_share=0.9, random_share=0.2)
@@ -279,6 +285,7 @@ def test_bad_input_is_explained(stream, tmp_path):
         MaskedLM(keras.Model({"token_ids": inputs}, {"sequence": inputs}))
 
 
+@pytest.mark.backend_neutral
 def test_a_long_stream_is_read_in_parts(stream):
     """A part is an epoch; a pass reads every sentence of every part, in an order of its own."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False, "short_share": 0.0}
@@ -307,6 +314,7 @@ def test_a_long_stream_is_read_in_parts(stream):
         masked_lm_batches(stream, TOKENIZER, part_tokens=0)
 
 
+@pytest.mark.backend_neutral
 def test_parts_have_other_documents_to_follow(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=1, batch_size=8)
     parts = source.collate.__self__.parts
@@ -315,6 +323,7 @@ def test_parts_have_other_documents_to_follow(stream):
     assert 0.3 < random.mean() < 0.7
 
 
+@pytest.mark.backend_neutral
 def test_left_to_right_rows_are_those_of_one_text(stream):
     """Every token behind another is guessed once; [CLS] and [SEP] frame the row."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False}

@@ -108,6 +108,7 @@ def test_lowercase(corpus):
     assert ours.detokenize(ours.encode(["Größe, LÄUFER"]).token_ids) == "größe, läufer"
 
 
+@pytest.mark.full
 def test_lossless_on_multi30k(data, tmp_path):
     files = [data("multi30k/train.de.gz"), data("multi30k/train.en.gz")]
     tokenizer = BytePair.train(files, 2000)
@@ -143,6 +144,7 @@ def test_a_word_is_the_same_before_a_comma(trained):
     assert [p for p in comma if p not in (",", ".")] == plain
 
 
+@pytest.mark.full
 def test_trainings_agree_across_processes(data):
     path = data("multi30k/train.en.gz")
     code = (

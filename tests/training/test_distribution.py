@@ -22,6 +22,7 @@ TRIED = {
 }[BACKEND]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRIED)
 def test_several_devices_learn_what_one_does(name):
     steps = 16  # more than a pass, whose last batch is not full
@@ -35,6 +36,7 @@ def test_several_devices_learn_what_one_does(name):
         assert together["metrics"][metric] == pytest.approx(value, abs=1e-5)
 
 
+@pytest.mark.full
 def test_several_devices_go_on_where_they_stopped(tmp_path):
     """Bit for bit, dropout and all, within a pass."""
     case, count = Case(dropout=0.2), COUNTS[BACKEND]
@@ -148,6 +150,7 @@ def test_an_optimizer_of_each_device_is_refused():
         model.fit(batches(), verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
 def test_what_does_not_lie_on_several_devices_is_refused():
     script = """

@@ -25,6 +25,7 @@ RATE = 1e30  # one step makes weights whose squares are infinite
 DIVERGED = r"training diverged: .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
 
 
+@pytest.mark.quick_cases("FineTune-Classifier-texts")
 @pytest.mark.parametrize(
     "method, head, examples",
     [

@@ -122,6 +122,7 @@ def test_an_accuracy_is_that_of_the_predictions(seed):
     assert accuracy == pytest.approx(right, abs=1e-6)
 
 
+@pytest.mark.full
 def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
     """TensorFlow would take the signature from the first two batches."""
     model = Classifier(encoder(max_sequence_length=64), LABELS, TOKENIZER, reader=ESIM(3))

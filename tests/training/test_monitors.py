@@ -33,6 +33,7 @@ def test_all_metrics_are_here():
     assert set(of_ours()) == set(METRICS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cls", METRICS, ids=lambda cls: cls.__name__)
 def test_direction_is_inferred(cls, tmp_path):
     make, expected = METRICS[cls]

@@ -129,6 +129,7 @@ def test_gradients_are_clipped_together():
     assert_close(to_numpy(variables[1]) * 1e7, np.array([0.0, -0.8]), atol=1e-4)
 
 
+@pytest.mark.quick_cases("{'global_clipnorm': 1000000000.0}")
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 1e9}, {"global_clipnorm": 1e9}], ids=str)
 def test_embeddings_learn_with_any_clipping_or_none(clip):
     """TensorFlow gives the rows that were looked up, one of them twice, not a whole gradient."""
@@ -399,6 +400,7 @@ def test_layer_groups_of_an_elmo():
         assert factor == pytest.approx(2.6 ** (height - 3)) and start == 7 * (3 - height)
 
 
+@pytest.mark.full
 def test_groups_work_in_fit_and_after_a_reload(tmp_path):
     """One compilation for all that is frozen and unfrozen; TensorFlow's sparse gradients too."""
     x = np.random.default_rng(0).integers(0, 7, (8, 3))
@@ -424,6 +426,7 @@ def test_groups_work_in_fit_and_after_a_reload(tmp_path):
     assert all(not np.array_equal(before[path], w) for path, w in weights(model).items())
 
 
+@pytest.mark.backend_neutral
 def test_bad_groups_are_explained():
     with pytest.raises(ValueError, match=r"both 0 or more. Received: \(1.0, -1\) for 'a'"):
         AdamW(groups={"a": (1.0, -1)})
@@ -439,6 +442,7 @@ def float64():
     keras.config.set_floatx(before)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [
     lambda: AdamW(WarmupLinearDecay(1e-2, 10, 2)),
     lambda: AdamW(InverseSquareRoot(16, 4), bias_correction=True, global_clipnorm=None),
@@ -458,6 +462,7 @@ def test_weights_of_two_types_learn_under_float64(float64, make):
         assert np.isfinite(to_numpy(new)).all() and (to_numpy(new) != old).any()
 
 
+@pytest.mark.full
 def test_losses_and_metrics_agree_under_float64(float64):
     from keras_plm.layers import CRFLoss
     from keras_plm.metrics import SpanF1
@@ -487,6 +492,7 @@ def test_losses_and_metrics_agree_under_float64(float64):
         assert float(metric.result()) == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.full
 def test_a_crf_reads_masks_under_float64(float64):
     from keras_plm.layers import CRF
 

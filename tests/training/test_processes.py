@@ -13,6 +13,7 @@ from tests.training.device_cases import Parted, Plain, batches, begun, lines
 BACKEND = keras.backend.backend()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="torch's processes are among the cases")
 @pytest.mark.parametrize("how", ["data", "model"])
 def test_processes_learn_what_one_does(how):
@@ -44,6 +45,7 @@ print(distribution.num_devices, *history["loss"])
     assert_close([float(x) for x in two.split()[1:]], [float(x) for x in one.split()[1:]])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one process")
 def test_what_processes_do_not_share_is_said():
     """Batches of other seeds; under torch also that another hangs, under JAX other weights."""
@@ -91,6 +93,7 @@ if keras.backend.backend() == "torch":
         assert "Another process ended, or did not come within 60 s" in first[-1]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="torch's processes raise by themselves")
 def test_a_process_that_hangs_is_not_waited_for():
     script = """
@@ -170,6 +173,7 @@ if distribution.is_chief:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one device here")
 def test_losses_that_are_sums_stay_sums():
     """torch averages gradients over its processes."""
@@ -187,6 +191,7 @@ def test_losses_that_are_sums_stay_sums():
     assert one[-1] < one[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("process_id", [0, 1])
 def test_processes_that_do_not_come_are_not_waited_for(process_id):
     if BACKEND == "tensorflow":

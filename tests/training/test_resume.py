@@ -83,6 +83,7 @@ def test_the_last_ones_are_kept(stream, tmp_path):
     assert trained(stream, tmp_path / "by", 3, keep=1) == ["state-000003.safetensors", used]
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "options, match",
     [
@@ -212,6 +213,7 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
         TrainingState(tmp_path, batches).restore(model)
 
 
+@pytest.mark.full
 def test_metrics_are_those_of_whole_passes(tmp_path):
     """Wherever a stop falls, with validation between the epochs that Keras counts."""
 
@@ -245,6 +247,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
         train(tmp_path / "others", 2, 99, metrics=([], ["mae"]))
 
 
+@pytest.mark.full
 def test_killed_runs_go_on_bit_for_bit(tmp_path):
     """Kill -9 from outside, again and again, at any moment of a step or a write."""
     from benchmarks.checks.resume import STEPS, differences, run
@@ -260,6 +263,7 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
     assert len(differences(tmp_path / "whole", tmp_path / "other")) == 1
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
     from benchmarks.__main__ import main
@@ -283,6 +287,7 @@ def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
     assert "`--runs` must be 1 or more. Received: 0" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_works_with_any_keras_model(tmp_path):
     def start():
         set_seed(1)

@@ -135,6 +135,7 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
             assert_close(one, other, atol=1e-6)
 
 
+@pytest.mark.full
 def test_an_optimizer_of_other_parts_is_refused():
     model = Plain()
     model.compile(AdamW(1e-2), loss="mse")

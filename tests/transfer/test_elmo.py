@@ -37,6 +37,7 @@ def test_is_kept_in_a_folder(tmp_path):
     assert again.filters == encoder.filters and again.cell_clip is None
 
 
+@pytest.mark.full
 def test_fine_tunes_as_to_tune_or_not_to_tune_did(tmp_path):
     method = FineTune(
         learning_rate=5e-2,
@@ -63,12 +64,14 @@ def test_fine_tunes_as_to_tune_or_not_to_tune_did(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_pairs_meet_by_bi_attention():
     method = FineTune(learning_rate=2e-2, epochs=2, batch_size=4, pool="max")
     model = method.fit(elmo(), Classifier, Characters(), PAIRS * 2)
     assert set(model.predict(["a b", "c"], pairs=["a b", "a b"])) <= {"same", "other"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "placement",
     [*(under_torch(p) for p in ("input", "output")), "both"],
@@ -112,6 +115,7 @@ def test_carried_states_do_not_leak_into_other_texts():
             use()
 
 
+@pytest.mark.full
 def test_layers_are_compared():
     table = compare_layers(
         elmo(),

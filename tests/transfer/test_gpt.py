@@ -114,6 +114,7 @@ class TestTheAuxiliaryObjective:
             losses.append(model.evaluate(source, verbose=0))
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
+    @pytest.mark.backend_neutral
     def test_it_is_for_encoders_that_predict(self):
         head = Classifier(BERT(len(PIECES), **SIZE), ["no", "yes"], tokenizer=PIECES)
         with pytest.raises(ValueError, match="reads from left to right, as `GPT`. Received: BERT"):
@@ -161,6 +162,7 @@ def test_reads_at_classify():
 
 
 class TestSimilarity:
+    @pytest.mark.full
     def test_the_order_of_texts_does_not_matter(self, tmp_path):
         fitted = FineTune(**FAST).fit(gpt(), Classifier, TOKENIZER, pairs(), symmetric=True)
         assert fitted.pairs == "both_orders"
@@ -214,11 +216,13 @@ class TestRegressor:
         wanted = np.mean((to_numpy(head(x))[:, 0] - y) ** 2)
         assert head.evaluate(source, verbose=0, return_dict=True)["loss"] == pytest.approx(wanted)
 
+    @pytest.mark.full
     def test_reads_features_too(self):
         fitted = FeatureBased(**FAST).fit(gpt(), Regressor, TOKENIZER, scored(), scored(16, 1))
         assert len(fitted.predict(scored(3))) == 3
         assert default_metric(Regressor, (0, 5)) is metrics.pearson_correlation
 
+    @pytest.mark.full
     @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
     def test_scores_texts_that_are_read_apart(self, method):
         words = WordVectors.from_vectors(list(LETTERS), np.eye(8, dtype="float32"))
@@ -250,6 +254,7 @@ class TestRegressor:
         # Features are kept in float16.
         assert fitted.training_log["dev_score"] == pytest.approx(expected, abs=2e-2)
 
+    @pytest.mark.backend_neutral
     def test_what_is_no_score_is_named(self):
         for labels in ((5, 0), ("no", "yes"), (1, 2, 3), (0, np.inf)):
             with pytest.raises(ValueError, match="lowest and the highest score, as labels="):
@@ -291,6 +296,7 @@ class TestMultipleChoice:
         back = head.predict([Example("a b", choices=["d e", "c"])], probabilities=True)
         assert_close(there, back[:, ::-1], atol=1e-5)
 
+    @pytest.mark.backend_neutral
     def test_what_does_not_fit_is_named(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(3), tokenizer=TOKENIZER)
         with pytest.raises(
@@ -312,6 +318,7 @@ class TestMultipleChoice:
 
 
 class TestTransferOfLayers:
+    @pytest.mark.full
     def test_the_lowest_come_the_others_are_new(self):
         model = gpt(pre_norm=True)
         old = {w.path: to_numpy(w) for w in model.weights}
@@ -334,6 +341,7 @@ class TestTransferOfLayers:
             anew = "block_2/" in w.path or "pooler/" in w.path
             assert (to_numpy(w) == 7).all() == (not anew), w.path
 
+    @pytest.mark.full
     def test_training_the_copy_leaves_the_original_alone(self):
         model = gpt(len(TOKENIZER))
         before = model.get_weights()
@@ -342,6 +350,7 @@ class TestTransferOfLayers:
         head.fit(head.batches(texts(16)), verbose=0)  # on JAX this gives arrays away
         assert_close(model.get_weights(), before, atol=0)
 
+    @pytest.mark.backend_neutral
     def test_there_are_only_so_many(self):
         for count in (4, -2, 1.5, True + 0.5):
             with pytest.raises(ValueError, match="from -1 to this encoder's 3 layers"):
@@ -363,6 +372,7 @@ def test_new_tokens_have_small_random_vectors():
     assert_close(copy(inputs)["sequence"], model(inputs)["sequence"])
 
 
+@pytest.mark.full
 def test_frozen_it_reads_text_without_marks():
     """A GPT that was not fine-tuned has no vectors for the special tokens."""
     model = gpt()
@@ -380,6 +390,7 @@ def test_frozen_it_reads_text_without_marks():
         Classifier(model, ["no", "yes"], tokenizer=TOKENIZER)
 
 
+@pytest.mark.full
 def test_tags_words():
     rows = [Example(e.text.split(), ["A" if w == "a" else "O" for w in e.text.split()])
             for e in texts(32)]  # fmt: skip
@@ -402,6 +413,7 @@ class TestSchedules:
         with pytest.raises(ValueError, match="between 0 and `total_steps`"):
             WarmupCosineDecay(1.0, 10, 11)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", ["gpt_linear", under_torch("cosine")])
     def test_a_method_takes_them(self, name):
         fitted = FineTune(**FAST, schedule=name, bias_correction=True, warmup=0.5).fit(

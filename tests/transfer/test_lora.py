@@ -49,6 +49,7 @@ def test_a_matrix_has_a_product_added():
     assert [w.path for w in adapted.trainable_weights] == [w.path for w in thin(adapted)]
 
 
+@pytest.mark.quick_cases("float32")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_fine_tuning_moves_attention_alone(precision, tmp_path):
     layers = 2 if precision == "float32" else 1
@@ -85,6 +86,7 @@ def test_merged_gives_what_it_gave():
         assert_close(a, b, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_gpt_learns_beside_its_language_model():
     model, method = gpt(), FineTune(**FAST, language_model_weight=0.5)
     fitted = method.fit(model, Classifier, PIECES, gpt_texts())
@@ -98,6 +100,7 @@ def test_a_gpt_learns_beside_its_language_model():
     assert len(fitted.predict(pairs(3))) == 3
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="keras_hub is not installed")
 @pytest.mark.parametrize("kind", ["Bert", "GPT2"])
 def test_kerashubs_backbones_too(kind):
@@ -115,6 +118,7 @@ def test_kerashubs_backbones_too(kind):
     assert all("query/kernel" in path or "value/kernel" in path for path in moved)
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="matrices of attention.*Received: WordVectors"):
         FineTune(**FAST).fit(word_encoder(), Classifier, TOKENIZER, texts(4))
@@ -125,6 +129,7 @@ def test_bad_input_is_explained():
         FineTune(lora_rank=2, n_transfer=1)
 
 
+@pytest.mark.full
 def test_features_follow_the_matrices():
     """A traced program that is kept would give the features of an encoder without them."""
     model = encoder()

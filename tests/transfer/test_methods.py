@@ -61,6 +61,7 @@ def layers_of(model, text):
     return np.stack([to_numpy(layer)[0] for layer in model(packed)["layers"]])
 
 
+@pytest.mark.backend_neutral
 def test_the_six_choices_of_the_papers_table():
     """On twelve blocks: numbered from the embeddings, 0, to the last block, 12."""
     wanted = {
@@ -81,6 +82,7 @@ def test_the_six_choices_of_the_papers_table():
         layer_choice("lats")
 
 
+@pytest.mark.backend_neutral
 def test_choices_that_read_the_same_are_named_once():
     shallow = encoder()
     assert every_choice(shallow)[-3:] == ["layer_0", "layer_1", "layer_2"]
@@ -146,12 +148,14 @@ def test_a_store_is_keyed_by_precision(tmp_path):
     assert 0 < np.abs(stores[0].array.astype(float) - stores[1].array).max() < 0.1
 
 
+@pytest.mark.backend_neutral
 def test_a_store_too_large_is_refused_before_the_encoder_runs(tmp_path, count_passes):
     with pytest.raises(ValueError, match=r"0.0 GB.*--feature-gb.*feature_gb=1e-06"):
         FeatureStore.build(tmp_path, encoder(), TOKENIZER, ["a b c"] * 50, None, 1e-6)
     assert not count_passes and not list(tmp_path.iterdir())
 
 
+@pytest.mark.backend_neutral
 def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt
@@ -198,6 +202,7 @@ class TestFineTuningOfAnELMo:
         "schedule": "slanted_triangular", "layer_decay": 0.5, "unfreeze_epochs": 1, "pool": "max"
     }  # fmt: skip
 
+    @pytest.mark.full
     def test_lower_layers_begin_later(self, tmp_path):
         model, seen = encoder(), []
 
@@ -231,6 +236,7 @@ class TestFineTuningOfAnELMo:
         copied = clone(fitted.encoder)
         assert_close(copied.get_weights(), fitted.encoder.get_weights(), atol=0)
 
+    @pytest.mark.full
     def test_pairs_are_read_apart_where_they_must_be(self):
         model, dev = word_encoder(), text_pairs(16, seed=1)
         method = FineTune(**FAST, **self.OPTIONS)
@@ -244,6 +250,7 @@ class TestFineTuningOfAnELMo:
         with pytest.raises(ValueError, match="`FineTune`.*pairs of texts for Words"):
             FeatureBased(**FAST, reader="bilstm").fit(model, Classifier, WORDS, text_pairs(16))
 
+    @pytest.mark.full
     def test_frozen_pairs_are_read_apart_and_pooled(self, tmp_path):
         model, train, dev = word_encoder(), text_pairs(48), text_pairs(16, seed=1)
         first = extract_features(model, WORDS, [e.text for e in dev], pool="mean")
@@ -262,16 +269,19 @@ class TestFineTuningOfAnELMo:
         with pytest.raises(ValueError, match="all examples have a pair or none"):
             extract_features(model, WORDS, [*dev, texts(1)[0]], pool="mean")
 
+    @pytest.mark.full
     def test_a_tagger_takes_all_but_the_pool(self):
         options = {name: value for name, value in self.OPTIONS.items() if name != "pool"}
         fitted = FineTune(**FAST, **options).fit(encoder(), Tagger, TOKENIZER, sentences(32))
         assert len(fitted.predict(sentences(3))) == 3
 
+    @pytest.mark.full
     def test_the_defaults_are_berts(self):
         fitted = FineTune(**FAST).fit(encoder(), Classifier, TOKENIZER, texts(32))
         assert fitted.optimizer.groups == {}
         assert type(fitted.optimizer._learning_rate).__name__ == "WarmupLinearDecay"
 
+    @pytest.mark.backend_neutral
     def test_bad_input_is_explained(self):
         for options, match in [
             ({"schedule": "stairs"}, "`schedule` must be one of .*'stairs'"),
@@ -294,6 +304,7 @@ def test_a_copy_differs_only_as_asked():
         clone(model, dropuot=0.3)
 
 
+@pytest.mark.full
 def test_the_best_epoch_survives_other_callbacks():
     model, dev = encoder(), texts(16, seed=1)
 
@@ -315,6 +326,7 @@ def test_the_best_epoch_survives_other_callbacks():
     assert_close(beside.get_weights(), alone.get_weights(), atol=1e-6)
 
 
+@pytest.mark.full
 def test_fine_tuning_keeps_the_precision():
     full = encoder()
     half = clone(full, dtype="mixed_bfloat16")
@@ -340,6 +352,7 @@ def test_the_best_epoch_is_kept():
     assert fitted.predict(dev) == kept[1]
 
 
+@pytest.mark.quick_cases("concat_last_four-bilstm-Tagger-sentences")
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
 @pytest.mark.parametrize(
     "layers, reader", [("concat_last_four", "bilstm"), under_torch("weighted_sum_all", "linear")]
@@ -395,6 +408,7 @@ def test_compare_layers_parts_a_list_by_itself():
 
 
 class TestFeatureExtractor:
+    @pytest.mark.full
     def test_works_in_a_pipeline_and_a_search_with_one_pass_per_pooling(self, count_passes):
         model = encoder()
         rows = [example.text for example in texts(60)]
@@ -425,6 +439,7 @@ class TestFeatureExtractor:
         copy = sklearn_clone(extractor).set_params(layers="embeddings")
         assert copy.encoder is extractor.encoder and extractor.layers == "last"
 
+    @pytest.mark.backend_neutral
     def test_bad_parameters_are_explained(self):
         model = encoder()
         for layers, pool, match in [
@@ -436,6 +451,7 @@ class TestFeatureExtractor:
                 FeatureExtractor(model, TOKENIZER, layers, pool).fit(["a"])
 
 
+@pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="one of linear, bilstm, bcn, esim, bidaf"):
         FeatureBased(reader="lstm")
@@ -479,6 +495,7 @@ def test_bad_input_is_explained():
     assert fitted.evaluate(source, verbose=0, return_dict=True)["accuracy"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head, rows", [(Classifier, texts), (Tagger, sentences)])
 def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
     """Devlin et al. 2018, section 5.1: a BiLSTM over the last layer learns with the task."""
@@ -491,6 +508,7 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == fitted.predict(train)
 
 
+@pytest.mark.full
 def test_a_bilstm_on_top_goes_with_words():
     with pytest.raises(ValueError, match="leave `pool` out, and choices to an output layer"):
         FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
