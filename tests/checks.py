@@ -3,17 +3,18 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from tests import ROOT
+
 
 def under_torch(*values):
     """A case of `parametrize` beside another that runs under every backend."""
-    return pytest.param(*values, marks=pytest.mark.plumbing)
+    return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 
 def to_numpy(x):
@@ -165,7 +166,7 @@ def on_two_devices(arguments, folder):
     Returns:
         A `subprocess.CompletedProcess`.
     """
-    backend, root = keras.backend.backend(), Path(__file__).parent.parent
+    backend = keras.backend.backend()
     start, more = ["-m", "keras_plm"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -182,6 +183,6 @@ def on_two_devices(arguments, folder):
         )
         start = [str(script)]
     return subprocess.run(
-        [sys.executable, *start, *arguments], timeout=540, cwd=root, capture_output=True, text=True,
-        env=os.environ | more | {"PYTHONPATH": str(root)},
+        [sys.executable, *start, *arguments], timeout=540, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | more | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

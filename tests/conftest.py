@@ -13,14 +13,16 @@ from keras_plm.training.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """What hardly differs by backend runs under torch: the others compile for minutes."""
-    if keras.backend.backend() == "torch":
-        return
-    skip = pytest.mark.skip(
-        reason="plumbing, nearly alike everywhere: runs under torch, which compiles nothing"
-    )
+    """Gives tests their tier, and runs backend-neutral ones under torch only.
+
+    torch starts fastest and compiles nothing.
+    """
+    skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
     for item in items:
-        if item.get_closest_marker("plumbing"):
+        in_quick = item.get_closest_marker("quick_cases")
+        if in_quick and item.callspec.id not in in_quick.args:
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("backend_neutral") and keras.backend.backend() != "torch":
             item.add_marker(skip)
 
 
