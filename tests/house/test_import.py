@@ -4,11 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 HIDDEN = """
 import sys
 
@@ -67,7 +67,6 @@ def test_commands_name_it_in_one_line():
     assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
 
 
-@pytest.mark.plumbing
 @pytest.mark.parametrize("program", ["keras-plm", "/usr/bin/keras-plm"])
 def test_the_console_command_names_it_in_one_line(program):
     code = f"sys.argv = [{program!r}, 'run']; import keras_plm.cli.main"
@@ -76,7 +75,6 @@ def test_the_console_command_names_it_in_one_line(program):
     assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
 
 
-@pytest.mark.plumbing
 def test_import_is_cheap_and_subpackages_load_when_used():
     code = """
 import sys
@@ -94,7 +92,6 @@ except AttributeError as error:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.plumbing
 def test_keras_knows_every_class_once_both_are_imported():
     """`keras.saving.load_model` finds registered classes only."""
     pattern = r"@keras\.saving\.register_keras_serializable\(\"keras_plm\"\)\nclass (\w+)"
