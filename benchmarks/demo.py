@@ -13,11 +13,12 @@ from benchmarks.suites import translation_report
 from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
 from benchmarks.suites.translation import Translation, bleu_by_length, look
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.pretraining.word_vectors import make_word_vectors
 from keras_plm.experiments.progress import console, pretraining_line, progress_bar
 from keras_plm.experiments.report.result_tables import describe, layer_figure

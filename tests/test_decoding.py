@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.decoding import (
     WithoutCache,
     alignment,

@@ -126,7 +126,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         )
         for training in (True, False)
     )
-    batches = batches.accumulated(case.accumulate)
+    batches = batches.in_micro_batches(case.accumulate)
     losses, metrics, callbacks = [], {}, []
     if kept:
         total = steps * case.accumulate

@@ -41,7 +41,8 @@ def train(folder):
     from keras_plm.models import BERT
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.training.optimizers import AdamW
-    from keras_plm.training.resume import TrainingState, has_state, set_seed
+    from keras_plm.training.resume import TrainingState, set_seed
+    from keras_plm.training.state_files import has_state
 
     folder = Path(folder)
     stream, tokenizer = small_text(folder, 40)

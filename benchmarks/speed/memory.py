@@ -64,7 +64,7 @@ def pretraining(settings):
             return x, y, keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)
 
         source = Batches(np.full(rows * steps, LENGTH), collate, batch_size=rows, buckets=[LENGTH])
-        source = source.accumulated(parts)
+        source = source.in_micro_batches(parts)
 
         def run():
             model.fit(source, epochs=1, verbose=0)

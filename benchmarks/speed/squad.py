@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.speed.bert import OURS, OURS_HALF, PLAIN, TUNED, peer_config, peer_tokenizer
 from benchmarks.speed.clock import Work
 from benchmarks.suites.compare_encoders import WEIGHTS
+from keras_plm.data.formats.squad import read_squad
 from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
-from keras_plm.data.squad import read_squad
 from keras_plm.data.task import Example, find_file
 from keras_plm.datasets.questions import DEV
 from keras_plm.experiments.flags import policy

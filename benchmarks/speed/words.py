@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.speed.clock import Work, alone
+from keras_plm.data.formats.word_vectors import write_vectors
 from keras_plm.data.task import find_file
-from keras_plm.data.word_vectors import write_vectors
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.pretraining.word_vectors import (
     Sentences,

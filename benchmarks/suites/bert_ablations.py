@@ -20,8 +20,10 @@ from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.pretraining.callbacks import snapshot_name
 from keras_plm.experiments.pretraining.prepare import prepare
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain, snapshot_name
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.files.writing import write_json
@@ -43,7 +45,10 @@ ENCODERS = {
     "bert": {},
     "masked": {"next_sentence": False},
     "left_to_right": {"next_sentence": False, "left_to_right": True},
-    **{_mix(*mix): {"mask_share": mix[0] / 100, "random_share": mix[2] / 100} for mix in MIXES[1:]},
+    **{
+        _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
+        for mix in MIXES[1:]
+    },
     # At the rate of a tiny one these stay on the plateau of guessing frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
@@ -84,7 +89,7 @@ class Study:
         learning_rate=1e-3,
         warmup=0.15,
         first_length=64,
-        first_share=0.85,
+        first_fraction=0.85,
         precision="bfloat16",
         snapshots=6,
     )
@@ -194,7 +199,7 @@ def cells_of(study, place):
         making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
         points = {name: home / name}
         if study.points:
-            for step in sorted(settings_of(study, name).marks):
+            for step in sorted(settings_of(study, name).snapshot_steps):
                 snapshot = snapshot_name(step)
                 points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():

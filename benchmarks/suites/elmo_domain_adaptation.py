@@ -16,7 +16,8 @@ from keras_plm.datasets.tasks import TASKS, write_text_of
 from keras_plm.experiments import results as records
 from keras_plm.experiments.jobs import Making
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.files.writing import write_json

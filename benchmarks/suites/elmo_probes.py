@@ -15,17 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy

@@ -25,7 +25,7 @@ from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer.feature_store import distinct_choices
+from keras_plm.transfer.layer_choices import distinct_choices
 
 KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
 ATTENTION = ("gpt", "bert")  # what LoRA changes

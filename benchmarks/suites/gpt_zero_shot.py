@@ -14,10 +14,10 @@ import keras_plm
 from benchmarks.suites.gpt_ablations import encoder_folder
 from keras_plm import metrics
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import results as records
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 from keras_plm.pretraining import token_losses

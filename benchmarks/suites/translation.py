@@ -15,9 +15,9 @@ import numpy as np
 from scipy.special import log_softmax
 
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.task import find_file
-from keras_plm.data.text_files import read_parallel
+from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.corpora import MULTI30K
 from keras_plm.datasets.tasks import checksum
 from keras_plm.decoding import alignment, beam_search, generate

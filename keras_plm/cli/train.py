@@ -6,7 +6,7 @@ from pathlib import Path
 
 def add_pretrain(commands):
     from keras_plm.experiments.flags import add_devices, add_flags
-    from keras_plm.experiments.pretraining.pretrain import Pretraining
+    from keras_plm.experiments.pretraining.settings import Pretraining
 
     text = "pre-train an encoder on raw text"
     parser = commands.add_parser("pretrain", help=text, description=text)
@@ -30,7 +30,8 @@ def add_pretrain(commands):
 def run_pretrain(flags):
     from keras_plm.experiments.flags import devices, from_flags
     from keras_plm.experiments.pretraining.objectives import about_init
-    from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+    from keras_plm.experiments.pretraining.pretrain import pretrain
+    from keras_plm.experiments.pretraining.settings import Pretraining
     from keras_plm.experiments.progress import (
         console,
         held_out_line,

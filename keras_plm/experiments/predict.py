@@ -7,9 +7,10 @@ from pathlib import Path
 import keras
 
 import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
-from keras_plm.data.examples import Unlabelled
-from keras_plm.data.squad import read_squad, write_predictions
-from keras_plm.data.text_files import is_empty, read_conll, table_rows
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.squad import read_squad, write_predictions
+from keras_plm.data.formats.tables import is_empty, table_rows
+from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger

@@ -18,7 +18,7 @@ import numpy as np
 
 import keras_plm
 from keras_plm.data.documents import join_sentences, part_sentences
-from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
+from keras_plm.data.labels import label_names, tag_scheme_of
 from keras_plm.experiments.config import file_name
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import (
@@ -30,7 +30,9 @@ from keras_plm.experiments.results import (
     write_examples,
 )
 from keras_plm.experiments.statistics import summands
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing, write_json
+from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (

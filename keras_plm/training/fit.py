@@ -1,4 +1,4 @@
-"""Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
+"""Training and evaluation of models on `Batches`, and outputs by row."""
 
 import contextlib
 import math
@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.batching import Batches, class_weights, weights_of
+from keras_plm.data.batching import Batches
+from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
 from keras_plm.tokenizers.subwords import check_tokenizer
@@ -349,20 +350,20 @@ def _unscaled(weights, y=None, class_weight=None):
 
 
 def _check_accumulation(model, batches):
-    """Raises unless an optimizer steps behind the last part of each batch."""
+    """Raises unless an optimizer steps after the last micro-batch of each batch."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    every = getattr(inner, "gradient_accumulation_steps", None) or 1
-    if batches.parts > 1 and every != batches.parts:
+    every, count = getattr(inner, "gradient_accumulation_steps", None) or 1, batches.micro_batches
+    if count > 1 and every != count:
         raise ValueError(
-            "An optimizer accumulates as many gradients as its batches have parts: give it "
-            f"`gradient_accumulation_steps={batches.parts}`. Received: {every}"
+            "An optimizer must accumulate as many gradients as its batches have micro-batches: "
+            f"give it `gradient_accumulation_steps={count}`. Received: {every}"
         )
-    if batches.parts > 1 and inner is not optimizer:
+    if count > 1 and inner is not optimizer:
         raise ValueError(
-            "A part whose gradients overflow in float16 is left out, and the next step would be of "
-            "parts of two batches: choose 'mixed_bfloat16', or batches in one part. "
-            f"Received: {type(optimizer).__name__}, batches in {batches.parts} parts"
+            "In float16 a micro-batch whose gradients overflow is left out, and the next step "
+            "would mix two batches: choose 'mixed_bfloat16', or whole batches. "
+            f"Received: {type(optimizer).__name__}, batches in {count} micro-batches"
         )
 
 
@@ -408,12 +409,12 @@ def check_vocabulary(model, count):
             "A model must know every id of its tokenizer: build it with "
             "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
             "`with_new_tokens`. "
-            f"Received: {count} pieces, vocabulary_size={known}"
+            f"Received: {count} tokens, vocabulary_size={known}"
         )
 
 
 def lacks_special_tokens(model, tokenizer):
-    """Whether a model knows a tokenizer's pieces but not its special tokens, as a GPT at first."""
+    """Whether a model knows a tokenizer's tokens but not its special tokens, as a GPT at first."""
     known = getattr(model, "vocabulary_size", None)
     return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
 

@@ -11,7 +11,7 @@ from benchmarks.suites.bert_ablations import ENCODERS, MIXES, STUDIES
 from benchmarks.suites.bert_tasks import PUBLISHED, TASKS_READ
 from benchmarks.suites.compare_encoders import forward_work
 from keras_plm.datasets.tasks import TASKS
-from keras_plm.experiments.pretraining.pretrain import Pretraining
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.models import BERT
 from tests.benchmarks.small_data import SmallData
 
@@ -76,8 +76,8 @@ def test_rows_differ_in_what_they_say():
     settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
     for mix in MIXES:
         found = settings[bert_ablations._mix(*mix)]
-        same = 1 - found.mask_share - found.random_share
-        shares = (found.mask_share, same, found.random_share)
+        same = 1 - found.mask_token_rate - found.random_token_rate
+        shares = (found.mask_token_rate, same, found.random_token_rate)
         assert np.allclose(shares, np.array(mix) / 100)
     assert settings["masked"].steps == settings["left_to_right"].steps == settings["small"].steps
     for suite, study in STUDIES.items():

@@ -45,7 +45,10 @@ pytestmark = pytest.mark.backend_neutral
             ["run", "--task", "wikigold", "--schedule", "flat"],
             r"`schedule` must be one of .*'flat'",
         ),
-        (["run", "--task", "wikigold", "--layer-decay", "2"], r"`layer_decay` must lie in"),
+        (
+            ["run", "--task", "wikigold", "--layer-decay", "2"],
+            "`layer_decay` must be a number, above 0 and at most 1",
+        ),
         (
             ["run", "--task", "wikigold", "--method", "features", "--layer-decay", ".5"],
             r"`layer_decay` has no effect here",
@@ -74,15 +77,18 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
 @pytest.mark.parametrize(
     "flags, match",
     [
-        (["--max-length", "1024"], r"`max_length` must be 8 to the model's 512. Received: 1024"),
-        (["--first-length", "4"], r"`first_length` must be 0, or 8 to"),
-        (["--first-share", "1.5"], r"`first_share` must be a share between 0 and 1"),
-        (["--sentences", "line"], r"`sentences` must be 'split' or 'lines'"),
-        (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be 1 or more"),
-        (["--tokens", "inf"], r"`tokens` must be at least one batch"),
+        (
+            ["--max-length", "1024"],
+            r"`max_length` must be .*at most 512. Received: max_length=1024",
+        ),
+        (["--first-length", "4"], r"`first_length` must be a whole number, 8 or more"),
+        (["--first-fraction", "1.5"], r"`first_fraction` must be a number, above 0 and below 1"),
+        (["--sentences", "line"], r"`sentences` must be one of 'split', 'lines'"),
+        (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be a whole number, 1 or more"),
+        (["--tokens", "inf"], r"`tokens` must be a number, 4096 or more"),
         (["--dropout", "2"], r"`dropout` must be"),
         (["--warmup", "2"], r"`warmup` must be"),
-        ([], r"holds an encoder that is not of a run"),
+        ([], r"holds an encoder without the state of a run"),
     ],
 )
 def test_pretraining_refuses_before_it_writes(flags, match, encoder, tmp_path, capsys):

@@ -18,7 +18,7 @@ from keras_plm.cli.main import main
 from keras_plm.data.task import Example
 from keras_plm.datasets.tasks import TASKS, read_snli, untokenized
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.models import BERT, GPT, GPT_SIZES, RECURRENT_LM_SIZES, ELMo, RecurrentLM
 from keras_plm.tokenizers import BytePair, WordPiece
@@ -80,12 +80,12 @@ def test_settings_of_gpt():
     for settings, match in (
         ({"model": "gpt", "whole_word": True}, "`whole_word` applies only to bert"),
         ({"model": "lstm", "pre_norm": True}, "`pre_norm` applies only to bert, gpt"),
-        ({"model": "gpt", "max_length": 1000}, "8 to the model's 512"),
-        ({"model": "gpt", "snapshots": -1}, "`snapshots` must be 0 or more"),
+        ({"model": "gpt", "max_length": 1000}, "8 or more and at most 512"),
+        ({"model": "gpt", "snapshots": -1}, "`snapshots` must be a whole number, 0 or more"),
     ):
         with pytest.raises(ValueError, match=match):
             Pretraining(**settings)
-    assert Pretraining(tokens=4096 * 100, snapshots=3).marks == {50, 25, 12}
+    assert Pretraining(tokens=4096 * 100, snapshots=3).snapshot_steps == {50, 25, 12}
 
 
 class TestGenerate:
@@ -370,12 +370,12 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
 
 def test_work_of_bert_and_elmo():
     bert = BERT(11, 2, 1, 4, 6)
-    note = {"max_length": 8, "first_length": 4, "first_share": 0.5}
+    note = {"max_length": 8, "first_length": 4, "first_fraction": 0.5}
     block = 2 * (4 * 16 + 2 * 24) + 4 * 6 * 4  # rows of 6 on average
     assert forward_work(bert, note) == 2 * block + 0.15 * (2 * 11 * 4 + 2 * 16)
     elmo = ELMo(units=3, projection_dim=2, filters=[[1, 2]], num_highway=0)
     layer = 4 * 3 * 4 + 3 * 2
-    assert forward_work(elmo, {"samples": 5}) == 4 * (2 * layer + 5 * 2)
+    assert forward_work(elmo, {"num_sampled": 5}) == 4 * (2 * layer + 5 * 2)
 
 
 def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):

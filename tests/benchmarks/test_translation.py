@@ -19,7 +19,7 @@ from benchmarks.suites.translation import (
     token_losses,
 )
 from benchmarks.suites.translation_report import markdown
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 
 TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
         "num_heads": 2, "epochs": 2, "limit": 20, "beams": 2, "tokens_per_batch": 64}  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
         bench(captions, tmp_path).run(settings, seed=0)
     said = []
     again = bench(captions, tmp_path, said).run(settings, seed=0)
-    assert "goes on behind step 3/" in said[0]
+    assert "resumes after step 3/" in said[0]
     for name in ("metrics", "dev_loss", "samples"):
         assert again[name] == whole[name]
 

@@ -13,15 +13,8 @@ from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import Words
-from keras_plm.transfer.feature_store import LAYER_CHOICES
-from tests.checkpoints.small_bert import (
-    POSITIONS,
-    SIZE,
-    TOKENIZER,
-    agree,
-    inputs,
-    random_weights,
-)
+from keras_plm.transfer.layer_choices import LAYER_CHOICES
+from tests.checkpoints.small_bert import POSITIONS, SIZE, TOKENIZER, agree, inputs, random_weights
 from tests.checks import assert_close, to_numpy
 
 LABELS = ["no", "maybe", "yes"]
@@ -315,7 +308,7 @@ class TestRefuses:
             (folder / "config.json").write_text(json.dumps(fields))
             return folder
 
-        with pytest.raises(ValueError, match="`head` must be None or one of pretraining"):
+        with pytest.raises(ValueError, match="`head` must be one of None, 'pretraining'"):
             load_bert(folder, head="other")
         with pytest.raises(ValueError, match="`hidden_act` must be one of.*'swish'"):
             load_bert(changed(hidden_act="swish"))

@@ -262,7 +262,7 @@ class TestTokenizers:
             HubTokenizer.of(other)
         with pytest.raises(ValueError, match="unigrams are read.*model_type=2"):
             HubTokenizer.of(sentence_piece("DebertaV3", tmp_path, "bpe"))
-        with pytest.raises(ValueError, match="numbers its pieces otherwise"):
+        with pytest.raises(ValueError, match="numbers its tokens otherwise"):
             proto = sentence_piece("DebertaV3", tmp_path).proto
             HubTokenizer.of(keras_hub.models.XLMRobertaTokenizer(proto))
 

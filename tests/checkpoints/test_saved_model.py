@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints.saved_model import export
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.task import Example
-from keras_plm.data.text_files import read_table
 from keras_plm.heads import Classifier, Regressor, Tagger
 from keras_plm.models import BERT, GPT
 from keras_plm.tokenizers import BytePair, WordPiece
@@ -111,7 +111,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
             "pairs=True",
         ),
         (head, {"max_length": 13}, "at most the encoder's 12 positions"),
-        (head, {"max_length": 2}, "leave room beside 2 special tokens"),
+        (head, {"max_length": 2}, "leave room next to 2 special tokens"),
     ):
         with pytest.raises(ValueError, match=match):
             export(model, tmp_path / "model", **options)

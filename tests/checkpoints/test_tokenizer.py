@@ -314,7 +314,7 @@ LATER |= {"normalized": True, "special": False}
         ),
         (
             lambda saved: saved["model"]["vocab"].update(added=len(saved["model"]["vocab"])),
-            "tokenizer.json and vocab.txt must have the same pieces",
+            "tokenizer.json and vocab.txt must have the same tokens",
         ),
     ],
 )  # fmt: skip
@@ -338,7 +338,7 @@ def test_components_that_do_something_else_are_named(change, message, tmp_path):
         ({"tokenizer_config": {"do_lower_case": False, "never_split": ["[CLS]", "New York"]}},
          "`never_split` must be None. Received: .'New York'."),
         ({"tokenizer_config": {"do_lower_case": True, "bos_token": "<s>"}},
-         "special token must be a piece, or have an id .*Received: bos_token='<s>'"),
+         "special token must be in the vocabulary, or have an id .*Received: bos_token='<s>'"),
         ({"tokenizer_config": {"sep_token": "[CLS]"}}, "five different names"),
         ({"tokenizer_config": {"mask_token": "low"}, "special_tokens_map": {"mask_token": "er"}},
          "must agree on `mask_token`. Received: 'low' and 'er'"),
@@ -351,7 +351,7 @@ def test_components_that_do_something_else_are_named(change, message, tmp_path):
           "added_tokens": {"<a>": 1}}, "in `added_tokens_decoder` of .*Received: '<a>' of added"),
         ({"tokenizer_config": {}}, "must agree on `do_lower_case`; state it .*lacks the key"),
         ({"vocab": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]}, r"must hold .*without \[MASK\]"),
-        ({"vocab": [*SPECIAL, "a", "b", "a"]}, "vocab.txt:8: .*a piece of line 6, 'a'"),
+        ({"vocab": [*SPECIAL, "a", "b", "a"]}, "vocab.txt:8: .*a token of line 6, 'a'"),
         ({"vocab": [*SPECIAL, "a", "", "b"]}, "vocab.txt:7: .*an empty line"),
     ],
 )  # fmt: skip

@@ -4,9 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.batching import Batches, bucket_lengths, class_weights
-from keras_plm.data.examples import PackedExamples, batches, fingerprint, label_names
+from keras_plm.data.batching import Batches, bucket_lengths
+from keras_plm.data.class_weight import class_weights
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import label_names
+from keras_plm.data.packing import PackedExamples
 from keras_plm.data.task import Example
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters, WordPiece, Words
 from keras_plm.training.fit import FitsBatches, run_on
@@ -273,7 +277,9 @@ def test_metrics_in_logs_weigh_classes_of_real_rows():
         loss,
         weighted_metrics=["accuracy"],
     )
-    found = model.fit(source.accumulated(2), class_weight={1: 5.0}, verbose=0).history["accuracy"]
+    found = model.fit(source.in_micro_batches(2), class_weight={1: 5.0}, verbose=0).history[
+        "accuracy"
+    ]
     np.testing.assert_allclose(found[0], 6 / 21, rtol=1e-5)
 
 
@@ -356,21 +362,29 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
     texts = [("a b c a a", "b"), ("c", "a b c a b c a"), ("a b", "c a")]
     examples = [Example(first, "x", pair=second) for first, second in texts]
     source = PackedExamples(
-        examples, tokenizer, ["x"], max_length, words=True, spelled=True, text_places=True
+        examples,
+        tokenizer,
+        ["x"],
+        max_length,
+        words=True,
+        word_character_ids=True,
+        pair_positions=True,
     )
     x, _, _ = source.collate(np.array([2, 0, 1]), 11, None, 0)
     assert x["first_positions"].shape == x["second_positions"].shape == (3, 8)
-    words = source.spelled()
+    words = source.row_words.strings()
     for row, example in enumerate((2, 0, 1)):
-        begin, end = source._word_starts[example : example + 2]
+        begin, end = source.row_words._starts[example : example + 2]
         positions = x["word_positions"][row][: end - begin]
         assert (x["word_positions"][row][end - begin :] == -1).all()
         for text, name in enumerate(("first_positions", "second_positions")):
             places = x[name][row][x[name][row] >= 0]
             of_text = [words[begin + place] for place in places]
             assert of_text == texts[example][text].split()[: len(of_text)] and of_text
-            assert len(of_text) == source.words_of_texts[example, text]
-            assert (x["spellings"][row, places, 1] == [ord(word) + 1 for word in of_text]).all()
+            assert len(of_text) == source.row_words.counts[example, text]
+            assert (
+                x["word_character_ids"][row, places, 1] == [ord(word) + 1 for word in of_text]
+            ).all()
             if tokenizer is TOKENIZER:
                 ids = x["token_ids"][row][positions[places]]
             else:  # of both texts, one behind the other
@@ -408,7 +422,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
 def test_words_of_plain_texts_on_request():
     source = PackedExamples(["a bx", "c"], TOKENIZER, words=True)
     assert source.words.tolist() == [2, 1]
-    assert [source.word_positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
+    assert [source.row_words.positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
 
 
 @pytest.mark.backend_neutral
@@ -448,7 +462,7 @@ def test_fingerprint_follows_weights_not_names():
 @pytest.mark.backend_neutral
 def test_bad_input_is_explained():
     for wrong in ({"batch_size": 0}, {"tokens_per_batch": -4}):
-        with pytest.raises(ValueError, match="1 row or token or more"):
+        with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
             Batches([3], None, **wrong)
     with pytest.raises(ValueError, match="exactly one of"):
         Batches([1], collate)
@@ -462,7 +476,7 @@ def test_bad_input_is_explained():
         batches([Example(["a", "b"], ["x", "y"])], TOKENIZER, ["x", "y"], words=False)
     with pytest.raises(ValueError, match="no examples"):
         batches([], TOKENIZER)
-    with pytest.raises(ValueError, match="need a `tokenizer`"):
+    with pytest.raises(TypeError, match="`tokenizer` must be"):
         batches(["a"])
     with pytest.raises(ValueError, match="f.tsv:7: .*'maybe', known: no, yes"):
         batches([Example("a", "maybe", where="f.tsv:7")], TOKENIZER, ["no", "yes"])

@@ -100,9 +100,11 @@ def test_paragraphs_are_split_at_real_ends():
 
 
 def test_bad_input_is_explained(files, tmp_path):
-    with pytest.raises(ValueError, match="'split' or 'lines'"):
+    with pytest.raises(ValueError, match="one of 'split', 'lines'"):
         TokenStream.build(files, TOKENIZER, tmp_path / "s", sentences="words")
-    with pytest.raises(ValueError, match="`workers` must be 1 or more. Received: 0"):
+    with pytest.raises(
+        ValueError, match="`workers` must be a whole number, 1 or more. Received: workers=0"
+    ):
         TokenStream.build(files, TOKENIZER, tmp_path / "s", workers=0)
     for given in ([tmp_path / "none.txt"], str(tmp_path / "none.txt")):
         with pytest.raises(ValueError, match="No file .*none.txt"):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_plm.data.squad import (
+from keras_plm.data.formats.squad import (
     best_threshold,
     evaluate_squad,
     read_predictions,

@@ -8,8 +8,10 @@ import warnings
 import numpy as np
 import pytest
 
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.parallel import read_parallel
+from keras_plm.data.formats.tables import read_table, table_rows
 from keras_plm.data.task import Example, split_groups
-from keras_plm.data.text_files import read_conll, read_parallel, read_table, table_rows
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -394,7 +396,7 @@ def test_groups_are_never_parted():
     assert np.allclose(shares, (0.7, 0.15, 0.15), atol=0.06)
     assert split_groups(examples, (0.5, 0.5))[0] == split_groups(examples, (0.5, 0.5))[0]
     assert split_groups(examples, (0.5, 0.5), seed=1) != split_groups(examples, (0.5, 0.5))
-    with pytest.raises(ValueError, match="Too few groups for 3 parts"):
+    with pytest.raises(ValueError, match="none of 3 parts may be empty"):
         split_groups(examples[:7], (0.7, 0.15, 0.15))
 
 

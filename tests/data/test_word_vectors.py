@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_plm.data.fasttext import SubwordVectors, read_fasttext
-from keras_plm.data.word_vectors import read_vectors, write_vectors
+from keras_plm.data.formats.fasttext import SubwordVectors, read_fasttext
+from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.tokenizers.character_ngrams import ngram_rows
 
 pytestmark = pytest.mark.backend_neutral
@@ -98,10 +98,10 @@ def test_any_float32_survives_in_blocks_of_any_size(format, tmp_path, monkeypatc
     numbers = bits.view("float32")
     numbers = numbers[np.isfinite(numbers)][:29_000].reshape(-1, 29)
     words = [f"w{i}" for i in range(1000)]
-    monkeypatch.setattr("keras_plm.data.word_vectors.BLOCK", 9999)
+    monkeypatch.setattr("keras_plm.data.formats.word_vectors.BLOCK", 9999)
     write_vectors(tmp_path / "v", words, numbers, format)
     for size in (1 << 20, 777, 50):  # one block, of some rows, of less than one
-        monkeypatch.setattr("keras_plm.data.word_vectors.BLOCK", size)
+        monkeypatch.setattr("keras_plm.data.formats.word_vectors.BLOCK", size)
         found, vectors = read_vectors(tmp_path / "v")
         assert found == words
         np.testing.assert_array_equal(vectors, numbers)
@@ -231,7 +231,7 @@ def test_bad_arguments_are_refused(file, tmp_path):
     path = file(b"a 1 2\n")
     for options, message in (
         ({"words": "the"}, "`words` must be a list or set of words. Received: words='the'"),
-        ({"limit": 0}, "`limit` must be at least 1. Received: limit=0"),
+        ({"limit": 0}, "`limit` must be a whole number, 1 or more. Received: limit=0"),
         ({"dtype": "int32"}, "`dtype` must be a type of floats. Received: dtype='int32'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -313,7 +313,7 @@ def test_kept_buckets_alone_give_the_same_and_others_count_as_zeros():
 
 
 def test_subword_files_there_and_back(tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_plm.data.fasttext.BLOCK", 3)
+    monkeypatch.setattr("keras_plm.data.formats.fasttext.BLOCK", 3)
     vectors, path = subwords(), tmp_path / "v.bin"
     vectors.save(path)
     words = [*WORDS, "unseen"]

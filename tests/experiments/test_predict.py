@@ -8,7 +8,7 @@ import pytest
 
 import keras_plm
 from keras_plm.cli.main import main
-from keras_plm.data.squad import read_predictions
+from keras_plm.data.formats.squad import read_predictions
 from keras_plm.experiments.predict import open_model, predict, read_inputs
 from keras_plm.experiments.results import read_examples
 from keras_plm.experiments.statistics import SCORES

@@ -96,9 +96,12 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
     capsys.readouterr()
     for command, match in (
         (preparing(text, ready), "sentences='split' instead of 'lines'"),
-        (preparing(text, text.parent), "a new folder, or one to go on with"),
+        (preparing(text, text.parent), "must be a new folder, or one to resume"),
         (preparing(tmp_path / "none", tmp_path / "x"), "No file"),
-        (preparing(text, tmp_path / "x", "--workers", "0"), "`workers` must be 1 or more"),
+        (
+            preparing(text, tmp_path / "x", "--workers", "0"),
+            "`workers` must be a whole number, 1 or more",
+        ),
         (
             preparing(text, tmp_path / "y", "--model", "gpt", "--sentences", "lines"),
             "of bert alone",
@@ -116,7 +119,7 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         assert main(command) == 2, command
         shown = capsys.readouterr().err
         assert match in shown, (match, shown)
-    with pytest.raises(ValueError, match="`model` must be one of bert, gpt, lstm"):
+    with pytest.raises(ValueError, match="`model` must be one of 'bert', 'gpt', 'lstm'"):
         prepare([text], tmp_path / "x", model="elmo")
 
 
@@ -130,6 +133,6 @@ def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
     assert "perplexity" in capsys.readouterr().out
     encoder, _ = keras_plm.load(tmp_path / "ltr")
     assert encoder.causal and "pooled" not in encoder.output
-    mixed = ["--mask-share", "0.9", "--random-share", "0.2"]
+    mixed = ["--mask-token-rate", "0.9", "--random-token-rate", "0.2"]
     assert main(pretraining(tmp_path / "ready", tmp_path / "mix", *mixed)) == 2
-    assert "a share from 0 to what `mask_share` leaves" in capsys.readouterr().err
+    assert "must be at most 1 together" in capsys.readouterr().err

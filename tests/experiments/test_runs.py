@@ -16,8 +16,8 @@ import keras_plm
 from benchmarks.__main__ import main as benchmarks
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
+from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.task import Task
-from keras_plm.data.text_files import read_conll
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.experiments.config import LATER, Run
 from keras_plm.experiments.predict import open_model
@@ -35,7 +35,7 @@ from tests.small_runs import FAST, LETTERS, common, result_files
 @pytest.mark.backend_neutral
 def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     from keras_plm.datasets.microworld import World
-    from keras_plm.experiments.pretraining.pretrain import Meter
+    from keras_plm.experiments.pretraining.callbacks import Meter
 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(60)))
@@ -43,7 +43,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         "pretrain", "--corpus", str(corpus), "--valid", str(corpus), "--size", "tiny",
         "--tokens", "4000", "--tokens-per-batch", "512", "--vocabulary-size", "300",
         "--sentences", "lines", "--max-length", "32", "--buckets", "1", "--first-length", "16",
-        "--first-share", "0.5",
+        "--first-fraction", "0.5",
     ]  # fmt: skip
     out = tmp_path / "enc"
     assert main([*flags, "--out", str(out), "--vocabulary-size", "3"]) == 2

@@ -7,9 +7,11 @@ import pytest
 
 from keras_plm import plots
 from keras_plm.data.documents import join_sentences
-from keras_plm.data.examples import batches, label_names, score_range, translation_batches
+from keras_plm.data.examples import batches
+from keras_plm.data.formats.tables import read_table
+from keras_plm.data.labels import label_names, score_range
 from keras_plm.data.task import Example, split_groups
-from keras_plm.data.text_files import read_table
+from keras_plm.data.translation import translation_batches
 from keras_plm.files import sequences
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.metrics import SpanF1, accuracy, f1, span_f1, squad_f1

@@ -13,10 +13,10 @@ import pytest
 
 import keras_plm
 from keras_plm.checkpoints import save_bert, save_elmo, save_gpt
-from keras_plm.data.fasttext import SubwordVectors
-from keras_plm.data.squad import write_predictions
+from keras_plm.data.formats.fasttext import SubwordVectors
+from keras_plm.data.formats.squad import write_predictions
+from keras_plm.data.formats.word_vectors import write_vectors
 from keras_plm.data.task import Example
-from keras_plm.data.word_vectors import write_vectors
 from keras_plm.files import writing
 from keras_plm.files.writing import (
     remove_leftovers,

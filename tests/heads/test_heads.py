@@ -104,7 +104,7 @@ def test_a_tagger_reads_each_words_first_token():
     inputs, *_ = model.batches([Example(["ax", "bxx", "c"])], batch_size=1)[0]
     logits = to_numpy(model(inputs))[0, :3]
     hidden = to_numpy(model.encoder({k: inputs[k] for k in model.encoder.input})["sequence"])[0]
-    kernel, bias = (to_numpy(w) for w in model.readout.get_layer("logits").weights)
+    kernel, bias = (to_numpy(w) for w in model.task_network.get_layer("logits").weights)
     assert_close(logits, hidden[[1, 3, 6]] @ kernel + bias)
 
 
@@ -248,8 +248,8 @@ def test_an_encoder_reads_each_text_of_a_pair_alone():
     for text in ("a bx", "c d e"):
         features.append(to_numpy(model.encoder(TOKENIZER.pack([text]))["sequence"]))
     attention, (kernel, bias) = (
-        model.readout.get_layer("bi_attention"),
-        (to_numpy(w) for w in model.readout.get_layer("logits").weights),
+        model.task_network.get_layer("bi_attention"),
+        (to_numpy(w) for w in model.task_network.get_layer("logits").weights),
     )
     pooled = [to_numpy(x)[0].max(axis=0) for x in attention(features[0], second=features[1])]
     assert_close(to_numpy(model(inputs))[0], np.concatenate(pooled) @ kernel + bias, atol=1e-4)

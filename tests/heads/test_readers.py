@@ -137,7 +137,7 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
             return inputs
 
     head = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER, reader=Own(), dropout=0.0)
-    assert any(layer.name == "max" for layer in head.readout.layers)
+    assert any(layer.name == "max" for layer in head.task_network.layers)
     assert BiLSTM(2).pooling().pool == "max"
 
 

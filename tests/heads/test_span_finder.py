@@ -6,8 +6,8 @@ import pytest
 
 import keras_plm
 from keras_plm.cli.main import main
+from keras_plm.data.formats.squad import evaluate_squad, write_predictions
 from keras_plm.data.spans import Span
-from keras_plm.data.squad import evaluate_squad, write_predictions
 from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
@@ -169,7 +169,7 @@ def test_only_the_passage_and_the_null_position_can_be_chosen():
     assert logits.shape == (7, 2, x["token_ids"].shape[1]) and y.shape == weights.shape == (7, 2)
     assert ((logits > -1e8) == x["answer_mask"][:, None]).all()
     hidden = to_numpy(model.encoder({k: x[k] for k in model.encoder.input})["sequence"])
-    kernel, bias = (to_numpy(w) for w in model.readout.get_layer("logits").weights)
+    kernel, bias = (to_numpy(w) for w in model.task_network.get_layer("logits").weights)
     wanted = np.swapaxes(hidden @ kernel + bias, 1, 2)
     real = np.broadcast_to(x["answer_mask"][:, None], wanted.shape)
     assert_close(logits[real], wanted[real], atol=1e-4)
@@ -305,11 +305,11 @@ class TestBadInput:
         "options, match",
         [
             ({"labels": ["end", "start"]}, r"labels of a `SpanFinder` are \['start', 'end'\]"),
-            ({"max_length": 0}, r"`max_length` must be 1 or more"),
+            ({"max_length": 0}, r"`max_length` must be a whole number, 1 or more"),
             ({"max_length": 25}, r"at most the encoder's 24 positions. Received: 25"),
-            ({"stride": 0}, r"`stride` must be 1 or more"),
-            ({"max_answer_length": 0}, r"`max_answer_length` must be 1 or more"),
-            ({"n_best": 0}, r"`n_best` must be 1 or more"),
+            ({"stride": 0}, r"`stride` must be a whole number, 1 or more"),
+            ({"max_answer_length": 0}, r"`max_answer_length` must be a whole number, 1 or more"),
+            ({"n_best": 0}, r"`n_best` must be a whole number, 1 or more"),
             ({"words": "some"}, "where tokens are words, as ELMo's: leave `words` out"),
         ],
     )
@@ -341,7 +341,7 @@ class TestBadInput:
             no_answer_odds(found)
 
     def test_of_methods(self):
-        with pytest.raises(ValueError, match="nothing is pooled"):
+        with pytest.raises(ValueError, match="are not pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(
             ValueError, match="where tokens are words, as ELMo's: leave `words` out"

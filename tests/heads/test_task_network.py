@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import PackedExamples, batches, words_of
+from keras_plm.data.examples import batches
+from keras_plm.data.packing import PackedExamples, words_of
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.heads.readers import BiLSTM
-from keras_plm.heads.task_network import Placement, Readout
+from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import LayerChoice
 from keras_plm.models import WordVectors
 from keras_plm.tokenizers import Words
@@ -50,20 +51,20 @@ def test_the_penalty_decides_how_far_a_mix_leaves_the_plain_mean(penalty, tmp_pa
     """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, 0.001 lets weights differ."""
     store, examples = one_layer_knows(tmp_path / "store")
     method = FeatureBased(layers="mix", penalty=penalty, epochs=12, learning_rate=0.1)
-    readout, log = method.fit_reader(Classifier, [store], examples, labels=LABELS)
+    task_network, log = method.fit_reader(Classifier, [store], examples, labels=LABELS)
     weights = log["mixes"]["input"]["weights"]
     assert sum(weights) == pytest.approx(1, abs=1e-5) and len(weights) == 4
     if penalty == 1.0:
         assert max(abs(weight - 0.25) for weight in weights) < 0.1
     else:
         assert weights[2] > 0.6 and max(weights[:2] + weights[3:]) < 0.2
-    assert readout.mixing_weights() == log["mixes"]
+    assert task_network.mixing_weights() == log["mixes"]
 
 
 def test_without_a_mix_there_are_no_mixing_weights(tmp_path):
     store, examples = one_layer_knows(tmp_path / "store", 32)
-    readout, log = FeatureBased(layers=2, **FAST).fit_reader(Classifier, [store], examples)
-    assert "mixes" not in log and readout.mixing_weights() == {}
+    task_network, log = FeatureBased(layers=2, **FAST).fit_reader(Classifier, [store], examples)
+    assert "mixes" not in log and task_network.mixing_weights() == {}
 
 
 @pytest.mark.backend_neutral
@@ -76,10 +77,10 @@ def test_names_of_choices():
             layer_choice(wrong)
 
 
-def width_read(readout):
+def width_read(task_network):
     """Features that the reader's first layer reads, and that the output layer reads."""
-    ahead, _ = readout.get_layer("reader").layers[0]
-    return ahead.kernel.shape[0], readout.get_layer("logits").kernel.shape[0]
+    ahead, _ = task_network.get_layer("reader").layers[0]
+    return ahead.kernel.shape[0], task_network.get_layer("logits").kernel.shape[0]
 
 
 @pytest.mark.backend_neutral
@@ -96,78 +97,82 @@ def width_read(readout):
 def test_a_placement_says_what_is_read_where(place, words, widths):
     placement = Placement(place, penalty=0.1, feature_dropout=0.5)
     reader = BiLSTM(3, num_layers=1, name="reader")
-    readout = Tagger.build_readout((4, 7), 2, MIX, reader, 0.0, placement, words)
-    assert isinstance(readout, Readout)
-    shapes = {name: tuple(x.shape) for name, x in readout.input.items()}
+    task_network = Tagger.build_task_network((4, 7), 2, MIX, reader, 0.0, placement, words)
+    assert isinstance(task_network, TaskNetwork)
+    shapes = {name: tuple(x.shape) for name, x in task_network.input.items()}
     wanted = {"features": (None, None, 4, 7), "padding_mask": (None, None)}
     assert shapes == wanted | ({"words": (None, None, 5)} if words else {})
-    assert width_read(readout) == widths
+    assert width_read(task_network) == widths
     places = {"both": ["input", "output"]}.get(place, [place])
-    assert list(readout.mixing_weights()) == places
-    assert len(readout.losses) == len(places)
+    assert list(task_network.mixing_weights()) == places
+    assert len(task_network.losses) == len(places)
 
 
 def test_features_stand_behind_the_readers_outputs_and_not_before():
     """With a reader that sees no word vectors, the logits are a plain sum over the features."""
     reader = BiLSTM(3, num_layers=1, name="reader")
-    readout = Tagger.build_readout((2, 7), 3, MIX, reader, 0.0, Placement("output"), 5)
+    task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("output"), 5)
     rng = np.random.default_rng(0)
     x = {
         "features": rng.normal(size=(2, 4, 2, 7)).astype("float32"),
         "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool),
         "words": rng.normal(size=(2, 4, 5)).astype("float32"),
     }
-    kernel, bias = (to_numpy(w) for w in readout.get_layer("logits").weights)
+    kernel, bias = (to_numpy(w) for w in task_network.get_layer("logits").weights)
     hidden = to_numpy(reader(x["words"], padding_mask=x["padding_mask"]))
     both = np.concatenate([hidden, x["features"].mean(axis=2)], axis=-1)  # (B, W, 6 + 7)
-    assert_close(readout(x), both @ kernel + bias)
+    assert_close(task_network(x), both @ kernel + bias)
     # A text's vector is the maximum over its words of the two side by side.
     reader = BiLSTM(3, num_layers=1, name="reader")
-    readout = Classifier.build_readout((2, 7), 3, MIX, reader, 0.0, Placement("output"), 5)
-    kernel, bias = (to_numpy(w) for w in readout.get_layer("logits").weights)
+    task_network = Classifier.build_task_network(
+        (2, 7), 3, MIX, reader, 0.0, Placement("output"), 5
+    )
+    kernel, bias = (to_numpy(w) for w in task_network.get_layer("logits").weights)
     hidden = to_numpy(reader(x["words"], padding_mask=x["padding_mask"]))
     both = np.concatenate([hidden, x["features"].mean(axis=2)], axis=-1)
     highest = np.stack([both[0].max(axis=0), both[1, :2].max(axis=0)])
-    assert_close(readout(x), highest @ kernel + bias)
+    assert_close(task_network(x), highest @ kernel + bias)
 
 
 def test_both_places_have_a_mix_of_their_own():
     reader = BiLSTM(3, num_layers=1)
-    readout = Tagger.build_readout((2, 7), 3, MIX, reader, 0.0, Placement("both"))
+    task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("both"))
     x = {
         "features": np.random.default_rng(0).normal(size=(1, 4, 2, 7)).astype("float32"),
         "padding_mask": np.ones((1, 4), bool),
     }
-    before = to_numpy(readout(x))
+    before = to_numpy(task_network(x))
     for i, name in enumerate(("combine", "combine_output")):
-        mix = readout.get_layer(name).mix
+        mix = task_network.get_layer(name).mix
         mix.scalars.assign([float(i + 1), 0.0])
         mix.gamma.assign(1.5)
-    mixes = readout.mixing_weights()
+    mixes = task_network.mixing_weights()
     assert mixes["input"]["weights"][0] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-5)
     assert mixes["output"]["weights"][0] == pytest.approx(1 / (1 + np.exp(-2)), abs=1e-5)
     assert mixes["output"]["gamma"] == 1.5
-    assert np.abs(to_numpy(readout(x)) - before).max() > 1e-3
+    assert np.abs(to_numpy(task_network(x)) - before).max() > 1e-3
 
 
 def test_feature_dropout_drops_features_and_leaves_words():
     placement = Placement("output", feature_dropout=0.5)
     reader = BiLSTM(3, num_layers=1)
-    readout = Tagger.build_readout((1, 7), 2, None, reader, 0.0, placement, 5)
+    task_network = Tagger.build_task_network((1, 7), 2, None, reader, 0.0, placement, 5)
     x = {
         "features": np.ones((2, 9, 1, 7), "float32"),
         "padding_mask": np.ones((2, 9), bool),
         "words": np.ones((2, 9, 5), "float32"),
     }
-    seen = keras.Model(readout.input, readout.get_layer("dropout").output)
+    seen = keras.Model(task_network.input, task_network.get_layer("dropout").output)
     dropped = to_numpy(seen(x, training=True))
     assert_close(dropped[..., :6], to_numpy(seen(x, training=False))[..., :6])
     assert set(np.unique(dropped[..., 6:])) == {0.0, 2.0}
 
 
 def test_mix_norm_and_penalty_reach_the_mix():
-    readout = Classifier.build_readout((3, 7), 2, MIX, placement=Placement("input", 0.5, True))
-    mix = readout.get_layer("combine").mix
+    task_network = Classifier.build_task_network(
+        (3, 7), 2, MIX, placement=Placement("input", 0.5, True)
+    )
+    mix = task_network.get_layer("combine").mix
     assert mix.layer_norm and mix.penalty == 0.5
     again = type(mix).from_config(mix.get_config())
     assert again.get_config() == mix.get_config()
@@ -186,7 +191,10 @@ class TestWordsBesideAnEncoder:
         assert words_of(["a b axxxx c"], TOKENIZER, max_length=6) == [["a", "b", "axxxx"]]
         pairs = [Example("a b axxxx", "yes", pair="c d e f")]
         packed = PackedExamples(pairs, TOKENIZER, ["yes"], 9, words=True)
-        assert len(packed.spelled()) == packed.words[0] and "axxxx" in packed.spelled()
+        assert (
+            len(packed.row_words.strings()) == packed.words[0]
+            and "axxxx" in packed.row_words.strings()
+        )
 
     def test_ids_stand_beside_the_words_in_windows_too(self):
         tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", *"abcd"])
@@ -208,7 +216,7 @@ class TestWordsBesideAnEncoder:
         rows = [["a"], ["b"], ["a", "b"], [], ["b"], ["a"]]
         packed = PackedExamples(rows, tokenizer)
         assert packed.words.tolist() == [1, 1, 2, 0, 1, 1]
-        assert packed.spelled() == [word for row in rows for word in row]
+        assert packed.row_words.strings() == [word for row in rows for word in row]
 
     @pytest.mark.backend_neutral
     def test_stores_of_other_words_are_refused(self, tmp_path):
@@ -252,9 +260,9 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
     assert {"vector_ids", "word_positions"} <= set(fitted.input)
 
     # float16 features may turn a near tie, so probabilities are compared.
-    def logits_of(readout, source):
+    def logits_of(task_network, source):
         (x,) = source[0]
-        return to_numpy(readout(x))
+        return to_numpy(task_network(x))
 
     stores = [
         FeatureStore.build(tmp_path, model, TOKENIZER, dev),
@@ -264,8 +272,8 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
     options = {"training": False, "batch_size": len(dev), "buckets": 1}
     source = stores[0].batches("mix", words=stores[1], **options)
     rows = source.rows(0)
-    logits = np.zeros((len(dev), *logits_of(fitted.readout, source).shape[1:]))
-    logits[rows[rows >= 0]] = logits_of(fitted.readout, source)[rows >= 0]
+    logits = np.zeros((len(dev), *logits_of(fitted.task_network, source).shape[1:]))
+    logits[rows[rows >= 0]] = logits_of(fitted.task_network, source)[rows >= 0]
     predicted = fitted.predict(dev, probabilities=True)
     for row, of_row in enumerate(predicted[:-1] if head is Tagger else predicted):
         scores = np.exp(logits[row][: len(of_row)] if head is Tagger else logits[row])
@@ -312,8 +320,8 @@ def test_bad_input_is_explained():
         ({"placement": "top"}, "`placement` must be one of .*'top'"),
         ({"placement": "output"}, "outputs of a reader.*placement='output' without a reader"),
         ({"placement": "both"}, "outputs of a reader"),
-        ({"penalty": -1.0}, "`penalty` must be 0 or more. Received: -1.0"),
-        ({"feature_dropout": 1.0}, r"`feature_dropout` must lie in \[0, 1\)"),
+        ({"penalty": -1.0}, "`penalty` must be a number, 0 or more. Received: penalty=-1.0"),
+        ({"feature_dropout": 1.0}, r"`feature_dropout` must be a number, 0 or more and below 1"),
     ]:
         with pytest.raises(ValueError, match=match):
             FeatureBased(**options)
@@ -331,8 +339,13 @@ def test_bad_input_is_explained():
                 compare_layers(model, TOKENIZER, parts, Classifier, method=method, words=words)
     with pytest.raises(ValueError, match="Word vectors need a reader"):
         Classifier(model, LABELS, words=word_vectors())
-    readout = Tagger.build_readout((1, 16), 3, reader=BiLSTM(2))
-    with pytest.raises(ValueError, match="readout that was trained with word vectors"):
+    task_network = Tagger.build_task_network((1, 16), 3, reader=BiLSTM(2))
+    with pytest.raises(ValueError, match="task network that was trained with word vectors"):
         Tagger(
-            encoder(), TAGS, reader=BiLSTM(2), readout=readout, words=word_vectors(), frozen=True
+            encoder(),
+            TAGS,
+            reader=BiLSTM(2),
+            task_network=task_network,
+            words=word_vectors(),
+            frozen=True,
         )

@@ -15,7 +15,8 @@ from keras_plm.models import ELMo
 from keras_plm.models.word_vectors import WordVectors
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FeatureStore, FineTune
-from keras_plm.transfer.feature_store import TOKENS, fitting
+from keras_plm.transfer._feature_rows import TOKENS
+from keras_plm.transfer.feature_store import fitting
 from tests.checks import assert_close, under_torch
 from tests.small_encoders import (
     LABELS,
@@ -45,11 +46,11 @@ def word_vectors(width=5):
     return WordVectors.from_vectors(LETTERS[:6], vectors)
 
 
-def scores_of(method, head, store, readout, words=None):
+def scores_of(method, head, store, task_network, words=None):
     """Logits of every row of a store, by its number."""
     asks = {**method._asks, "words": words, "training": False, "batch_size": len(store)}
     source = store.batches(method.layers, buckets=1, **asks)
-    logits = np.asarray(readout.predict_on_batch(source[0][0]))
+    logits = np.asarray(task_network.predict_on_batch(source[0][0]))
     found = [None] * len(store)
     for b, row in enumerate(source.rows(0)):
         if row >= 0:
@@ -102,7 +103,7 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
         alone = {text for example in dev for text in (example.text, example.pair)}
         assert len(store.array) == sum(len(text.split()) for text in alone)
 
-    logits = np.stack(scores_of(method, head, store, fitted.readout, beside))
+    logits = np.stack(scores_of(method, head, store, fitted.task_network, beside))
     if head is Regressor:
         wanted = np.clip(logits[:, 0], 0, 1)
         found = np.array(fitted.predict(dev))
@@ -166,7 +167,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
         total = sum(len(set(e.text for e in dev)) * [3]) + windows.counts.sum()
         assert len(store.array) == total and (store.counts == windows.lengths).all()
 
-    stored = scores_of(method, SpanFinder, store, fitted.readout, beside)
+    stored = scores_of(method, SpanFinder, store, fitted.task_network, beside)
     source = fitted.batches(dev, training=False, batch_size=len(windows), buckets=1)
     live = np.asarray(fitted.predict_on_batch(source[0][0]))
     for b, row in enumerate(source.rows(0)):
@@ -216,10 +217,10 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
     method = FeatureBased(reader="bilstm", character_filters=16, **{**FAST, **more})
     fitted = method.fit(encoder(), CRFTagger, TOKENIZER, train, dev, store=tmp_path)
     assert fitted.training_log["dev_score"] > 0.8
-    assert "spellings" in fitted.input
+    assert "word_character_ids" in fitted.input
     store = FeatureStore.build(tmp_path, fitted.encoder, TOKENIZER, dev)
     assert len(list(tmp_path.iterdir())) == 2  # those of `fit`
-    found = method.predict(CRFTagger, fitted.readout, store, fitted.labels)
+    found = method.predict(CRFTagger, fitted.task_network, store, fitted.labels)
     assert found == fitted.predict(dev)
     # A word that training never saw, longer than is read; sentences in windows.
     long = [Example(["u" * 20 + "z" * 30, "v"] * 9)]
@@ -304,7 +305,10 @@ class TestBadInput:
                 piece_encoder(), SpanFinder, PIECES, made_up(4), words=word_vectors()
             )
         store = FeatureStore.build(tmp_path, encoder(), TOKENIZER, texts(4), "mean")
-        for asked, match in (("spelled", "with pool=None"), ("text_places", "words of both")):
+        for asked, match in (
+            ("word_character_ids", "with pool=None"),
+            ("pair_positions", "words of both"),
+        ):
             with pytest.raises(ValueError, match=match):
                 store.batches("last", batch_size=2, **{asked: True})
 
@@ -346,7 +350,7 @@ def test_the_harness_runs_them(tmp_path, capsys):
         (tags, "esim", "ESIM reads pairs of texts; words are tagged by reader='bilstm'"),
         (pairs, "bidaf", "BiDAF reads questions with their passages"),
         (pairs[:2], "esim", "reads two texts: give every example a `pair`"),
-        (tags, "lstm", "`reader` must be one of linear, bilstm, bcn, esim, bidaf"),
+        (tags, "lstm", "`reader` must be one of 'linear', 'bilstm', 'bcn', 'esim', 'bidaf'"),
     ):
         code, error = run(task, "bert", reader)
         assert code == 2 and match in error, error

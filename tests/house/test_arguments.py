@@ -94,7 +94,7 @@ def test_functions_with_one_of_the_two_tell_them_apart_too(model, tmp_path):
         ("layers", [0, 1], "LayerChoice"),
         ("reader", "bilstm", "Layer, for example `readers.BiLSTM"),
         ("reader", readers.BiLSTM, "Layer"),
-        ("readout", "linear", "build_readout"),
+        ("task_network", "linear", "build_task_network"),
         ("placement", "input", "Placement"),
         ("dropout", "0.1", "Real"),
     ],
@@ -126,12 +126,12 @@ def test_whole_numbers_are_whole_numbers(model, tmp_path):
             ("vocabulary_size", lambda x: WordPiece.train(file, x)),
         ):
             with pytest.raises(
-                TypeError, match=f"`{name}` must be a whole number. Received: {name}"
+                TypeError, match=f"`{name}` must be a whole number(, 1 or more)?. Received: {name}"
             ):
                 call(wrong)
     assert TOKENIZER.pack(TEXTS, max_length=np.int64(4))["token_ids"].shape == (2, 4)
-    for wrong in (None, "a", -1):
-        with pytest.raises(ValueError, match="`seed` must be a whole number, 0 or more"):
+    for wrong, error in ((None, TypeError), ("a", TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="`seed` must be a whole number, 0 or more"):
             FineTune(seed=wrong)
     with pytest.raises(ValueError, match="`temperature` must be above 0"):
         decoding.sample(gpt, TOKENIZER.pack(TEXTS), 0, 1, temperature="cold")
@@ -190,7 +190,7 @@ def test_scores_of_classes_take_no_probabilities():
 def test_a_generator_of_validation_data_is_read_whole():
     model = classifier()
     model.compile("sgd")
-    bias = next(w for w in model.readout.weights if w.path.endswith("logits/bias"))
+    bias = next(w for w in model.task_network.weights if w.path.endswith("logits/bias"))
     bias.assign([1.0, -1.0])
     rows = texts(64)
     of_label = [[row for row in rows if row.label == label][:8] for label in LABELS]

@@ -341,5 +341,5 @@ def test_sizes_and_other_vocabularies_are_refused():
     ):
         GloVe(V, 0)
     data = GloVe(V, D).batches(*some_pairs())
-    with pytest.raises(ValueError, match="Received: 11 pieces, vocabulary_size=10"):
+    with pytest.raises(ValueError, match="Received: 11 tokens, vocabulary_size=10"):
         GloVe(V - 1, D).fit(data)

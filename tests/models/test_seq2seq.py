@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.decoding import greedy
 from keras_plm.layers import BilinearAttention, MultiHeadAttention
 from keras_plm.models import (

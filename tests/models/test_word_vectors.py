@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_plm
-from keras_plm.data.fasttext import read_fasttext
+from keras_plm.data.formats.fasttext import read_fasttext
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.fasttext import FastText

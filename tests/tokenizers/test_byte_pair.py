@@ -257,7 +257,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
         BytePair(["[PAD]", "[UNK]", "[BOS]", "a"], [])
     with pytest.raises(ValueError, match="'low' at line 5 and line 6"):
         BytePair([*SPECIAL, "low", "low"], [])
-    with pytest.raises(ValueError, match=r"joins two pieces .* merges\[1\]=\('l', 'x'\)"):
+    with pytest.raises(ValueError, match=r"joins two tokens .* merges\[1\]=\('l', 'x'\)"):
         BytePair(PIECES, [(" ", "l"), ("l", "x")])
     with pytest.raises(ValueError, match="`unknown` must be .* Received: 'drop'"):
         BytePair(PIECES, MERGES, unknown="drop")
@@ -273,7 +273,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
     with pytest.raises(ValueError, match="files without any"):
         BytePair.train(tmp_path / "empty.txt", 100)
     (tmp_path / "letters.txt").write_text("abcdefghij")
-    with pytest.raises(ValueError, match="at least 15 pieces.* Received: vocabulary_size=14"):
+    with pytest.raises(ValueError, match="at least 15 tokens.* Received: vocabulary_size=14"):
         BytePair.train(tmp_path / "letters.txt", 14)
     assert len(BytePair.train(tmp_path / "letters.txt", 15)) == 15
 

@@ -238,7 +238,7 @@ class TestTasks:
             self.tokenizer(special_tokens=["_start_", "_end_"])
         with pytest.raises(ValueError, match="`special_tokens` are some of none here"):
             BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]"], [], special_tokens=["_start_"])
-        with pytest.raises(ValueError, match="`scheme` must be one of space, gpt, gpt2"):
+        with pytest.raises(ValueError, match="`scheme` must be one of 'space', 'gpt', 'gpt2'"):
             BytePair(["<unk>"], [], scheme="bert")
 
     def test_other_special_tokens(self):
@@ -262,7 +262,7 @@ def test_files_that_do_not_belong_together(tmp_path):
     with pytest.raises(ValueError, match="from 0 without a gap"):
         BytePair.load(encoder, merges)
     encoder.write_text("[1, 2]")
-    with pytest.raises(ValueError, match="must be a JSON object of pieces and ids"):
+    with pytest.raises(ValueError, match="must be a JSON object of tokens and ids"):
         BytePair.load(encoder, merges)
     encoder.write_text(json.dumps({"a": 0, "b</w>": 1, "ab</w>": 2}))
     with pytest.raises(ValueError, match="must hold <unk>"):

@@ -5,7 +5,7 @@ import pytest
 
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.tokenizers import Characters, Words
-from keras_plm.tokenizers.characters import spell
+from keras_plm.tokenizers.characters import encode_characters
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.backend_neutral
     ],
 )
 def test_spelling_is_the_originals(word, width, ids):
-    assert spell([word], width).tolist() == [ids]
+    assert encode_characters([word], width).tolist() == [ids]
 
 
 def test_long_words_are_cut():
-    long = spell(["x" * 47, "x" * 48, "x" * 60])
+    long = encode_characters(["x" * 47, "x" * 48, "x" * 60])
     assert long.shape == (3, 50)
     assert (long[1] == long[2]).all() and (long[0] != long[1]).any()
     assert long[2].tolist() == [259, *[121] * 48, 260]

@@ -186,7 +186,7 @@ def test_bad_input_is_explained(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="files without any"):
         WordPiece.train(tmp_path / "empty.txt", 100)
     (tmp_path / "letters.txt").write_text("abcdefghij")
-    with pytest.raises(ValueError, match="at least 25 pieces"):
+    with pytest.raises(ValueError, match="at least 25 tokens"):
         WordPiece.train(tmp_path / "letters.txt", 20)
 
 

@@ -112,7 +112,7 @@ def test_bad_input(file, tmp_path):
             call(file, split="words")
     with pytest.raises(ValueError, match="leave room beside 3"):
         Words.train(file, 3)
-    with pytest.raises(ValueError, match="`min_count` must be 1 or more"):
+    with pytest.raises(ValueError, match="`min_count` must be a whole number, 1 or more"):
         Words.train(file, min_count=0)
     with pytest.raises(ValueError, match="occurs so often"):
         Words.train(file, min_count=9)

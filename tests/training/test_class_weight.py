@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.batching import class_weights
+from keras_plm.data.class_weight import class_weights
 from keras_plm.data.examples import batches
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.examples import translation_batches
 from keras_plm.data.task import Example
+from keras_plm.data.translation import translation_batches
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.heads.readers import ESIM
 from keras_plm.models import BERT, GPT, NNLM, Seq2Seq, Transformer, Word2Vec

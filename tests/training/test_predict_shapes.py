@@ -91,7 +91,7 @@ def test_texts_of_many_lengths_have_few_shapes(name, monkeypatch):
     for rows, outputs in run_on(model, source):
         for row, output in zip(rows, outputs, strict=True):
             logits[row] = output
-    alone = model.decode(model.labels, logits, source.source, score, **model.choosing)
+    alone = model.decode(model.labels, logits, source.source, score, **model.decode_options)
     for one, two, three in zip(found, together, alone, strict=True):
         if name == "spans":
             one, two, three = (

@@ -17,7 +17,8 @@ from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.training import resume
 from keras_plm.training.optimizers import AdamW
-from keras_plm.training.resume import TrainingState, has_state, set_seed
+from keras_plm.training.resume import TrainingState, set_seed
+from keras_plm.training.state_files import has_state
 from tests.checks import assert_close
 from tests.training.small_training import TOKENIZER, Seen, start
 
@@ -87,8 +88,11 @@ def test_the_last_ones_are_kept(stream, tmp_path):
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"every_steps": 0}, "`every_steps` must be 1 or more. Received: every_steps=0"),
-        ({"keep": 0}, "`keep` must be 1 or more. Received: keep=0"),
+        (
+            {"every_steps": 0},
+            "`every_steps` must be a whole number, 1 or more. Received: every_steps=0",
+        ),
+        ({"keep": 0}, "`keep` must be a whole number, 1 or more. Received: keep=0"),
     ],
 )
 def test_numbers_are_checked(options, match, tmp_path):
@@ -205,7 +209,7 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     refused(model, f"other batches. Received: {len(fewer)} batches a pass instead of", fewer)
     monkeypatch.setattr(resume, "_devices", lambda *_: 4)
     refused(model, "another number of devices.* Received: 4 instead of 1")
-    monkeypatch.setattr(resume, "_processes", lambda: 2)
+    monkeypatch.setattr("keras_plm.training.processes.count_processes", lambda: 2)
     monkeypatch.setattr(resume.keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="each sees a part.* Received: 2 processes"):
         model.fit(batches, callbacks=[TrainingState(tmp_path, batches)], verbose=0)

@@ -43,9 +43,9 @@ def test_the_loss_of_evaluation_is_that_of_all_rows():
 def test_batches_in_parts_hold_what_the_batches_hold(order):
     whole = batches()
     if order == "shard first":
-        parts = [batches().sharded(Parted(i)).accumulated(2) for i in range(2)]
+        parts = [batches().sharded(Parted(i)).in_micro_batches(2) for i in range(2)]
     else:
-        parts = [batches().accumulated(2).sharded(Parted(i)) for i in range(2)]
+        parts = [batches().in_micro_batches(2).sharded(Parted(i)) for i in range(2)]
     assert all(len(part) == 2 * len(whole) for part in parts)
     for i, (x, y, weights) in enumerate(whole):
         found = [part[2 * i + k] for k in range(2) for part in parts]
@@ -57,14 +57,16 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
         assert_close((scales * labels).sum() / 12, (weights * y).sum() / 4)
         rows = np.concatenate([part.rows(2 * i + k) for k in range(2) for part in parts])
         assert (rows[:4] == whole.rows(i)).all() and (rows[4:] == -1).all()
-    part = batches().accumulated(2)
+    part = batches().in_micro_batches(2)
     part.step = 2 * len(whole) + 1  # the second part of the first batch of the second pass
     whole.step = len(whole)
     np.testing.assert_array_equal(part[0][1], whole[0][1][2:])
-    with pytest.raises(ValueError, match="parted once.*count=2, of batches in 2 parts"):
-        part.accumulated(2)
-    with pytest.raises(ValueError, match="1 part or more. Received: count=0"):
-        batches().accumulated(0)
+    with pytest.raises(
+        ValueError, match="split into micro-batches once.*count=2, of batches in 2 micro"
+    ):
+        part.in_micro_batches(2)
+    with pytest.raises(ValueError, match="1 or more. Received: count=0"):
+        batches().in_micro_batches(0)
 
 
 @pytest.mark.backend_neutral
@@ -74,7 +76,7 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
 def test_weights_average_1_whatever_was_parted_before_and_after(order, read_before, training):
     """11 rows in 3 batches of 4: in 2 parts over 6 devices, each batch is filled up to 12 rows."""
     whole = batches(training=training)
-    steps = [lambda b, i: b.sharded(Parted(i)), lambda b, i: b.accumulated(2)]
+    steps = [lambda b, i: b.sharded(Parted(i)), lambda b, i: b.in_micro_batches(2)]
     found = []
     for process in range(2):
         made = whole
@@ -97,7 +99,7 @@ def test_weights_average_1_whatever_was_parted_before_and_after(order, read_befo
 @pytest.mark.backend_neutral
 def test_a_shard_is_parted_further():
     """What `shard` parts may be accumulated too: 6 rows in 2 parts of 2 processes are 8."""
-    parts = [batches(batch_size=6, shard=(i, 2)).accumulated(2) for i in range(2)]
+    parts = [batches(batch_size=6, shard=(i, 2)).in_micro_batches(2) for i in range(2)]
     of_batch = [part[k] for part in parts for k in range(2)]
     weights = np.concatenate([b[2] for b in of_batch])
     assert len(weights) == 8 and (weights > 0).sum() == 6
@@ -106,7 +108,7 @@ def test_a_shard_is_parted_further():
 
 def test_sums_are_not_filled_up():
     with pytest.raises(ValueError, match="is a sum: choose smaller batches"):
-        batches(scale_weights=False).accumulated(2)
+        batches(scale_weights=False).in_micro_batches(2)
     with pytest.raises(ValueError, match="part evenly.*4 rows of length 4, 6 devices"):
         batches(scale_weights=False).sharded(Parted(0))
     assert len(batches(scale_weights=False, batch_size=6).sharded(Parted(1))[0][1]) == 3
@@ -126,7 +128,7 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
         if parts > 1:
             more["gradient_accumulation_steps"] = parts
         model.compile(AdamW(1e-2, **more), loss="mse")
-        model.fit(batches().accumulated(parts), epochs=3, verbose=0)
+        model.fit(batches().in_micro_batches(parts), epochs=3, verbose=0)
         return [np.asarray(w) for w in model.get_weights()]
 
     whole = trained(1)
@@ -140,11 +142,11 @@ def test_an_optimizer_of_other_parts_is_refused():
     model = Plain()
     model.compile(AdamW(1e-2), loss="mse")
     with pytest.raises(ValueError, match="`gradient_accumulation_steps=2`. Received: 1"):
-        model.fit(batches().accumulated(2), verbose=0)
+        model.fit(batches().in_micro_batches(2), verbose=0)
     inner = AdamW(1e-2, gradient_accumulation_steps=2)
     model.compile(keras.optimizers.LossScaleOptimizer(inner), loss="mse")
     with pytest.raises(ValueError, match="choose 'mixed_bfloat16'.*LossScaleOptimizer"):
-        model.fit(batches().accumulated(2), verbose=0)
+        model.fit(batches().in_micro_batches(2), verbose=0)
 
 
 @pytest.mark.parametrize(

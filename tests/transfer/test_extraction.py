@@ -14,7 +14,8 @@ from keras_plm.heads import Classifier
 from keras_plm.layers import LayerChoice
 from keras_plm.transfer import FeatureBased
 from keras_plm.transfer.extraction import FeatureExtractor, extract_features
-from keras_plm.transfer.feature_store import FeatureStore, distinct_choices
+from keras_plm.transfer.feature_store import FeatureStore
+from keras_plm.transfer.layer_choices import distinct_choices
 from tests.small_encoders import LABELS, TOKENIZER, encoder, texts
 
 ROWS = ["a b", "c", "d e f", "a"]

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from keras_plm import metrics
-from keras_plm.data.examples import batches, score_range
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import score_range
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, WordVectors
@@ -157,7 +158,7 @@ def test_reads_at_classify():
     hidden = to_numpy(head.encoder({k: x[k] for k in head.encoder.input})["sequence"])
     last = x["padding_mask"].sum(1) - 1
     assert [x["token_ids"][i, last[i]] for i in (0, 1)] == [TOKENIZER.classify_id] * 2
-    kernel, bias = (to_numpy(w) for w in head.readout.get_layer("logits").weights)
+    kernel, bias = (to_numpy(w) for w in head.task_network.get_layer("logits").weights)
     assert_close(head(x), hidden[[0, 1], last] @ kernel + bias, atol=1e-5)
 
 
@@ -182,7 +183,7 @@ class TestSimilarity:
             ids = TOKENIZER.encode([first], [second]).token_ids[None]
             inputs = {"token_ids": ids, "padding_mask": ids >= 0}
             total = total + to_numpy(encoder(inputs)["sequence"])[:, -1]
-        kernel, bias = (to_numpy(w) for w in head.readout.get_layer("logits").weights)
+        kernel, bias = (to_numpy(w) for w in head.task_network.get_layer("logits").weights)
         wanted = total @ kernel + bias
         assert_close(logits[:, 0] - logits[:, 1], wanted[:, 0] - wanted[:, 1], atol=1e-4)
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import PackedExamples
+from keras_plm.data.packing import PackedExamples
 from keras_plm.data.passages import Windows
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger

@@ -1,7 +1,8 @@
-"""Text to tokens on disk, apart from pre-training: `keras-plm prepare`."""
+"""Preparation of raw text as token ids on disk, apart from pre-training."""
 
 from pathlib import Path
 
+from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.datasets.tasks import checksum
@@ -26,7 +27,7 @@ def prepare(
 ):
     """Makes a folder for `pretrain --prepared`: a tokenizer and text as its tokens.
 
-    A call that was stopped is gone on with by the next one with the same arguments. What is written
+    The next call with the same arguments resumes one that was stopped. What is written
     depends neither on the number of workers nor on stops; masks and pairs are drawn in training.
 
     Args:
@@ -46,8 +47,7 @@ def prepare(
         ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
             or `out` holds other text.
     """
-    if model not in MODELS:
-        raise ValueError(f"`model` must be one of {', '.join(MODELS)}. Received: {model!r}")
+    check_one_of(model, "model", MODELS)
     if model != "bert" and sentences != "split":
         raise ValueError(f"`sentences` is of bert alone. Received: {sentences!r} for {model}")
     out, objective = Path(out), OBJECTIVES[model]
@@ -62,7 +62,7 @@ def prepare(
     }
     note = out / NOTE
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not note.is_file()):
-        raise ValueError(f"`out` is a new folder, or one to go on with. Received: {str(out)!r}")
+        raise ValueError(f"`out` must be a new folder, or one to resume. Received: {str(out)!r}")
     if note.is_file():
         before = {name: read_json(note).get(name) for name in described}
         changed = [name for name in described if before[name] != described[name]]
@@ -74,15 +74,15 @@ def prepare(
             )
     learned = out / "tokenizer.json"
     if learned.is_file():
-        found = objective.pieces.load(learned)
+        found = objective.tokenizer_class.load(learned)
     elif tokenizer is None:
         found = objective.learn(corpus, vocabulary_size, lowercase)
     else:
         path = Path(tokenizer)
-        found = load_tokenizer(path) if path.is_dir() else objective.pieces.load(path)
-        if type(found) is not objective.pieces:
+        found = load_tokenizer(path) if path.is_dir() else objective.tokenizer_class.load(path)
+        if type(found) is not objective.tokenizer_class:
             raise ValueError(
-                f"{model} reads the pieces of a {objective.pieces.__name__}. "
+                f"{model} reads the tokens of a {objective.tokenizer_class.__name__}. "
                 f"Received: {type(found).__name__} in {str(tokenizer)!r}"
             )
     out.mkdir(parents=True, exist_ok=True)
@@ -110,8 +110,12 @@ def read_prepared(folder, model):
             f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
         )
     objective = OBJECTIVES[model]
-    if getattr(objective, "pieces", None) is not OBJECTIVES[note["model"]].pieces:
+    if getattr(objective, "tokenizer_class", None) is not OBJECTIVES[note["model"]].tokenizer_class:
         raise ValueError(
             f"{folder} holds text for another model. Received: {note['model']} instead of {model}"
         )
-    return note, objective.pieces.load(folder / "tokenizer.json"), TokenStream(folder / "stream")
+    return (
+        note,
+        objective.tokenizer_class.load(folder / "tokenizer.json"),
+        TokenStream(folder / "stream"),
+    )

@@ -1,4 +1,4 @@
-"""Files of word vectors, in the formats of word2vec, GloVe and fastText, read by streaming."""
+"""Files of word vectors in the formats of word2vec, GloVe and fastText."""
 
 import codecs
 import contextlib
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.data.fasttext import (
+from keras_plm._arguments import check_one_of, check_whole
+from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,
     check_file,
@@ -76,8 +77,8 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
     path = Path(path)
     check_file(path)
     wanted = as_set(words)
-    if limit is not None and limit < 1:
-        raise ValueError(f"`limit` must be at least 1. Received: limit={limit}")
+    if limit is not None:
+        check_whole(limit, "limit", least=1)
     if np.dtype(dtype).kind != "f":
         raise ValueError(f"`dtype` must be a type of floats. Received: dtype={dtype!r}")
     with contextlib.closing(_blocks(path)) as blocks:
@@ -286,7 +287,7 @@ def _read_binary(path, blocks, count, kept, limit, errors):
     data, position, row, newlines = b"", 0, 0, None
     for block in itertools.chain(blocks, [b""]):
         data, position = data[position:] + block, 0
-        pieces, words = [], []
+        blocks, words = [], []
         while row != limit and not kept.complete:
             where = f"{path}, row {row + 1} of {count} x {kept.dim}"
             space = _space_of_row(data, position, width, newlines, not block, where)
@@ -298,10 +299,10 @@ def _read_binary(path, blocks, count, kept, limit, errors):
             row += 1
             word = decode(data[position:space].lstrip(b"\n"), where, errors)
             if kept.wants(word):
-                pieces.append(data[space + 1 : end])
+                blocks.append(data[space + 1 : end])
                 words.append((row, word))
             position = end
-        numbers = np.frombuffer(b"".join(pieces), "<f4").reshape(-1, kept.dim)
+        numbers = np.frombuffer(b"".join(blocks), "<f4").reshape(-1, kept.dim)
         if not newlines:
             _check_first_numbers(path, words, numbers)
         kept.add(numbers)
@@ -406,8 +407,7 @@ def write_vectors(path, words, vectors, format="word2vec"):
     """
     path, words = Path(path), as_list(words, "words", "words")
     vectors = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {FORMATS}. Received: format={format!r}")
+    check_one_of(format, "format", FORMATS)
     if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.size:
         raise ValueError(
             f"`vectors` must be (N, D), a row per word and at least one. "

@@ -1,4 +1,4 @@
-"""SQuAD's files: questions about passages, predictions, and their evaluation."""
+"""SQuAD's files of questions and predictions, and their evaluation."""
 
 import json
 import warnings
