@@ -10,17 +10,17 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.checks import scaling
-from benchmarks.speed import attention as speed_attention
-from benchmarks.speed import bert as speed_bert
-from benchmarks.speed import elmo as speed_elmo
-from benchmarks.speed import gpt as speed_gpt
-from benchmarks.speed import gpu as speed_gpu
-from benchmarks.speed import memory as speed_memory
 from benchmarks.speed import run as speed
-from benchmarks.speed import squad as speed_squad
-from benchmarks.speed import transfer as speed_transfer
-from benchmarks.speed import translator as speed_translator
-from benchmarks.speed import words as speed_words
+from benchmarks.speed.measurements import attention as speed_attention
+from benchmarks.speed.measurements import bert as speed_bert
+from benchmarks.speed.measurements import elmo as speed_elmo
+from benchmarks.speed.measurements import gpt as speed_gpt
+from benchmarks.speed.measurements import gpu as speed_gpu
+from benchmarks.speed.measurements import memory as speed_memory
+from benchmarks.speed.measurements import squad as speed_squad
+from benchmarks.speed.measurements import transfer as speed_transfer
+from benchmarks.speed.measurements import translator as speed_translator
+from benchmarks.speed.measurements import words as speed_words
 from benchmarks.speed.run import Speed
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.checkpoints import load_bert, save_gpt
@@ -247,9 +247,9 @@ def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     pytest.importorskip("nltk")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("benchmarks.speed.words.TRAINED", ("cbow",))
+    monkeypatch.setattr("benchmarks.speed.measurements.words.TRAINED", ("cbow",))
     alone = speed_words.peak  # a process each, so only one of them
-    monkeypatch.setattr("benchmarks.speed.words.peak", lambda *work: 123.0)
+    monkeypatch.setattr("benchmarks.speed.measurements.words.peak", lambda *work: 123.0)
     out = tmp_path / "words.json"
     flags = ["--work", "ngram,vectors,vector_file", "--words", "5000", "--rows", "200"]
     assert main(["speed", *flags, "--turns", "1", "--out", str(out)]) == 0

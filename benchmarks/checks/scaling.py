@@ -19,7 +19,7 @@ four sums in a block, two each way, are of bfloat16 (Shoeybi et al. 2019, arXiv 
 import dataclasses
 from pathlib import Path
 
-from benchmarks.speed.bert import VOCABULARY, matrix_work
+from benchmarks.speed.measurements.bert import VOCABULARY, matrix_work
 from keras_plm.experiments.results import environment, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES

@@ -13,10 +13,20 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
-from benchmarks.speed import attention, bert, elmo, gpt, gpu, prepare, squad, transfer, translator
-from benchmarks.speed import memory as speed_memory
-from benchmarks.speed import words as speed_words
 from benchmarks.speed.clock import matrix_rates, measure
+from benchmarks.speed.measurements import (
+    attention,
+    bert,
+    elmo,
+    gpt,
+    gpu,
+    prepare,
+    squad,
+    transfer,
+    translator,
+)
+from benchmarks.speed.measurements import memory as speed_memory
+from benchmarks.speed.measurements import words as speed_words
 from keras_plm.experiments.flags import setting
 from keras_plm.experiments.results import environment, read_json
 from keras_plm.files.writing import write_json

@@ -189,7 +189,7 @@ def writing(settings, size):
 def peak(name, contestant, settings, data=None):
     """Megabytes at the most of a process that does one turn, with what it takes to start."""
     asked = json.dumps(dataclasses.asdict(settings))
-    return alone("benchmarks.speed.gpt", name, contestant, asked)
+    return alone("benchmarks.speed.measurements.gpt", name, contestant, asked)
 
 
 def main(name, contestant, settings):

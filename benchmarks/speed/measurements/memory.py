@@ -12,8 +12,8 @@ import sys
 import keras
 import numpy as np
 
-from benchmarks.speed.bert import VOCABULARY, masked_rows
 from benchmarks.speed.clock import Work, alone
+from benchmarks.speed.measurements.bert import VOCABULARY, masked_rows
 from keras_plm.data.batching import Batches
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import peak_so_far
@@ -80,7 +80,9 @@ def pretraining(settings):
 
 def peak(name, contestant, settings, data=None):
     """Megabytes at the most of a process that does one turn, with what it takes to start."""
-    return alone("benchmarks.speed.memory", contestant, json.dumps(dataclasses.asdict(settings)))
+    return alone(
+        "benchmarks.speed.measurements.memory", contestant, json.dumps(dataclasses.asdict(settings))
+    )
 
 
 def main(contestant, settings):

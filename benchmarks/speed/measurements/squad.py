@@ -10,8 +10,15 @@ import functools
 
 import numpy as np
 
-from benchmarks.speed.bert import OURS, OURS_HALF, PLAIN, TUNED, peer_config, peer_tokenizer
 from benchmarks.speed.clock import Work
+from benchmarks.speed.measurements.bert import (
+    OURS,
+    OURS_HALF,
+    PLAIN,
+    TUNED,
+    peer_config,
+    peer_tokenizer,
+)
 from benchmarks.suites.compare_encoders import WEIGHTS
 from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
 from keras_plm.data.squad import read_squad

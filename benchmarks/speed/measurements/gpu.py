@@ -15,11 +15,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.speed import bert as speed_bert
-from benchmarks.speed import elmo
-from benchmarks.speed import gpt as speed_gpt
-from benchmarks.speed.bert import OURS_HALF, VOCABULARY
 from benchmarks.speed.clock import Work
+from benchmarks.speed.measurements import bert as speed_bert
+from benchmarks.speed.measurements import elmo
+from benchmarks.speed.measurements import gpt as speed_gpt
+from benchmarks.speed.measurements.bert import OURS_HALF, VOCABULARY
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM, MaskedLM
 from keras_plm.training.optimizers import AdamW

@@ -107,7 +107,7 @@ def preparing(settings, data, times):
 def peak(name, contestant, settings, data=None):
     """Megabytes at the most of a process that does one turn, with what it takes to start."""
     asked = json.dumps(dataclasses.asdict(settings))
-    return alone("benchmarks.speed.prepare", name, contestant, asked, data or "")
+    return alone("benchmarks.speed.measurements.prepare", name, contestant, asked, data or "")
 
 
 def main(name, contestant, settings, data):

@@ -1,7 +1,7 @@
 """What word vectors and n-grams cost, beside gensim and NLTK, and the memory of each.
 
 Peak memory is that of a process that does one turn of one contestant:
-`python -m benchmarks.speed.words`, which `speed` calls.
+`python -m benchmarks.speed.measurements.words`, which `speed` calls.
 """
 
 import dataclasses
@@ -184,7 +184,7 @@ def peak(name, contestant, settings, data=None):
             np.save(Path(folder) / "ids.npy", ids)
             tokenizer.save(Path(folder) / "words.json")
         asked = json.dumps(dataclasses.asdict(settings))
-        return alone("benchmarks.speed.words", name, contestant, asked, folder)
+        return alone("benchmarks.speed.measurements.words", name, contestant, asked, folder)
 
 
 def main(name, contestant, settings, data):
