@@ -210,20 +210,10 @@ def add_kills(commands):
 
 
 def run_kills(flags):
-    from benchmarks.checks.resume import kills
+    from benchmarks.checks.resume import check_resume
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment
-    from keras_plm.files.writing import write_json
 
-    for name in ("runs", "threads"):
-        if getattr(flags, name) < 1:
-            raise ValueError(f"`--{name}` must be 1 or more. Received: {getattr(flags, name)}")
-    result = kills(flags.runs, flags.seed, flags.threads, console.print)
-    write_json(flags.out, result | environment())
-    console.print(
-        f"{flags.out}: {result['kills']} kills, {result['differences']} differences in "
-        f"{result['different_runs']} runs"
-    )
+    check_resume(flags.out, flags.runs, flags.seed, flags.threads, console.print)
 
 
 def add_devices(commands):
@@ -235,19 +225,10 @@ def add_devices(commands):
 
 
 def run_devices(flags):
-    from benchmarks.checks.devices import compare
+    from benchmarks.checks.devices import check_devices
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment
-    from keras_plm.files.writing import write_json
 
-    if flags.steps < 1:
-        raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")
-    known = environment()
-    result = compare(
-        flags.steps, console.print, save=lambda result: write_json(flags.out, result | known)
-    )
-    largest = max(case["largest_difference"] for case in result["cases"].values())
-    console.print(f"{flags.out}: losses differ by {largest:.1e} at the most")
+    check_devices(flags.out, flags.steps, progress=console.print)
 
 
 def add_scaling(commands):
@@ -261,8 +242,6 @@ def add_scaling(commands):
 
 
 def run_scaling(flags):
-    from benchmarks.checks.scaling import FILE, compute, markdown
+    from benchmarks.checks.scaling import check_scaling
 
-    compute(flags.results)
-    path = Path(flags.results) / FILE
-    print(f"{markdown(path)}\nResult file: {path}")
+    check_scaling(flags.results)

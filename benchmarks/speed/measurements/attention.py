@@ -1,56 +1,37 @@
-"""Multi-head self-attention, a whole layer with its projections, beside the backends' own.
+"""Multi-head self-attention, a whole layer with its projections, next to Keras' and torch's.
 
-Each is the only layer of a model, so that forward passes are `predict_on_batch` and training steps
-`train_on_batch`, compiled as users have them. On torch a layer written by hand around
-`scaled_dot_product_attention` shows what Keras costs. No dropout and no mask, which suits the peers
-best: with dropout `keras.layers.MultiHeadAttention` leaves its fast path, also at inference.
+Each is the only layer of a model. Forward passes are `predict_on_batch` and training steps
+`train_on_batch`, compiled as users have them. On torch a layer around
+`scaled_dot_product_attention` shows the cost of Keras. There is no dropout and no mask, which suits
+the peers best: with dropout `keras.layers.MultiHeadAttention` leaves its fast path.
 
 Shapes: B batch, S steps, D width.
 """
 
-import functools
-
 import keras
 import numpy as np
 
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.measurements.translator import TRANSLATOR
+from benchmarks.speed.registry import measurement
 from keras_plm.layers import MultiHeadAttention
 
 OURS, KERAS = "keras_plm", "keras.layers.MultiHeadAttention"
 TORCH = "torch scaled_dot_product_attention"
 
 
-def parse_shapes(text):
-    """`"8x12x512x64,..."` as a list of (batch, heads, length, head width).
-
-    Raises:
-        ValueError: If a shape is not four positive numbers.
-    """
-    shapes = []
-    for part in text.split(","):
-        numbers = part.split("x")
-        if len(numbers) != 4 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
-            raise ValueError(
-                "`shapes` are four numbers with x between them: batch, heads, length and head "
-                f"width, as 8x12x512x64; several are parted by commas. Received: {part!r}"
-            )
-        shapes.append(tuple(int(n) for n in numbers))
-    return shapes
-
-
-def works(settings):
-    """`{name: function that gives its `Work`}`: each shape forward, and forward and backward."""
+def attention_cases(settings):
+    """Each shape forward, and forward and backward."""
     return {
-        f"attention {kind} {'x'.join(map(str, shape))}": functools.partial(
-            attention, settings, shape, kind == "train"
-        )
-        for shape in parse_shapes(settings.shapes)
+        f"attention {kind} {'x'.join(map(str, shape))}": {"shape": shape, "train": kind == "train"}
+        for shape in settings.attention_shapes
         for kind in ("infer", "train")
     }
 
 
-def attention(settings, shape, train):
-    """Steps of one attention layer; in tokens per second."""
+@measurement(suite=TRANSLATOR, unit="tokens", cases=attention_cases)
+def attention(settings, inputs, shape, train):
+    """Forward passes or training steps of one attention layer."""
     batch, heads, length, head_dim = shape
     width = heads * head_dim
     rng = np.random.default_rng(settings.seed)
@@ -59,24 +40,24 @@ def attention(settings, shape, train):
 
     def ours():
         layer = MultiHeadAttention(heads, width)
-        return keras_turn(lambda x: layer(query=x), x, y, steps, train)
+        return keras_steps(lambda x: layer(query=x), x, y, steps, train)
 
-    def of_keras():
+    def with_keras():
         layer = keras.layers.MultiHeadAttention(heads, head_dim)
-        return keras_turn(lambda x: layer(x, x), x, y, steps, train)
+        return keras_steps(lambda x: layer(x, x), x, y, steps, train)
 
-    def by_hand():
-        return torch_turn(heads, x, y, steps, train)
+    def with_torch():
+        return torch_steps(heads, x, y, steps, train)
 
-    makers, peers = {KERAS: of_keras}, (KERAS,)
+    implementations, peers = {KERAS: with_keras}, (KERAS,)
     if keras.backend.backend() == "torch":
-        makers[TORCH], peers = by_hand, (KERAS, TORCH)
-    makers[OURS] = ours
-    return Work(makers, batch * length * steps, "tokens", {OURS: peers})
+        implementations[TORCH], peers = with_torch, (KERAS, TORCH)
+    implementations[OURS] = ours
+    return Comparison(implementations, batch * length * steps, {OURS: peers})
 
 
-def keras_turn(call, x, y, steps, train):
-    """A turn of a model that is one layer."""
+def keras_steps(call, x, y, steps, train):
+    """Steps of a model of one layer."""
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, call(inputs))
     model.compile(keras.optimizers.SGD(1e-3), loss="mean_squared_error")
@@ -85,8 +66,8 @@ def keras_turn(call, x, y, steps, train):
     return lambda: [model.predict_on_batch(x) for _ in range(steps)]
 
 
-def torch_turn(heads, x, y, steps, train):
-    """The same steps as one writes them in torch: a fused projection, one optimizer."""
+def torch_steps(heads, x, y, steps, train):
+    """The same steps in torch: a fused projection, one optimizer."""
     import torch
     from torch.nn import functional
 

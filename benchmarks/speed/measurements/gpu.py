@@ -1,9 +1,9 @@
-"""Pre-training on a GPU beside `transformers`: BERT, GPT and ELMo, in bfloat16, tokens per second.
+"""Pre-training on a GPU next to `transformers`: BERT, GPT and ELMo, in bfloat16.
 
-The peer is `transformers` with torch's fused attention (`sdpa`), a fused AdamW and bfloat16, as it
-comes and compiled by `torch.compile`. It runs in the same process, under JAX on the memory that
-`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves it. Nothing is dropped: `sdpa` and our kernels agree on
-no random numbers, and what is measured are matrix products.
+The peer is `transformers` with torch's fused attention (`sdpa`), a fused AdamW and bfloat16, eager
+and compiled by `torch.compile`. It runs in the same process. Under JAX,
+`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves it memory. There is no dropout: `sdpa` and our kernels
+draw different random numbers, and matrix products are the object of the measurement.
 
 Shapes: B rows, T tokens, D width.
 """
@@ -15,24 +15,24 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison
 from benchmarks.speed.measurements import bert as speed_bert
-from benchmarks.speed.measurements import elmo
+from benchmarks.speed.measurements import elmo as speed_elmo
 from benchmarks.speed.measurements import gpt as speed_gpt
 from benchmarks.speed.measurements.bert import OURS_HALF, VOCABULARY
+from benchmarks.speed.registry import Suite, measurement
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM, MaskedLM
 from keras_plm.training.optimizers import AdamW
 
-KINDS = ("gpu_bert", "gpu_gpt", "gpu_elmo")
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
 SHAPES = ((128, 128), (32, 512))  # B, T: 16,384 tokens a step
-SIDE = 8192  # of the square matrices whose product is the card's rate
+SIDE = 8192  # of the square matrices whose products give the GPU's rate
 
 
-def check():
-    """Raises ValueError unless there is a GPU that the backend sees."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch is there too
+def check_gpu():
+    """Raises ValueError unless JAX or torch sees a GPU."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory too
     backend, found = keras.backend.backend(), 0
     if backend == "torch":
         import torch
@@ -44,48 +44,51 @@ def check():
         found = sum(device.platform == "gpu" for device in jax.devices())
     if not found:
         raise ValueError(
-            "These are timed on a GPU that JAX or torch sees: install its CUDA build and set "
-            f"KERAS_BACKEND. Received: KERAS_BACKEND={backend}, no GPU"
+            "Measurements of the suite gpu need a GPU that JAX or torch sees: install its CUDA "
+            f"build and set KERAS_BACKEND. Received: KERAS_BACKEND={backend}, no GPU"
         )
 
 
-def works(kind, settings):
-    """`{name: function that gives its `Work`}` of one kind."""
-    check()
-    if kind == "gpu_elmo":
-        return elmo.works("bilm", settings, None)
-    found = {}
-    for size in settings.sizes.split(","):
-        for rows, length in SHAPES:
-            name, make = ("pre-train BERT", bert) if kind == "gpu_bert" else ("pre-train GPT", gpt)
-            found[f"{name} {size}, {rows}x{length}"] = functools.partial(
-                make, settings, size, rows, length
-            )
-    return found
-
-
-def matrix_rates(side=None, products=20, turns=5):
-    """The card's products of large square matrices per second, FLOP/s by precision, best of few."""
+def matrix_rates(side=None, products=20, repeats=5):
+    """The GPU's products of large square matrices: the best FLOP/s by precision."""
     import time
 
     side, rates = side or SIDE, {}
     for name in ("float32", "bfloat16"):
         a = ops.cast(keras.random.normal((side, side)) * side**-0.5, name)
         best = 0.0
-        for turn in range(turns + 1):
+        for repeat in range(repeats + 1):
             x = a
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(products):
                 x = ops.matmul(a, x)
             float(ops.cast(x[0, 0], "float32"))  # waits
-            if turn:
-                best = max(best, products * 2 * side**3 / (time.perf_counter() - begun))
+            if repeat:  # the first one compiles
+                best = max(best, products * 2 * side**3 / (time.perf_counter() - start))
         rates[name] = best
     return rates
 
 
-def peer_turn(model, batch, steps, compiled):
-    """A turn of the peer: so many training steps on one batch."""
+GPU = Suite(
+    "gpu",
+    "Speed: A GPU",
+    {"sizes": "base", "elmos": "original", "steps": 20},
+)
+gpu_measurement = functools.partial(
+    measurement, suite=GPU, unit="tokens", check=check_gpu, matrix_rates=matrix_rates
+)
+
+
+def cases_of(name, settings):
+    return {
+        f"pre-train {name} {size}, {rows}x{length}": {"size": size, "rows": rows, "length": length}
+        for size in settings.sizes.split(",")
+        for rows, length in SHAPES
+    }
+
+
+def peer_steps(model, batch, steps, compiled):
+    """Training steps of the peer on one batch."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -106,20 +109,20 @@ def peer_turn(model, batch, steps, compiled):
     return lambda: [step() for _ in range(steps)][-1].item()
 
 
-def _work(settings, ours, peer, batch, flops):
+def _comparison(settings, ours, peer, batch, flops):
     rows, length = batch["input_ids"].shape
-    makers = {
-        EAGER: lambda: peer_turn(peer(), batch, settings.steps, False),
-        COMPILED: lambda: peer_turn(peer(), batch, settings.steps, True),
+    implementations = {
+        EAGER: lambda: peer_steps(peer(), batch, settings.steps, False),
+        COMPILED: lambda: peer_steps(peer(), batch, settings.steps, True),
         OURS_HALF: ours,
     }
-    amount = rows * length * settings.steps
-    beside = {OURS_HALF: (EAGER, COMPILED)}
-    return Work(makers, amount, "tokens", beside, flops, half=frozenset(makers))
+    amount, peers = rows * length * settings.steps, {OURS_HALF: (EAGER, COMPILED)}
+    return Comparison(implementations, amount, peers, flops, frozenset(implementations))
 
 
-def bert(settings, size, rows, length):
-    """Masked words alone, 15 % of the tokens."""
+@gpu_measurement(cases=functools.partial(cases_of, "BERT"))
+def gpu_bert(settings, inputs, size, rows, length):
+    """Training steps of masked words only, 15 % of the tokens."""
     import transformers
 
     rng = np.random.default_rng(settings.seed)
@@ -129,7 +132,7 @@ def bert(settings, size, rows, length):
         encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=0.0, dtype="mixed_bfloat16")
         model = MaskedLM(encoder, next_sentence=False)
         model.compile(AdamW(1e-4), weighted_metrics=[])
-        return speed_bert.our_fit(model, x, {"masked_lm": words}, settings.steps)
+        return speed_bert.fit_steps(model, x, {"masked_lm": words}, settings.steps)
 
     def peer():
         config = speed_bert.peer_config(size)
@@ -139,11 +142,14 @@ def bert(settings, size, rows, length):
 
     ids = x["token_ids"]
     batch = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}
-    return _work(settings, ours, peer, batch, speed_bert.matrix_work(size, length, "pretrain"))
+    return _comparison(
+        settings, ours, peer, batch, speed_bert.matrix_work(size, length, "pretrain")
+    )
 
 
-def gpt(settings, size, rows, length):
-    """The next token, of full windows."""
+@gpu_measurement(cases=functools.partial(cases_of, "GPT"))
+def gpu_gpt(settings, inputs, size, rows, length):
+    """Training steps on the next token of full windows."""
     vocabulary, s = speed_gpt.VOCABULARY, GPT_SIZES[size]
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, vocabulary, (rows, length + 1)).astype("int32")
@@ -154,11 +160,17 @@ def gpt(settings, size, rows, length):
         encoder = GPT(vocabulary, **s, dropout=0.0, dtype="mixed_bfloat16")
         model = CausalLM(encoder)
         model.compile(AdamW(1e-4, bias_correction=True), weighted_metrics=[])
-        return speed_bert.our_fit(model, x, ids[:, 1:], settings.steps)
+        return speed_bert.fit_steps(model, x, ids[:, 1:], settings.steps)
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}
     width, inner = s["hidden_dim"], s["intermediate_dim"]
-    # Attention looks at half of the pairs, which no kernel here makes use of in its products.
-    of_block = 2 * (4 * width * width + 2 * width * inner) + 4 * length * width
-    flops = 3 * (s["num_layers"] * of_block + 2 * width * vocabulary)
-    return _work(settings, ours, lambda: speed_gpt.peer(size, 0.0), batch, flops)
+    # Attention needs half of the pairs, but the kernels compute the products of all.
+    block = 2 * (4 * width * width + 2 * width * inner) + 4 * length * width
+    flops = 3 * (s["num_layers"] * block + 2 * width * vocabulary)
+    return _comparison(settings, ours, lambda: speed_gpt.peer(size, 0.0), batch, flops)
+
+
+@gpu_measurement(cases=functools.partial(speed_elmo.cases_of, "pre-train ELMo"))
+def gpu_elmo(settings, inputs, batch, steps, size):
+    """Training steps of a whole biLM."""
+    return speed_elmo.bilm(settings, inputs, batch, steps, size)

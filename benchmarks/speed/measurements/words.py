@@ -1,77 +1,52 @@
-"""What word vectors and n-grams cost, beside gensim and NLTK, and the memory of each.
-
-Peak memory is that of a process that does one turn of one contestant:
-`python -m benchmarks.speed.measurements.words`, which `speed` calls.
-"""
-
-import dataclasses
-import json
-import os
-import sys
-import tempfile
-from pathlib import Path
+"""Word vectors and n-grams next to gensim and NLTK."""
 
 import numpy as np
 
-from benchmarks.speed.clock import Work, alone
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.registry import Suite, measurement
 from benchmarks.suites.word_vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
+from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
 from keras_plm.data.word_vectors import write_vectors
-from keras_plm.experiments.results import peak_so_far
+from keras_plm.datasets.microworld import World
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
 
-KINDS = ("ngram", "vectors", "vector_file")
 TRAINED = ("skip_gram", "cbow", "fasttext")
 ORDER, ADDED = 3, 0.01
+OURS, NLTK, GENSIM = "keras_plm", "nltk.lm", "gensim"
+SUITE = Suite("words", "Speed: Word vectors")
 
 
-def works(kind, settings, data=None):
-    """The works of a kind by name; `data` is the folder of the books, without it made-up text."""
-    if kind == "ngram":
-        return {
-            "ngram count": lambda: counting(settings, data),
-            "ngram perplexity": lambda: scoring(settings, data),
-        }
-    if kind == "vectors":
-        return {f"train {name}": lambda name=name: training(settings, name, data)
-                for name in TRAINED}  # fmt: skip
-    return {
-        "read glove file": lambda: reading(settings, part=1),
-        "read glove file, one word in 100": lambda: reading(settings, part=100),
-    }
+def text(settings, inputs):
+    """Ids and their tokenizer: the vocabulary of the whole text, its first `words` tokens."""
+    ids, words = inputs.folder / "ids.npy", inputs.folder / "words.json"
+    if not ids.is_file():
+        made, tokenizer = _books(inputs) if inputs.data else _generated(settings, inputs)
+        tokenizer.save(words)
+        np.save(ids, made[: settings.words])
+    return np.load(ids), Words.load(words)
 
 
-def text(settings, data):
-    """Ids and their tokenizer: the whole books' vocabulary, the first `words` tokens.
+def _books(inputs):
+    files = [find_file(inputs.data, name) for name in BOOKS]
+    return VectorBench(files, progress=lambda line: None).text(Vectors())
 
-    In a process whose memory is measured, `data` is a folder where these are ready.
-    """
-    if data is not None and (Path(data) / "ids.npy").is_file():
-        return np.load(Path(data) / "ids.npy"), Words.load(Path(data) / "words.json")
-    if data is not None:
-        files = [find_file(data, name) for name in BOOKS]
-        ids, tokenizer = VectorBench(files, progress=lambda line: None).text(Vectors())
-        return ids[: settings.words], tokenizer
-    from keras_plm.datasets.microworld import World
 
+def _generated(settings, inputs):
+    path = inputs.folder / "words.txt"
     documents = World().corpus(max(settings.words // 50, 20))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text.txt"
-        path.write_text("\n".join(line for document in documents for line in document))
-        tokenizer = Words.train(path, lowercase=True)
-        from keras_plm.data.corpus import read_ids
-
-        return read_ids(path, tokenizer)[: settings.words], tokenizer
+    path.write_text("\n".join(line for document in documents for line in document))
+    tokenizer = Words.train(path, lowercase=True)
+    return read_ids(path, tokenizer), tokenizer
 
 
 def lists_of_words(ids, tokenizer):
     return list(Sentences(ids, tokenizer))
 
 
-def counting(settings, data):
+def count(ids, tokenizer):
     """Counting the trigrams of a text."""
-    ids, tokenizer = text(settings, data)
 
     def ours():
         return lambda: NGram(len(tokenizer), ORDER, "add_k", tokenizer.end_id, ADDED).fit(ids)
@@ -81,18 +56,13 @@ def counting(settings, data):
 
         part = lists_of_words(ids[: len(ids) // 20], tokenizer)
 
-        def turn():
-            Lidstone(ADDED, ORDER).fit(*_nltk_ngrams(part))
+        return lambda: Lidstone(ADDED, ORDER).fit(*_nltk_ngrams(part))
 
-        turn.share = 1 / 20
-        return turn
-
-    return Work({"keras_plm": ours, "nltk.lm": nltk}, len(ids), "words", BESIDE_NLTK)
+    return Comparison({OURS: ours, NLTK: nltk}, len(ids), {OURS: (NLTK,)}, fractions={NLTK: 1 / 20})
 
 
-def scoring(settings, data):
-    """The perplexity of a text under trigrams of another, both with add-k."""
-    ids, tokenizer = text(settings, data)
+def perplexity(ids, tokenizer):
+    """The perplexity of a text under the trigrams of another, with add-k smoothing."""
     half = len(ids) // 2
     train, test = ids[:half], ids[half:]
 
@@ -109,19 +79,29 @@ def scoring(settings, data):
         model.fit(*_nltk_ngrams(lists_of_words(train[: half // 10], tokenizer)))
         part = lists_of_words(test[: half // 100], tokenizer)
 
-        def turn():
+        def run():
             model.perplexity(
                 [g for words in part for g in ngrams(pad_both_ends(words, ORDER), ORDER)]
             )
 
-        turn.share = 1 / 100
-        return turn
+        return run
 
-    return Work({"keras_plm": ours, "nltk.lm": nltk}, len(test), "words", BESIDE_NLTK)
+    fractions = {NLTK: 1 / 100}
+    return Comparison({OURS: ours, NLTK: nltk}, len(test), {OURS: (NLTK,)}, fractions=fractions)
 
 
-BESIDE_NLTK = {"keras_plm": ("nltk.lm",)}
-BESIDE_GENSIM = {"keras_plm": ("gensim",)}
+@measurement(
+    suite=SUITE,
+    unit="words",
+    cases=lambda settings: {
+        "ngram count": {"work": count},
+        "ngram perplexity": {"work": perplexity},
+    },
+    peak_memory=True,
+)
+def ngram(settings, inputs, work):
+    """Trigrams of a text, counted or applied."""
+    return work(*text(settings, inputs))
 
 
 def _nltk_ngrams(lists):
@@ -130,9 +110,15 @@ def _nltk_ngrams(lists):
     return padded_everygram_pipeline(ORDER, lists)
 
 
-def training(settings, kind, data):
-    """A pass over a text, on two threads for gensim."""
-    ids, tokenizer = text(settings, data)
+@measurement(
+    suite=SUITE,
+    unit="words",
+    cases=lambda settings: {f"train {kind}": {"kind": kind} for kind in TRAINED},
+    peak_memory=True,
+)
+def vectors(settings, inputs, kind):
+    """One pass of training over a text, on two threads in gensim."""
+    ids, tokenizer = text(settings, inputs)
     words = int((ids > 2).sum())
 
     def ours():
@@ -150,51 +136,35 @@ def training(settings, kind, data):
         model = gensim_model(Vectors(kind, "gensim"), 0, sentences)
         return lambda: model.train(sentences, total_examples=len(sentences), epochs=1)
 
-    return Work({"keras_plm": ours, "gensim": gensim}, words, "words", BESIDE_GENSIM)
+    return Comparison({OURS: ours, GENSIM: gensim}, words, {OURS: (GENSIM,)})
 
 
-def reading(settings, part):
-    """A GloVe file of random vectors, 100 wide: all of it, or every so many-th of its words."""
-    folder = tempfile.TemporaryDirectory()
-    path = Path(folder.name) / "glove.txt"
-    rng = np.random.default_rng(0)
+@measurement(
+    suite=SUITE,
+    unit="MB",
+    cases=lambda settings: {
+        "read glove file": {"every": 1},
+        "read glove file, one word in 100": {"every": 100},
+    },
+    peak_memory=True,
+)
+def vector_file(settings, inputs, every):
+    """Reading a GloVe file of random vectors of 100 numbers: all words, or one in `every`."""
+    path = inputs.folder / "glove.txt"
     words = [f"word{i}" for i in range(settings.rows)]
-    write_vectors(path, words, rng.normal(size=(settings.rows, 100)).round(5), "glove")
-    wanted = None if part == 1 else set(words[::part])
+    if not path.is_file():
+        vectors = np.random.default_rng(0).normal(size=(settings.rows, 100))
+        write_vectors(path, words, vectors.round(5), "glove")
+    kept = None if every == 1 else set(words[::every])
 
     def ours():
-        return lambda: (WordVectors.read(path, wanted), folder)  # keeps the folder
+        return lambda: WordVectors.read(path, kept)
 
     def gensim():
         from gensim.models import KeyedVectors
 
-        # It has no choice of words.
+        # It cannot select words.
         read = KeyedVectors.load_word2vec_format
-        return lambda: (read(path, binary=False, no_header=True), folder)
+        return lambda: read(path, binary=False, no_header=True)
 
-    return Work({"keras_plm": ours, "gensim": gensim}, os.path.getsize(path) / 1e6, "MB",
-                BESIDE_GENSIM)  # fmt: skip
-
-
-def peak(name, contestant, settings, data=None):
-    """Megabytes at the most of a process that does one turn, with what it takes to start."""
-    with tempfile.TemporaryDirectory() as folder:
-        if name in {**works("ngram", settings), **works("vectors", settings)}:
-            ids, tokenizer = text(settings, data)
-            np.save(Path(folder) / "ids.npy", ids)
-            tokenizer.save(Path(folder) / "words.json")
-        asked = json.dumps(dataclasses.asdict(settings))
-        return alone("benchmarks.speed.measurements.words", name, contestant, asked, folder)
-
-
-def main(name, contestant, settings, data):
-    from benchmarks.speed.run import Speed
-
-    settings = Speed(**json.loads(settings))
-    made = {n: make for kind in KINDS for n, make in works(kind, settings, data).items()}
-    made[name]().makers[contestant]()()
-    print(peak_so_far())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return Comparison({OURS: ours, GENSIM: gensim}, path.stat().st_size / 1e6, {OURS: (GENSIM,)})
