@@ -4,6 +4,7 @@ from pathlib import Path
 
 from benchmarks import README, RESULTS
 from benchmarks.claims import verdicts
+from benchmarks.speed.registry import suites
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES, compare_encoders, folder
 from keras_plm.cli.report import check_page_flags, print_strays, write_page, write_plots
@@ -19,19 +20,9 @@ from keras_plm.experiments.report.result_tables import (
 )
 from keras_plm.experiments.results import marked
 
-SPEEDS = {
-    "speed": "Speed: BERT next to its peers",
-    "speed_translator": "Speed: Attention, decoding, translation",
-    "speed_words": "Speed: Word vectors",
-    "speed_elmo": "Speed: ELMo and LSTMs",
-    "speed_gpt": "Speed: GPT",
-    "speed_prepare": "Speed: Preparing text",
-    "speed_squad": "Speed: Questions and answers",
-    "speed_transfer": "Speed: Reading features",
-    "speed_memory": "Speed: Memory",
-    "speed_gpu": "Speed: A GPU",
-    "devices": "Several devices next to one",
-    "scaling": "Many devices, on paper",
+CHECKS = {
+    "check_devices": "Several devices next to one",
+    "check_scaling": "Many devices, by formulas",
 }
 
 
@@ -65,8 +56,9 @@ def more_of(root):
         if (root / compare_encoders.FILE).is_file():
             left_out["encoders"] = of_results.reason(root, compare_encoders.FILE, error)
     try:
+        titles = {suite.results: suite.title for suite in suites().values()} | CHECKS
         for mark, text in speed_tables(root).items():
-            more[mark, SPEEDS.get(mark, mark)] = text
+            more[mark, titles[mark]] = text
     except (ValueError, KeyError, TypeError) as error:
         left_out["speed"] = of_results.reason(root, "speed*.json", error)
     return more, left_out

@@ -1,7 +1,5 @@
 """The command `check`: resuming after kills, several devices, and scaling on paper."""
 
-from pathlib import Path
-
 from benchmarks import RESULTS
 
 
@@ -34,20 +32,10 @@ def _add_resume(checks):
 
 
 def _run_resume(flags):
-    from benchmarks.checks.resume import kills
+    from benchmarks.checks.resume import check_resume
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment
-    from keras_plm.files.writing import write_json
 
-    for name in ("runs", "threads"):
-        if getattr(flags, name) < 1:
-            raise ValueError(f"`--{name}` must be 1 or more. Received: {getattr(flags, name)}")
-    result = kills(flags.runs, flags.seed, flags.threads, console.print)
-    write_json(flags.out, result | environment())
-    console.print(
-        f"{flags.out}: {result['kills']} kills, {result['differences']} differences in "
-        f"{result['different_runs']} runs"
-    )
+    check_resume(flags.out, flags.runs, flags.seed, flags.threads, console.print)
 
 
 def _add_devices(checks):
@@ -61,19 +49,10 @@ def _add_devices(checks):
 
 
 def _run_devices(flags):
-    from benchmarks.checks.devices import compare
+    from benchmarks.checks.devices import check_devices
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.results import environment
-    from keras_plm.files.writing import write_json
 
-    if flags.steps < 1:
-        raise ValueError(f"`--steps` must be 1 or more. Received: {flags.steps}")
-    known = environment()
-    result = compare(
-        flags.steps, console.print, save=lambda result: write_json(flags.out, result | known)
-    )
-    largest = max(case["largest_difference"] for case in result["cases"].values())
-    console.print(f"{flags.out}: losses differ by {largest:.1e} at the most")
+    check_devices(flags.out, flags.steps, progress=console.print)
 
 
 def _add_scaling(checks):
@@ -87,8 +66,6 @@ def _add_scaling(checks):
 
 
 def _run_scaling(flags):
-    from benchmarks.checks.scaling import FILE, compute, markdown
+    from benchmarks.checks.scaling import check_scaling
 
-    compute(flags.results)
-    path = Path(flags.results) / FILE
-    print(f"{markdown(path)}\nResult file: {path}")
+    check_scaling(flags.results)

@@ -103,10 +103,10 @@ def test_pretraining_refuses_before_it_writes(flags, match, encoder, tmp_path, c
 @pytest.mark.parametrize(
     "flags, match",
     [
-        (["--sizes", "tiny,minni"], r"`sizes` are of .*'minni'"),
-        (["--work", "train,infr"], r"`work` are of .*'infr'"),
-        (["--turns", "0"], r"`turns` must be 1 or more"),
-        (["--length", "1024"], r"`length` is at most"),
+        (["--sizes", "tiny,minni"], r"`sizes` must be of .*'minni'"),
+        (["--work", "train,infr"], r"`work` must be of .*'infr'"),
+        (["--repeats", "0"], r"`repeats` must be 1 or more"),
+        (["--length", "1024"], r"`length` must be at most"),
     ],
 )
 def test_speed_refuses_before_it_times(flags, match, capsys):

@@ -1,6 +1,9 @@
-"""The command `speed`: its kinds run small on every backend, its peers do the same work."""
+"""The command `speed`: measurements run small on every backend, peers do the same work."""
 
+import dataclasses
 import json
+import runpy
+import sys
 
 import keras
 import numpy as np
@@ -9,19 +12,21 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.checks import scaling
-from benchmarks.speed import attention as speed_attention
-from benchmarks.speed import bert as speed_bert
-from benchmarks.speed import elmo as speed_elmo
-from benchmarks.speed import gpt as speed_gpt
-from benchmarks.speed import gpu as speed_gpu
-from benchmarks.speed import memory as speed_memory
-from benchmarks.speed import run as speed
-from benchmarks.speed import squad as speed_squad
-from benchmarks.speed import transfer as speed_transfer
-from benchmarks.speed import translator as speed_translator
-from benchmarks.speed import words as speed_words
-from benchmarks.speed.run import Speed
-from benchmarks.speed.tables import speed_markdown
+from benchmarks.speed import measurements, registry
+from benchmarks.speed.inputs import Inputs, generated_sentences
+from benchmarks.speed.measurements import attention as speed_attention
+from benchmarks.speed.measurements import bert as speed_bert
+from benchmarks.speed.measurements import elmo as speed_elmo
+from benchmarks.speed.measurements import gpt as speed_gpt
+from benchmarks.speed.measurements import gpu as speed_gpu
+from benchmarks.speed.measurements import memory as speed_memory
+from benchmarks.speed.measurements import squad as speed_squad
+from benchmarks.speed.measurements import transfer as speed_transfer
+from benchmarks.speed.measurements import translator as speed_translator
+from benchmarks.speed.peak import peak_of
+from benchmarks.speed.registry import MEASUREMENTS, cases
+from benchmarks.speed.settings import SpeedSettings
+from benchmarks.speed.tables import speed_markdown, speed_tables
 from keras_plm.checkpoints import load_bert, save_gpt
 from keras_plm.decoding import greedy
 from keras_plm.layers import (
@@ -40,12 +45,12 @@ from tests.checks import assert_close, to_numpy
 
 @pytest.fixture
 def small(monkeypatch):
-    """Sizes at which the work takes no time; flags for them."""
+    """Flags for sizes at which the work takes no time."""
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     monkeypatch.setitem(speed_translator.TRANSFORMER_SIZES, "tiny", {**size, "dropout": 0.1})
     for name, value in {"VOCABULARY": 13, "SOURCES": 3, "ROWS": 3}.items():
         monkeypatch.setattr(speed_translator, name, value)
-    flags = ["--turns", "1", "--steps", "1", "--shapes", "2x3x5x4"]
+    flags = ["--repeats", "1", "--steps", "1", "--shapes", "2x3x5x4"]
     return [*flags, "--translators", "tiny", "--written", "3"]
 
 
@@ -60,11 +65,11 @@ def test_attention_runs_beside_its_peers(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "attention"])
     assert list(results) == ["attention infer 2x3x5x4", "attention train 2x3x5x4"]
     for name, work in results.items():
-        ours, *peers = reversed(work["contestants"])
+        ours, *peers = reversed(work["implementations"])
         assert ours == speed_attention.OURS and speed_attention.KERAS in peers
-        assert work["contestants"][ours]["per_second"] > 0
+        assert work["implementations"][ours]["per_second"] > 0
         for peer in peers:
-            assert work["contestants"][ours]["ratios"][peer] > 0
+            assert work["implementations"][ours]["ratios"][peer] > 0
             assert f"| {name}: tokens | {peer} |" in table
     again, _ = timed(tmp_path, [*small, "--work", "attention"])
     assert again == results  # nothing is timed twice
@@ -75,15 +80,15 @@ def test_decoding_runs_with_cache_and_without(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "decode"])
     assert list(results) == ["decode greedy tiny", "decode beam-4 tiny"]
     for name, work in results.items():
-        cached = work["contestants"][speed_translator.CACHED]
-        assert cached["ratios"][speed_translator.ANEW] > 0
-        assert f"| {name}: sentences | {speed_translator.ANEW} |" in table
+        cached = work["implementations"][speed_translator.CACHED]
+        assert cached["ratios"][speed_translator.UNCACHED] > 0
+        assert f"| {name}: sentences | {speed_translator.UNCACHED} |" in table
 
 
 @pytest.mark.backend_neutral
 def test_translation_trains_in_both_precisions(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "translate"])
-    rows = results["translate tiny"]["contestants"]
+    rows = results["translate tiny"]["implementations"]
     assert {speed_translator.OURS, speed_translator.OURS_HALF} <= set(rows)
     for way, peer in (("", speed_translator.TORCH), (", bfloat16", speed_translator.TORCH_HALF)):
         assert (f"| translate tiny{way}: tokens | {peer} |" in table) == (peer in rows)
@@ -94,10 +99,10 @@ def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     flags = [*small, "--work", "translate"]
     alone, _ = timed(tmp_path, [*flags, "--no-half"])
     half = {speed_translator.OURS_HALF, speed_translator.TORCH_HALF}
-    assert speed_translator.OURS in alone["translate tiny"]["contestants"]
-    assert not half & set(alone["translate tiny"]["contestants"])
+    assert speed_translator.OURS in alone["translate tiny"]["implementations"]
+    assert not half & set(alone["translate tiny"]["implementations"])
     both, _ = timed(tmp_path, flags)  # does not do with less
-    assert speed_translator.OURS_HALF in both["translate tiny"]["contestants"]
+    assert speed_translator.OURS_HALF in both["translate tiny"]["implementations"]
     assert timed(tmp_path, [*flags, "--no-half"])[0] == both
 
 
@@ -108,9 +113,9 @@ def test_every_text_takes_all_steps(small):
     def decode(*arguments, **options):
         written.append(greedy(*arguments, **options)[0])
 
-    work = speed_translator.decoding(Speed(written=5), "tiny", decode)
-    work.makers[speed_translator.CACHED]()()
-    assert written[0].shape == (work.amount, 5)
+    comparison = speed_translator.decode(SpeedSettings(written=5), None, "tiny", decode)
+    comparison.implementations[speed_translator.CACHED]()()
+    assert written[0].shape == (comparison.amount, 5)
     assert (written[0] != speed_translator.NEVER).all()
 
 
@@ -225,10 +230,10 @@ def test_the_path_taken_follows_the_products(monkeypatch):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--shapes", "8x12x512"], "`shapes` are four numbers"),
+        (["--shapes", "8x12x512"], "`shapes` must be four numbers"),
         (["--shapes", "8x12x512x0"], "Received: '8x12x512x0'"),
-        (["--elmos", "large"], "`elmos` are of tiny, mini, small"),
-        (["--translators", "mini"], "`translators` are of tiny, small"),
+        (["--elmos", "large"], "`elmos` must be of tiny, mini, small"),
+        (["--translators", "mini"], "`translators` must be of tiny, small"),
         (["--written", "0"], "`written` must be 1 or more"),
         (["--words", "50"], "`words` must be 2,000 or more"),
     ],
@@ -241,7 +246,7 @@ def test_speed_refuses_before_it_times(flags, message, capsys):
 @pytest.mark.backend_neutral
 def test_files_from_before_a_setting_are_still_read():
     old = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
-    assert Speed(**old["settings"]).turns == old["settings"]["turns"]
+    assert SpeedSettings(**old["settings"]).repeats == old["settings"]["repeats"]
     assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13
 
 
@@ -250,18 +255,18 @@ def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     pytest.importorskip("nltk")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("benchmarks.speed.words.TRAINED", ("cbow",))
-    alone = speed_words.peak  # a process each, so only one of them
-    monkeypatch.setattr("benchmarks.speed.words.peak", lambda *work: 123.0)
+    monkeypatch.setattr("benchmarks.speed.measurements.words.TRAINED", ("cbow",))
+    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)  # but one, below
     out = tmp_path / "words.json"
     flags = ["--work", "ngram,vectors,vector_file", "--words", "5000", "--rows", "200"]
-    assert main(["speed", *flags, "--turns", "1", "--out", str(out)]) == 0
+    assert main(["speed", *flags, "--repeats", "1", "--out", str(out)]) == 0
     results = json.loads(out.read_text())["results"]
     assert list(results) == ["ngram count", "ngram perplexity", "train cbow", "read glove file",
                              "read glove file, one word in 100"]  # fmt: skip
     for work in results.values():
-        assert all(row["peak_mb"] == 123.0 for row in work["contestants"].values())
-    assert alone("ngram count", "keras_plm", Speed(words=5000)) > 50
+        assert all(row["peak_mb"] == 123.0 for row in work["implementations"].values())
+    settings = SpeedSettings(words=5000, work="ngram")
+    assert peak_of("ngram count", "keras_plm", settings, Inputs(tmp_path)) > 50
     table = speed_markdown(out)
     assert "| train cbow: words | gensim |" in table and " MB" in table
 
@@ -279,7 +284,7 @@ def small_elmo(monkeypatch):
 
 @pytest.mark.backend_neutral
 def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
-    flags = ["--turns", "1", "--steps", "1", "--sentences", "4", "--elmos", "small"]
+    flags = ["--repeats", "1", "--steps", "1", "--sentences", "4", "--elmos", "small"]
     results, table = timed(tmp_path, [*flags, "--work", "lstm,bilm,encode_words,reader"])
     assert list(results) == [
         "train biLSTM 5/3, 2x3",
@@ -287,9 +292,9 @@ def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
         "encode sentences, ELMo small",
         "train reader 2x3x5",
     ]
-    rows = results["train biLSTM 5/3, 2x3"]["contestants"][speed_elmo.OURS]
+    rows = results["train biLSTM 5/3, 2x3"]["implementations"][speed_elmo.OURS]
     assert rows["ratios"][speed_elmo.LOOP] > 0
-    cached = results["encode sentences, ELMo small"]["contestants"][speed_elmo.CACHED]
+    cached = results["encode sentences, ELMo small"]["implementations"][speed_elmo.CACHED]
     assert cached["ratios"][speed_elmo.OURS] > 0
     assert "| train reader 2x3x5: words | keras.layers.LSTM |" in table
     assert "| encode sentences, ELMo small, cached words: sentences | keras_plm |" in table
@@ -314,16 +319,16 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     monkeypatch.setitem(speed_gpt.GPT_SIZES, "tiny", size)
     for name, value in (("VOCABULARY", 50), ("WIDTH", 8), ("ROWS", 2), ("TOKENS", 16)):
         monkeypatch.setattr(speed_gpt, name, value)
-    monkeypatch.setattr(speed_gpt, "peak", lambda *work: 123.0)
+    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)
     out = tmp_path / "speed.json"
     flags = ["--work", "causal_lm,gpt_loss,write", "--sizes", "tiny", "--steps", "1"]
-    flags += ["--turns", "1", "--written", "3", "--no-half", "--out", str(out)]
+    flags += ["--repeats", "1", "--written", "3", "--no-half", "--out", str(out)]
     assert main(["speed", *flags]) == 0
     results = json.loads(out.read_text())["results"]
     assert list(results) == ["train GPT tiny, 8x128", "loss of 2x16x50", "write, GPT tiny"]
     for work in (results["train GPT tiny, 8x128"], results["write, GPT tiny"]):
-        assert work["contestants"][speed_gpt.OURS]["ratios"][speed_gpt.PEER] > 0
-    assert results["loss of 2x16x50"]["contestants"][speed_gpt.CHUNKS]["peak_mb"] == 123.0
+        assert work["implementations"][speed_gpt.OURS]["ratios"][speed_gpt.PEER] > 0
+    assert results["loss of 2x16x50"]["implementations"][speed_gpt.CHUNKS]["peak_mb"] == 123.0
     table = speed_markdown(out)
     assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
 
@@ -335,13 +340,13 @@ def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
     for name, value in (("VOCABULARY", 1010), ("ROWS", 4), ("LENGTH", 16)):
         monkeypatch.setattr(speed_memory, name, value)
     monkeypatch.setattr(speed_bert, "VOCABULARY", 1010)
-    monkeypatch.setattr(speed_memory, "peak", lambda *work: 123.0)
-    results, table = timed(tmp_path, ["--work", "memory", "--turns", "1", "--steps", "1"])
+    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)
+    results, table = timed(tmp_path, ["--work", "memory", "--repeats", "1", "--steps", "1"])
     (work,) = results.values()
-    assert list(work["contestants"]) == list(speed_memory.WAYS)
-    for way, row in work["contestants"].items():
-        assert row["peak_mb"] == 123.0 and (way == speed_memory.PLAIN or row["ratios"])
-    assert ", bfloat16, 4 parts, remat: tokens | float32 |" in table
+    assert list(work["implementations"]) == list(speed_memory.VARIANTS)
+    for variant, row in work["implementations"].items():
+        assert row["peak_mb"] == 123.0 and (variant == speed_memory.PLAIN or row["ratios"])
+    assert ", bfloat16, 4 micro-batches, remat: tokens | float32 |" in table
     assert ", 4x16, float32, a quarter of the batch: tokens | float32 |" in table
 
 
@@ -358,12 +363,12 @@ def test_scaling_on_paper(tmp_path, capsys):
     of_gradients = 2 * (1 / 2) * scaling.weights("base") * 4 / 4 / 1e9
     of_blocks = 12 * 4 * 2 * (3 / 4) * (128 * 128 * 768 * 2) / 1e9
     assert messages == pytest.approx(of_gradients + of_blocks)
-    assert main(["check", "scaling", "--results", str(tmp_path)]) == 2
-    assert "speed --work pretrain --sizes base" in capsys.readouterr().err
-    row = {"contestants": {scaling.OURS: {"share_of_matrix_rate": 0.5}}}
-    speed_file = {"device": "this", "backend": "torch", "results": {scaling.WORK: row}}
+    with pytest.raises(ValueError, match="speed --work pretrain --sizes base"):
+        scaling.check_scaling(tmp_path)
+    row = {"implementations": {scaling.OURS: {"fraction_of_matrix_rate": 0.5}}}
+    speed_file = {"device": "this", "backend": "torch", "results": {scaling.CASE: row}}
     (tmp_path / "speed.json").write_text(json.dumps(speed_file))
-    assert main(["check", "scaling", "--results", str(tmp_path)]) == 0
+    scaling.check_scaling(tmp_path)
     assert "| BERT-large | 8 A100, NVLink | 1 x 8 |" in capsys.readouterr().out
 
 
@@ -373,7 +378,7 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     assert main(["speed", "--suite", "gpu"]) == 2
-    assert "timed on a GPU that JAX or torch sees" in capsys.readouterr().err
+    assert "need a GPU that JAX or torch sees" in capsys.readouterr().err
     assert main(["speed", "--suite", "tpu"]) == 2
     assert "Unknown suite 'tpu'" in capsys.readouterr().err
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
@@ -384,14 +389,16 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
     monkeypatch.setattr(speed_elmo, "PROJECTED", [(2, 5)])
     monkeypatch.setattr(speed_gpu, "SHAPES", ((2, 16),))
     monkeypatch.setattr(speed_gpu, "SIDE", 16)
-    monkeypatch.setattr(speed_gpu, "check", lambda: None)
+    for name in ("gpu_bert", "gpu_gpt", "gpu_elmo"):
+        without = dataclasses.replace(MEASUREMENTS[name], check=None)
+        monkeypatch.setitem(MEASUREMENTS, name, without)
     monkeypatch.setattr(torch, "compile", lambda model: model)
-    results, table = timed(tmp_path, ["--suite", "gpu", "--turns", "1", "--steps", "1"])
+    results, table = timed(tmp_path, ["--suite", "gpu", "--repeats", "1", "--steps", "1"])
     assert list(results)[:2] == ["pre-train BERT base, 2x16", "pre-train GPT base, 2x16"]
     for work in list(results.values())[:2]:
-        ours = work["contestants"][speed_gpu.OURS_HALF]
+        ours = work["implementations"][speed_gpu.OURS_HALF]
         assert ours["ratios"].keys() == {speed_gpu.EAGER, speed_gpu.COMPILED}
-        assert ours["share_of_matrix_rate"] >= 0
+        assert ours["fraction_of_matrix_rate"] >= 0
     assert "| pre-train BERT base, 2x16, bfloat16: tokens | transformers, sdpa |" in table
     assert "pre-train ELMo 6/4, 2x5" in results
 
@@ -422,9 +429,9 @@ def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
 def test_preparing_is_timed_beside_its_peer(tmp_path):
     pytest.importorskip("transformers")
     flags = ["--work", "prepare", "--words", "2000"]
-    results, table = timed(tmp_path, [*flags, "--turns", "1"])
+    results, table = timed(tmp_path, [*flags, "--repeats", "1"])
     assert list(results) == ["prepare 0.012 MB", "prepare 0.12 MB"]
-    ours = results["prepare 0.12 MB"]["contestants"]["keras_plm"]
+    ours = results["prepare 0.12 MB"]["implementations"]["keras_plm"]
     assert ours["ratios"]["transformers tokenizer"] > 0 and ours["peak_mb"] > 50
     assert "| prepare 0.12 MB: MB | transformers tokenizer |" in table and "MB" in table
 
@@ -432,25 +439,25 @@ def test_preparing_is_timed_beside_its_peer(tmp_path):
 @pytest.mark.full
 def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
     monkeypatch.setitem(BERT_SIZES, "mini", {**BERT_SIZES["tiny"], "num_layers": 1})
-    flags = ["--turns", "1", "--sentences", "8", "--sizes", "mini", "--no-half"]
+    flags = ["--repeats", "1", "--sentences", "8", "--sizes", "mini", "--no-half"]
     results, table = timed(tmp_path, [*flags, "--work", "squad_rows,squad_answers"])
     assert list(results) == ["squad rows", "squad answers mini"]
     for name, work in results.items():
-        assert work["contestants"]["keras_plm"]["ratios"]["transformers"] > 0
+        assert work["implementations"]["keras_plm"]["ratios"]["transformers"] > 0
         assert f"| {name}: questions |" in table
 
 
 @pytest.mark.backend_neutral
 def test_reading_features_is_timed(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("\n".join(speed.made_up_sentences(100)))
+    (tmp_path / "text.txt").write_text("\n".join(generated_sentences(100)))
     tokenizer = WordPiece.train(tmp_path / "text.txt", 300)
     keras_plm.save(tmp_path / "bert", BERT(len(tokenizer), 4, 2, 8, 12), tokenizer)
     monkeypatch.setattr(speed_transfer, "ENCODER", tmp_path / "bert")
-    flags = ["--turns", "1", "--sentences", "16", "--work", "choices,features,crf"]
+    flags = ["--repeats", "1", "--sentences", "16", "--work", "choices,features,crf"]
     results, table = timed(tmp_path, flags)
     assert len(results) == 3 and all(f"| {name}: " in table for name in results)
     for work in results.values():
-        ours = work["contestants"]["keras_plm"]
+        ours = work["implementations"]["keras_plm"]
         assert min(ours["seconds"]) > 0 and all(ratio > 0 for ratio in ours["ratios"].values())
 
 
@@ -476,3 +483,56 @@ def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
     theirs = speed_squad._peer_tokenizer()
     for sort in (False, True):
         assert speed_squad.peer_answers(peer, theirs, asked, sort) == found
+
+
+TOY = '''"""A toy measurement."""
+
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.registry import Suite, measurement
+
+
+@measurement(suite=Suite("toy", "Speed: Toys", {"repeats": 2}), unit="sums", peak_memory=True)
+def toy_sums(settings, inputs):
+    """Sums of numbers."""
+    numbers = list(range(settings.words))
+
+    def absent():
+        raise ImportError("not installed")
+
+    implementations = {
+        "absent": absent,
+        "loop": lambda: lambda: [sum([n]) for n in numbers[: len(numbers) // 2]],
+        "keras_plm": lambda: lambda: sum(numbers),
+    }
+    peers = {"keras_plm": ("loop", "absent")}
+    return Comparison(implementations, 1, peers, fractions={"loop": 1 / 2})
+'''
+
+
+@pytest.mark.backend_neutral
+def test_a_measurement_is_one_file(tmp_path, monkeypatch):
+    """A new file of the package is found, run by name and suite, and shown in a table."""
+    monkeypatch.setattr(registry, "MEASUREMENTS", MEASUREMENTS | {})
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(measurements, "__path__", [*measurements.__path__, str(tmp_path)])
+    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)
+    monkeypatch.setattr("benchmarks.speed.settings.MEASUREMENTS", registry.MEASUREMENTS)
+    measurements.load_all()
+    del sys.modules["benchmarks.speed.measurements.toy"]
+    results, table = timed(tmp_path, ["--suite", "toy", "--words", "2000"])
+    rows = results["toy_sums"]["implementations"]
+    assert list(rows) == ["loop", "keras_plm"] and len(rows["loop"]["seconds"]) == 2
+    assert rows["keras_plm"]["ratios"].keys() == {"loop"} and rows["loop"]["peak_mb"] == 123.0
+    assert "| toy_sums: sums | loop |" in table
+    (tmp_path / "speed.json").rename(tmp_path / "speed_toy.torch.json")
+    assert speed_tables(tmp_path) == {"speed_toy": table}
+    with pytest.raises(ValueError, match="unique. Received: 'toy_sums' twice"):
+        runpy.run_path(str(tmp_path / "toy.py"))
+
+
+@pytest.mark.backend_neutral
+def test_every_measurement_has_cases_of_its_own():
+    """But for ELMo's on a GPU, which are those of `bilm`."""
+    names = [name for name in MEASUREMENTS if name != "gpu_elmo"]
+    count = sum(len(MEASUREMENTS[name].cases(SpeedSettings())) for name in names)
+    assert len(cases(SpeedSettings(work=",".join(names)))) == count > len(names)

@@ -14,6 +14,7 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main as benchmarks
+from benchmarks.speed.registry import MEASUREMENTS
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
 from keras_plm.data.formats.conll import read_conll
@@ -456,9 +457,12 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch)
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
     rates = {"float32": 2e11, "bfloat16": 4e11}
-    monkeypatch.setattr("benchmarks.speed.run.matrix_rates", lambda: rates)  # large products
+    infer = dataclasses.replace(MEASUREMENTS["infer"], matrix_rates=lambda: rates)
+    monkeypatch.setitem(MEASUREMENTS, "infer", infer)  # its own takes large products
+    tokenize = dataclasses.replace(MEASUREMENTS["tokenize"], matrix_rates=None)
+    monkeypatch.setitem(MEASUREMENTS, "tokenize", tokenize)
     out = tmp_path / "speed.json"
-    flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--turns", "1", "--steps", "1"]
+    flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--repeats", "1", "--steps", "1"]
     flags += ["--sentences", "32", "--length", "16", "--no-hub", "--out", str(out)]
     assert benchmarks(["speed", *flags]) == 0
     before = out.read_text()

@@ -16,9 +16,9 @@ from tests.training.device_cases import Parted, Plain, batches, begun, lines
 BACKEND = keras.backend.backend()
 # Each in processes of its own, for a backend has as many devices as it began with.
 TRIED = {
-    "jax": ["data, batches in two parts", "model, mesh (2, 2)"],
+    "jax": ["data, two micro-batches", "model, mesh (2, 2)"],
     "tensorflow": ["data"],
-    "torch": ["data, batches in two parts"],
+    "torch": ["data, two micro-batches"],
 }[BACKEND]
 
 
@@ -205,12 +205,12 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
     out = tmp_path / "devices.json"
     assert main(["check", "devices", "--steps", "2", "--out", str(out)]) == 0
     assert (
-        "differ by 1.0e-07 at the most, one of disturbed weights by 0.0e+00"
+        "differ by at most 1.0e-07, one device with disturbed weights by at most 0.0e+00"
         in capsys.readouterr().out
     )
     result = json.loads(out.read_text())
     assert list(result["cases"]) == list(CASES[BACKEND]) and result["devices"] == COUNTS[BACKEND]
     assert len(calls) == 3 * len(CASES[BACKEND]) and all(
-        (case.mesh, case.accumulate) == (None, 1) for case, n in calls if n == 1
+        (case.mesh, case.micro_batches) == (None, 1) for case, n in calls if n == 1
     )
     assert main(["check", "devices", "--steps", "0", "--out", str(out)]) == 2

@@ -285,10 +285,10 @@ def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
     assert "2 kills, 1 differences in 1 runs" in capsys.readouterr().out
     result = json.loads(out.read_text())
     assert result["differences"] == result["different_runs"] == 1 and result["kills"] == 2
-    assert result["threads"] == 1 and result["runs"][0]["resumed_behind"] == 3
+    assert result["threads"] == 1 and result["runs"][0]["resumed_after_step"] == 3
     assert {"backend", "versions", "commit"} <= set(result)
     assert main(["check", "resume", "--runs", "0", "--out", str(out)]) == 2
-    assert "`--runs` must be 1 or more. Received: 0" in capsys.readouterr().err
+    assert "`runs` must be 1 or more. Received: 0" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -1,17 +1,25 @@
-"""Answers from passages beside `transformers`: the rows of questions, and answering them.
+"""Answers from passages next to `transformers`: packing questions, and answering them.
 
-The peer does what its script for question answering does: its fast tokenizer cuts passages into
-windows of 384 tokens, 128 apart, in lists of 1,000 questions; rows are filled up to 384 and read by
-eight; the twenty best beginnings and ends of each window are tried. Tuned, it reads rows sorted by
-length, 32 at a time, filled up to the longest, in bfloat16.
+The peer works like its script for question answering. Its fast tokenizer cuts passages into windows
+of 384 tokens, 128 apart, in lists of 1,000 questions. It pads rows to 384 and reads eight at a
+time, and tries the twenty best starts and ends of each window. Tuned, it reads rows sorted by
+length, 32 at a time, padded to the longest, in bfloat16.
 """
 
 import functools
 
 import numpy as np
 
-from benchmarks.speed.bert import OURS, OURS_HALF, PLAIN, TUNED, peer_config, peer_tokenizer
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.measurements.bert import (
+    OURS,
+    OURS_HALF,
+    PLAIN,
+    TUNED,
+    peer_config,
+    peer_tokenizer,
+)
+from benchmarks.speed.registry import Suite, measurement
 from benchmarks.suites.compare_encoders import WEIGHTS
 from keras_plm.data.formats.squad import read_squad
 from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
@@ -22,24 +30,14 @@ from keras_plm.heads import SpanFinder
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.tokenizers import WordPiece
 
-KINDS = ("squad_rows", "squad_answers")
+SUITE = Suite("squad", "Speed: Questions and answers")
 TOKENIZER = WEIGHTS / "bert_mini" / "tokenizer.json"
-LINES = 1000  # questions that the peer is given at a time
+LINES = 1000  # questions in each list of the peer
 N_BEST, LONGEST = 20, 30  # spans of a window, tokens of an answer
 
 
-def works(kind, settings, data=None):
-    """`{name: function that gives its `Work`}` of one kind."""
-    if kind == "squad_rows":
-        return {"squad rows": functools.partial(making_rows, settings, data)}
-    return {
-        f"squad answers {size}": functools.partial(answering, settings, size, data)
-        for size in settings.sizes.split(",")
-    }
-
-
 def questions(count, data=None):
-    """Questions with their passages: the first of SQuAD's dev file, or made up."""
+    """Questions with their passages: the first of SQuAD's dev file, or generated ones."""
     if data is not None:
         return read_squad(find_file(data, DEV))[:count]
     from keras_plm.datasets.microworld import World
@@ -53,37 +51,45 @@ def questions(count, data=None):
     ]
 
 
-def making_rows(settings, data=None):
-    """Questions and passages to arrays; in questions per second."""
-    asked = questions(settings.sentences, data)
+@measurement(suite=SUITE, unit="questions", cases=lambda settings: {"squad rows": {}})
+def squad_rows(settings, inputs):
+    """Questions and passages to arrays."""
+    asked = questions(settings.sentences, inputs.data)
 
     def ours():
-        def turn():
-            tokenizer = WordPiece.load(TOKENIZER)  # one that knows no word yet
+        def run():
+            tokenizer = WordPiece.load(TOKENIZER)  # with an empty cache of words
             for _ in Windows(asked, tokenizer).batches(training=False, tokens_per_batch=8192):
                 pass
 
-        return turn
+        return run
 
     def theirs():
         tokenizer = _peer_tokenizer()
         return lambda: list(_peer_rows(tokenizer, asked, padding="max_length"))
 
-    return Work({PLAIN: theirs, OURS: ours}, len(asked), "questions", {OURS: (PLAIN,)})
+    return Comparison({PLAIN: theirs, OURS: ours}, len(asked), {OURS: (PLAIN,)})
 
 
-def answering(settings, size, data=None):
-    """Questions to answers, tokens and windows included; in questions per second."""
+@measurement(
+    suite=SUITE,
+    unit="questions",
+    cases=lambda settings: {
+        f"squad answers {size}": {"size": size} for size in settings.sizes.split(",")
+    },
+)
+def squad_answers(settings, inputs, size):
+    """Questions to answers, with tokenizing and windows."""
     count = settings.sentences // (4 if size == "mini" else 32)
-    asked = questions(max(count, 1), data)
+    asked = questions(max(count, 1), inputs.data)
     vocabulary_size = len(WordPiece.load(TOKENIZER))
 
-    def our_turn(precision):
+    def ours(precision):
         encoder = BERT(vocabulary_size, **BERT_SIZES[size], dtype=policy(precision))
         model = SpanFinder(encoder, tokenizer=WordPiece.load(TOKENIZER))
         return lambda: model.predict(asked)
 
-    def peer_turn(tuned):
+    def theirs(tuned):
         import torch
         import transformers
 
@@ -92,21 +98,21 @@ def answering(settings, size, data=None):
         model = transformers.BertForQuestionAnswering(config).eval()
         tokenizer = _peer_tokenizer()
 
-        def turn():
+        def run():
             with torch.autocast("cpu", torch.bfloat16, enabled=tuned):
                 return peer_answers(model, tokenizer, asked, tuned)
 
-        return turn
+        return run
 
-    makers = {
-        PLAIN: functools.partial(peer_turn, False),
-        TUNED: functools.partial(peer_turn, True),
-        OURS: functools.partial(our_turn, "float32"),
-        OURS_HALF: functools.partial(our_turn, "bfloat16"),
+    implementations = {
+        PLAIN: functools.partial(theirs, False),
+        TUNED: functools.partial(theirs, True),
+        OURS: functools.partial(ours, "float32"),
+        OURS_HALF: functools.partial(ours, "bfloat16"),
     }
-    beside = {OURS: (PLAIN, TUNED), OURS_HALF: (PLAIN, TUNED)}
+    peers = dict.fromkeys((OURS, OURS_HALF), (PLAIN, TUNED))
     half = frozenset({TUNED, OURS_HALF})
-    return Work(makers, len(asked), "questions", beside, half=half)
+    return Comparison(implementations, len(asked), peers, half_precision=half)
 
 
 def _peer_tokenizer():

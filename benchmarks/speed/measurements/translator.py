@@ -1,4 +1,4 @@
-"""The Transformer writing, with cache and without, and training beside `torch.nn.Transformer`.
+"""The Transformer: decoding with cache and without, training next to `torch.nn.Transformer`.
 
 Shapes: B batch, S source steps, T target steps.
 """
@@ -10,7 +10,8 @@ import math
 import keras
 import numpy as np
 
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.registry import Suite, measurement
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import beam_search, greedy
 from keras_plm.experiments.flags import policy
@@ -19,53 +20,58 @@ from keras_plm.models.transformer import TRANSFORMER_SIZES
 from keras_plm.training.optimizers import AdamW
 from keras_plm.training.resume import set_seed
 
-KINDS = ("decode", "translate")
+TRANSLATOR = Suite("translator", "Speed: Attention, decoding, translation")
 VOCABULARY, PAD, START = 8000, 0, 2
-NEVER = -1  # an end token that no model writes: all sources take as many steps
+NEVER = -1  # an end token that no model generates: all sources take the same number of steps
 SOURCES, SOURCE_LENGTH, BEAMS = 16, 20, 4
-ROWS, SHORTEST, LONGEST = 64, 20, 32  # of a training step; as many tokens as sentences have
-CACHED, ANEW = "keras_plm", "keras_plm, without cache"
+ROWS, SHORTEST, LONGEST = 64, 20, 32  # of a training step; the lengths of sentences
+CACHED, UNCACHED = "keras_plm", "keras_plm, without cache"
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 TORCH, TORCH_HALF = "torch.nn.Transformer", "torch.nn.Transformer, bfloat16"
 
 
-def works(kind, settings):
-    """`{name: function that gives its `Work`}` of one kind."""
-    sizes = settings.translators.split(",")
-    if kind == "translate":
-        return {f"{kind} {size}": functools.partial(translating, settings, size) for size in sizes}
+def decode_cases(settings):
+    strategies = {
+        "greedy": greedy,
+        f"beam-{BEAMS}": functools.partial(beam_search, beams=BEAMS),
+    }
     return {
-        f"{kind} {name} {size}": functools.partial(decoding, settings, size, strategy)
-        for size in sizes
-        for name, strategy in {
-            "greedy": greedy,
-            f"beam-{BEAMS}": functools.partial(beam_search, beams=BEAMS),
-        }.items()
+        f"decode {name} {size}": {"size": size, "strategy": strategy}
+        for size in settings.translators.split(",")
+        for name, strategy in strategies.items()
     }
 
 
-def decoding(settings, size, strategy):
-    """Writing with random weights, where no text ends early; in sentences per second."""
+@measurement(suite=TRANSLATOR, unit="sentences", cases=decode_cases)
+def decode(settings, inputs, size, strategy):
+    """Decoding with random weights, where no text ends early."""
     set_seed(settings.seed)
     model = Transformer(VOCABULARY, **TRANSFORMER_SIZES[size])
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(4, VOCABULARY, (SOURCES, SOURCE_LENGTH)).astype("int32")  # (B, S)
-    inputs = {"token_ids": ids, "padding_mask": ids > PAD}
+    sources = {"token_ids": ids, "padding_mask": ids > PAD}
 
-    def maker(cache):
-        def turn():
-            strategy(model, inputs, START, NEVER, max_length=settings.written, cache=cache)
+    def prepare(cache):
+        def run():
+            strategy(model, sources, START, NEVER, max_length=settings.written, cache=cache)
 
-        return lambda: turn
+        return lambda: run
 
-    makers = {ANEW: maker(False), CACHED: maker(True)}
-    return Work(makers, SOURCES, "sentences", {CACHED: (ANEW,)})
+    implementations = {UNCACHED: prepare(False), CACHED: prepare(True)}
+    return Comparison(implementations, SOURCES, {CACHED: (UNCACHED,)})
 
 
-def translating(settings, size):
-    """Training steps on rows of unequal lengths; in tokens of both languages per second.
+@measurement(
+    suite=TRANSLATOR,
+    unit="tokens",
+    cases=lambda settings: {
+        f"translate {size}": {"size": size} for size in settings.translators.split(",")
+    },
+)
+def translate(settings, inputs, size):
+    """Training steps on rows of unequal lengths, tokens of both languages.
 
-    Adam and label smoothing for everyone. Padding is work that does not count.
+    All use Adam and label smoothing. Padding does not count.
     """
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(4, VOCABULARY, (3, ROWS, LONGEST)).astype("int32")
@@ -78,7 +84,7 @@ def translating(settings, size):
 
     def ours(precision):
         model = Transformer(VOCABULARY, **TRANSFORMER_SIZES[size], dtype=policy(precision))
-        # Adam, as it is without decay.
+        # AdamW without decay is Adam.
         optimizer = AdamW(1e-4, weight_decay=0, bias_correction=True, global_clipnorm=None)
         model.compile(optimizer, label_smoothing=0.1, weighted_metrics=[])
         x = {"token_ids": source, "padding_mask": source > PAD, "target_ids": target}
@@ -90,22 +96,23 @@ def translating(settings, size):
         batches = Batches(np.full(count, LONGEST), collate, batch_size=ROWS, buckets=[LONGEST])
         return lambda: model.fit(batches, epochs=1, verbose=0)
 
-    makers = {OURS: lambda: ours("float32"), OURS_HALF: lambda: ours("bfloat16")}
-    beside = {}
+    implementations = {OURS: lambda: ours("float32"), OURS_HALF: lambda: ours("bfloat16")}
+    peers = {}
     if keras.backend.backend() == "torch":
-        steps = functools.partial(peer_turn, size, source, target, labels, settings.steps)
-        peers = {TORCH: lambda: steps(half=False), TORCH_HALF: lambda: steps(half=True)}
-        makers = peers | makers
-        beside = {OURS: (TORCH,), OURS_HALF: (TORCH_HALF,)}
+        steps = functools.partial(peer_steps, size, source, target, labels, settings.steps)
+        torch = {TORCH: lambda: steps(half=False), TORCH_HALF: lambda: steps(half=True)}
+        implementations = torch | implementations
+        peers = {OURS: (TORCH,), OURS_HALF: (TORCH_HALF,)}
     amount = int((source > PAD).sum() + (labels > PAD).sum()) * settings.steps
-    return Work(makers, amount, "tokens", beside, half=frozenset({OURS_HALF, TORCH_HALF}))
+    half = frozenset({OURS_HALF, TORCH_HALF})
+    return Comparison(implementations, amount, peers, half_precision=half)
 
 
-def peer_turn(size, source, target, labels, steps, half):
+def peer_steps(size, source, target, labels, steps, half):
     """Training steps of `torch.nn.Transformer` between the same embeddings.
 
-    It has dropout within attention and feed-forward networks and a norm behind each stack, which
-    neither the paper nor ours has: they are taken out. Its attention has biases, ours none.
+    It has dropout within attention and feed-forward networks and a norm after each stack. Neither
+    the paper nor ours has them: they are removed. Its attention has biases, ours none.
     """
     import torch
     from torch.nn import functional
@@ -139,7 +146,7 @@ def peer_turn(size, source, target, labels, steps, half):
 
 
 def peer(size):
-    """`torch.nn.Transformer` with tied embeddings and sines: ids of both sides to logits."""
+    """`torch.nn.Transformer` with tied embeddings and sinusoids: ids of both sides to logits."""
     import torch
     from torch import nn
 

@@ -1,9 +1,9 @@
-"""ELMo's parts beside their peers: its LSTMs, its pre-training, its word cache; the readers' LSTMs.
+"""ELMo: its projected LSTMs, pre-training and word cache; the LSTMs of the readers.
 
-`lstm` trains one projected layer of both directions, as one layer of a Keras model, beside
-`torch.nn.LSTM(proj_size=...)`, which has no clips, and beside the plain loop over steps that a
-backend differentiates by itself; ours and torch's also with products in bfloat16. torch runs in the
-same process whichever backend Keras has.
+`lstm` trains one projected layer of both directions, as one layer of a Keras model. Its peers are
+`torch.nn.LSTM(proj_size=...)`, which has no clips, and the plain loop over steps that a backend
+differentiates by itself. Ours and torch's are also timed with products in bfloat16. torch runs in
+the same process under every backend of Keras.
 
 Shapes: B rows, T steps, n cells, P width of a direction.
 """
@@ -15,7 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.registry import Suite, measurement
 from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import ProjectedLSTM, reverse_rows
 from keras_plm.layers._fused import fold
@@ -24,7 +25,7 @@ from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.pretraining import BiLM
 from keras_plm.tokenizers import Characters
 
-KINDS = ("lstm", "bilm", "encode_words", "reader")
+ELMO = Suite("elmo", "Speed: ELMo and LSTMs")
 OURS, CACHED, LOOP = "keras_plm", "keras_plm, cached words", "a loop over steps"
 TORCH, KERAS = "torch.nn.LSTM", "keras.layers.LSTM"
 OURS_HALF, TORCH_HALF = f"{OURS}, bfloat16", f"{TORCH}, bfloat16"
@@ -33,24 +34,14 @@ READERS = [(32, 32, 256, 128), (32, 64, 300, 300)]  # B, T, width of the feature
 VOCABULARY, SAMPLES = 50_000, 8192
 
 
-def works(kind, settings, sentences):
-    """`{name: function that gives its `Work`}` of one kind."""
-    if kind == "reader":
-        return {
-            f"train reader {batch}x{steps}x{units}": functools.partial(
-                reader, settings, batch, steps, width, units
-            )
-            for batch, steps, width, units in READERS
-        }
-    if kind == "encode_words":
-        return {"encode sentences, ELMo small": functools.partial(encode, settings, sentences)}
-    make = {"lstm": projected, "bilm": pretraining}[kind]
-    words = {"lstm": "train biLSTM", "bilm": "pre-train ELMo"}[kind]
+def cases_of(name, settings):
+    """Each size of ELMo with each shape of rows."""
     found = {}
     for size, (batch, steps) in itertools.product(settings.elmos.split(","), PROJECTED):
         units, width = (ELMO_SIZES[size][name] for name in ("units", "projection_dim"))
-        name = f"{words} {units}/{width}, {batch}x{steps}"
-        found[name] = functools.partial(make, settings, batch, steps, size)
+        found[f"{name} {units}/{width}, {batch}x{steps}"] = {
+            "batch": batch, "steps": steps, "size": size,
+        }  # fmt: skip
     return found
 
 
@@ -104,65 +95,76 @@ class LoopedLSTM(ProjectedLSTM):
         return ops.transpose(ms, (1, 0, 2))
 
 
-def projected(settings, batch, steps, size):
-    """Training steps of one projected layer, both directions; in words per second."""
+@measurement(suite=ELMO, unit="words", cases=functools.partial(cases_of, "train biLSTM"))
+def lstm(settings, inputs, batch, steps, size):
+    """Training steps of one projected layer in both directions."""
     units, width = (ELMO_SIZES[size][name] for name in ("units", "projection_dim"))
-    turns = max(settings.steps // (4 if size == "original" else 1), 1)
+    count = max(settings.steps // (4 if size == "original" else 1), 1)
     rng = np.random.default_rng(settings.seed)
     x = rng.normal(size=(batch, steps, width)).astype("float32")
     y = rng.normal(size=(batch, steps, 2 * width)).astype("float32")
 
     def layer(kind, dtype="float32"):
-        def make():
+        def prepare():
             ahead, back = (kind(units, width, dtype=dtype) for _ in range(2))
-            return _trained(BothWays(ahead, back, dtype=dtype), x, y, turns)
+            return _training_steps(BothWays(ahead, back, dtype=dtype), x, y, count)
 
-        return make
+        return prepare
 
     def torch(half):
-        return lambda: _torch_trained(width, units, x, y, turns, half, proj_size=width)
+        return lambda: _torch_training_steps(width, units, x, y, count, half, proj_size=width)
 
-    makers = {
+    implementations = {
         TORCH: torch(half=False),
         TORCH_HALF: torch(half=True),
         LOOP: layer(LoopedLSTM),
         OURS: layer(ProjectedLSTM),
         OURS_HALF: layer(ProjectedLSTM, "mixed_bfloat16"),
     }
-    beside = {OURS: (TORCH, LOOP), OURS_HALF: (TORCH, TORCH_HALF)}
+    peers = {OURS: (TORCH, LOOP), OURS_HALF: (TORCH, TORCH_HALF)}
     half = frozenset({OURS_HALF, TORCH_HALF})
-    return Work(makers, batch * steps * turns, "words", beside, half=half)
+    return Comparison(implementations, batch * steps * count, peers, half_precision=half)
 
 
-def reader(settings, batch, steps, width, units):
-    """Training steps of a reader's bidirectional layer; in words per second."""
+def reader_cases(settings):
+    return {
+        f"train reader {batch}x{steps}x{units}": {
+            "batch": batch, "steps": steps, "width": width, "units": units,
+        }
+        for batch, steps, width, units in READERS
+    }  # fmt: skip
+
+
+@measurement(suite=ELMO, unit="words", cases=reader_cases)
+def reader(settings, inputs, batch, steps, width, units):
+    """Training steps of the bidirectional LSTM of a reader."""
     rng = np.random.default_rng(settings.seed)
     x = rng.normal(size=(batch, steps, width)).astype("float32")
     y = rng.normal(size=(batch, steps, 2 * units)).astype("float32")
-    turns = settings.steps
+    count = settings.steps
 
-    def of_keras():
+    def with_keras():
         layer = keras.layers.LSTM(units, return_sequences=True)
-        return _trained(keras.layers.Bidirectional(layer), x, y, turns)
+        return _training_steps(keras.layers.Bidirectional(layer), x, y, count)
 
-    makers = {
-        TORCH: lambda: _torch_trained(width, units, x, y, turns),
-        KERAS: of_keras,
-        OURS: lambda: _trained(BiLSTM(units, num_layers=1), x, y, turns),
+    implementations = {
+        TORCH: lambda: _torch_training_steps(width, units, x, y, count),
+        KERAS: with_keras,
+        OURS: lambda: _training_steps(BiLSTM(units, num_layers=1), x, y, count),
     }
-    return Work(makers, batch * steps * turns, "words", {OURS: (TORCH, KERAS)})
+    return Comparison(implementations, batch * steps * count, {OURS: (TORCH, KERAS)})
 
 
-def _trained(layer, x, y, turns):
-    """A turn of training a model that is one layer."""
+def _training_steps(layer, x, y, count):
+    """Training steps of a model of one layer."""
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, layer(inputs))
     model.compile(keras.optimizers.SGD(1e-3), loss="mean_squared_error")
-    return lambda: [model.train_on_batch(x, y) for _ in range(turns)]
+    return lambda: [model.train_on_batch(x, y) for _ in range(count)]
 
 
-def _torch_trained(width, units, x, y, turns, half=False, **options):
-    """The same steps as one writes them in torch."""
+def _torch_training_steps(width, units, x, y, count, half=False, **options):
+    """The same steps in torch."""
     import contextlib
 
     import torch
@@ -172,49 +174,53 @@ def _torch_trained(width, units, x, y, turns, half=False, **options):
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
 
     def step():
-        inputs, wanted = (torch.from_numpy(array).to(device) for array in (x, y))
+        inputs, targets = (torch.from_numpy(array).to(device) for array in (x, y))
         narrow = torch.autocast(device, torch.bfloat16) if half else contextlib.nullcontext()
         with narrow:
             outputs = layer(inputs)[0]
-        loss = torch.nn.functional.mse_loss(outputs.float(), wanted)
+        loss = torch.nn.functional.mse_loss(outputs.float(), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss.item()
 
-    return lambda: [step() for _ in range(turns)]
+    return lambda: [step() for _ in range(count)]
 
 
-def pretraining(settings, batch, steps, size):
-    """Training steps of a whole biLM, its characters and sampled softmax; in words per second.
+@measurement(suite=ELMO, unit="words", cases=functools.partial(cases_of, "pre-train ELMo"))
+def bilm(settings, inputs, batch, steps, size):
+    """Training steps of a whole biLM, with its characters and sampled softmax.
 
-    Words are drawn by Zipf's law from made-up spellings, so that they recur as in text.
+    Words are drawn by Zipf's law from generated spellings, so that they recur like in text.
     """
-    turns = max(settings.steps // (4 if size == "original" else 1), 1)
+    count = max(settings.steps // (4 if size == "original" else 1), 1)
 
     def ours(dtype):
         model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, rows=batch)
         model.compile()
-        stream, lexicon = _made_up_text(settings.seed, batch * (steps + 25) * 4)
+        stream, lexicon = _generated_text(settings.seed, batch * (steps + 25) * 4)
         batches = model.batches(stream, lexicon, steps)
         x, y, _ = batches[0]
-        return lambda: [model.train_on_batch(x, y) for _ in range(turns)]
+        return lambda: [model.train_on_batch(x, y) for _ in range(count)]
 
     policies = {OURS: "float32", OURS_HALF: "mixed_bfloat16"}
-    makers = {name: functools.partial(ours, policy) for name, policy in policies.items()}
-    amount, half = batch * steps * turns, frozenset({OURS_HALF})
-    return Work(makers, amount, "words", {OURS_HALF: (OURS,)}, half=half)
+    return Comparison(
+        {name: functools.partial(ours, policy) for name, policy in policies.items()},
+        batch * steps * count,
+        {OURS_HALF: (OURS,)},
+        half_precision=frozenset({OURS_HALF}),
+    )
 
 
 class _Stream:
-    """What `BiLM.batches` asks of a stream."""
+    """The part of a token stream that `BiLM.batches` uses."""
 
     def __init__(self, tokens, length=25):
         self.tokens = tokens
         self.sentences = np.append(np.arange(0, len(tokens), length), len(tokens))
 
 
-def _made_up_text(seed, count):
+def _generated_text(seed, count):
     from keras_plm.tokenizers import Words
 
     rng = np.random.default_rng(seed)
@@ -223,19 +229,26 @@ def _made_up_text(seed, count):
     return _Stream(ranks + 2), Words(["[PAD]", "[UNK]", "[EOS]", *words])
 
 
-def encode(settings, sentences):
-    """Sentences to the vectors of every layer, with each word spelled anew and from the cache."""
+@measurement(
+    suite=ELMO,
+    unit="sentences",
+    cases=lambda settings: {"encode sentences, ELMo small": {}},
+    uses_sentences=True,
+)
+def encode_words(settings, inputs):
+    """Vectors of every layer of sentences, words from their characters or from a cache."""
     sizes = ELMO_SIZES["small"]
     count = max(settings.sentences // 4, 32)
-    packed = sorted(sentences[:count], key=len)
+    packed = sorted(inputs.sentences[:count], key=len)
     batches = [Characters().pack(packed[i : i + 32]) for i in range(0, len(packed), 32)]
 
-    def anew():
+    def from_characters():
         encoder = ELMo(**sizes)
         return lambda: [encoder.predict_on_batch(batch) for batch in batches]
 
-    def cached():
+    def from_cache():
         cache = ELMo(**sizes).word_cache()
         return lambda: [cache.predict_on_batch(batch) for batch in batches]
 
-    return Work({OURS: anew, CACHED: cached}, len(packed), "sentences", {CACHED: (OURS,)})
+    implementations = {OURS: from_characters, CACHED: from_cache}
+    return Comparison(implementations, len(packed), {CACHED: (OURS,)})

@@ -1,55 +1,37 @@
-"""GPT beside `transformers`: training on the next token, the memory of its loss, writing.
+"""GPT next to `transformers`: training on the next token, memory of the loss, generation.
 
-The peer is `transformers` as it comes: float32, eager, all logits in memory; `tuned` is bfloat16
-with a fused AdamW. It runs in the same process, under whichever backend Keras has.
+The peer is `transformers` with its defaults: float32, eager, all logits in memory; `tuned` is
+bfloat16 with a fused AdamW. It runs in the same process under every backend of Keras.
 
 Shapes: B rows, T tokens, D width, V tokens of the vocabulary.
 """
 
 import contextlib
-import dataclasses
 import functools
-import json
-import sys
 
 import keras
 import numpy as np
 
-from benchmarks.speed.clock import Work, alone
+from benchmarks.speed.clock import Comparison
+from benchmarks.speed.registry import Suite, measurement
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.results import peak_so_far
 from keras_plm.layers import TokenEmbedding
 from keras_plm.models import GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM
 from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.training.optimizers import AdamW
 
-KINDS = ("causal_lm", "gpt_loss", "write")
+SUITE = Suite("gpt", "Speed: GPT")
 VOCABULARY, WIDTH = 40_478, 768  # the released model's
 ROWS, TOKENS = 8, 512  # of the loss
 LENGTHS = {"mini": ((32, 128), (8, 512)), "base": ((8, 128), (2, 512))}  # B, T of a step
 PROMPTS = (16, 20)  # B, T
-NEVER = -1  # an end token that no model writes
+NEVER = -1  # an end token that no model generates
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 PEER, TUNED = "transformers GPT", "transformers GPT, tuned"
 CHUNKS, PLAIN, FLOOR = "keras_plm", "all logits at once", "no loss"
-
-
-def works(kind, settings):
-    """`{name: function that gives its `Work`}` of one kind."""
-    if kind == "gpt_loss":
-        return {f"loss of {ROWS}x{TOKENS}x{VOCABULARY}": functools.partial(loss, settings)}
-    found = {}
-    for size in settings.sizes.split(","):
-        if kind == "write":
-            found[f"write, GPT {size}"] = functools.partial(writing, settings, size)
-            continue
-        for rows, length in LENGTHS.get(size, ((8, 128),)):
-            name = f"train GPT {size}, {rows}x{length}"
-            found[name] = functools.partial(training, settings, size, rows, length)
-    return found
 
 
 def peer(size, dropout=0.1):
@@ -69,8 +51,17 @@ def peer(size, dropout=0.1):
     return transformers.OpenAIGPTLMHeadModel(config)
 
 
-def training(settings, size, rows, length):
-    """Training steps on full windows, dropout and all; in tokens per second."""
+def causal_lm_cases(settings):
+    return {
+        f"train GPT {size}, {rows}x{length}": {"size": size, "rows": rows, "length": length}
+        for size in settings.sizes.split(",")
+        for rows, length in LENGTHS.get(size, ((8, 128),))
+    }
+
+
+@measurement(suite=SUITE, unit="tokens", cases=causal_lm_cases)
+def causal_lm(settings, inputs, size, rows, length):
+    """Training steps on full windows, with dropout."""
     steps = settings.steps if size == "mini" else max(settings.steps // 4, 1)
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, VOCABULARY, (rows, length + 1)).astype("int32")
@@ -99,29 +90,29 @@ def training(settings, size, rows, length):
         def step():
             narrow = torch.autocast(device, torch.bfloat16) if tuned else contextlib.nullcontext()
             with narrow:
-                found = model(input_ids=batch, labels=batch).loss  # shifted by one within
-            found.backward()
+                loss = model(input_ids=batch, labels=batch).loss  # it shifts the labels by one
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            return found.item()
+            return loss.item()
 
         return lambda: [step() for _ in range(steps)]
 
-    makers = {
+    implementations = {
         PEER: lambda: theirs(False),
         TUNED: lambda: theirs(True),
         OURS: lambda: ours("float32"),
         OURS_HALF: lambda: ours("bfloat16"),
     }
-    beside = {OURS: (PEER,), OURS_HALF: (PEER, TUNED)}
+    peers = {OURS: (PEER,), OURS_HALF: (PEER, TUNED)}
     half = frozenset({OURS_HALF, TUNED})
-    return Work(makers, rows * length * steps, "tokens", beside, half=half)
+    return Comparison(implementations, rows * length * steps, peers, half_precision=half)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class PlainLoss(TiedLoss):
-    """What `TiedLoss` gives, of all logits at once."""
+    """The loss of `TiedLoss`, computed from all logits at once."""
 
     def call(self, hidden, target_ids):
         logits = self.token_embedding(hidden, reverse=True)
@@ -130,42 +121,55 @@ class PlainLoss(TiedLoss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class NoLoss(TiedLoss):
-    """One product a token, with gradients to both sides: what is there without a loss."""
+    """One product per token, with gradients to both sides: the cost without a loss."""
 
     def call(self, hidden, target_ids):
         return keras.ops.sum(hidden * self.token_embedding(target_ids), axis=-1)
 
 
-def loss(settings):
-    """The loss of a batch and its gradient to the hidden layer and the table; in tokens."""
+@measurement(
+    suite=SUITE,
+    unit="tokens",
+    cases=lambda settings: {f"loss of {ROWS}x{TOKENS}x{VOCABULARY}": {}},
+    peak_memory=True,
+)
+def gpt_loss(settings, inputs):
+    """The loss of a batch and its gradients to the hidden layer and the embeddings."""
     rng = np.random.default_rng(settings.seed)
     hidden = rng.normal(size=(ROWS, TOKENS, WIDTH)).astype("float32") * 0.1
     ids = rng.integers(0, VOCABULARY, (ROWS, TOKENS)).astype("int32")
 
-    def of(kind):
-        inputs = keras.Input((TOKENS, WIDTH)), keras.Input((TOKENS,), dtype="int32")
+    def prepare(kind):
+        states, targets = keras.Input((TOKENS, WIDTH)), keras.Input((TOKENS,), dtype="int32")
         table = TokenEmbedding(VOCABULARY, WIDTH)
         table.build((None, None))
-        # A scale that learns asks for the gradient to the hidden layer.
-        scaled = keras.layers.EinsumDense("btd,d->btd", (TOKENS, WIDTH))(inputs[0])
-        model = keras.Model(inputs, kind(table)(scaled, inputs[1]))
+        # A trainable scale needs the gradient to the hidden layer.
+        scaled = keras.layers.EinsumDense("btd,d->btd", (TOKENS, WIDTH))(states)
+        model = keras.Model((states, targets), kind(table)(scaled, targets))
         model.compile(keras.optimizers.SGD(1e-3), loss=lambda y, losses: losses)
         return lambda: model.train_on_batch([hidden, ids], ids)
 
-    makers = {FLOOR: NoLoss, PLAIN: PlainLoss, CHUNKS: TiedLoss}
-    makers = {name: functools.partial(of, kind) for name, kind in makers.items()}
-    return Work(makers, ROWS * TOKENS, "tokens", {CHUNKS: (PLAIN, FLOOR)})
+    losses = {FLOOR: NoLoss, PLAIN: PlainLoss, CHUNKS: TiedLoss}
+    implementations = {name: functools.partial(prepare, kind) for name, kind in losses.items()}
+    return Comparison(implementations, ROWS * TOKENS, {CHUNKS: (PLAIN, FLOOR)})
 
 
-def writing(settings, size):
-    """The likeliest tokens behind prompts, from a cache; in tokens per second."""
+@measurement(
+    suite=SUITE,
+    unit="tokens",
+    cases=lambda settings: {
+        f"write, GPT {size}": {"size": size} for size in settings.sizes.split(",")
+    },
+)
+def write(settings, inputs, size):
+    """Greedy generation after prompts, with a cache."""
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, VOCABULARY, PROMPTS).astype("int32")
 
     def ours():
         model = GPT(VOCABULARY, **GPT_SIZES[size])
-        inputs = {"token_ids": ids, "padding_mask": np.ones(PROMPTS, bool)}
-        return lambda: greedy(model, inputs, 0, NEVER, max_length=settings.written)
+        prompts = {"token_ids": ids, "padding_mask": np.ones(PROMPTS, bool)}
+        return lambda: greedy(model, prompts, 0, NEVER, max_length=settings.written)
 
     def theirs():
         import torch
@@ -176,31 +180,11 @@ def writing(settings, size):
         options = {"max_new_tokens": settings.written, "do_sample": False, "pad_token_id": 0}
         mask = torch.ones_like(prompts)
 
-        def turn():
+        def run():
             with torch.inference_mode():
                 model.generate(prompts, attention_mask=mask, **options)
 
-        return turn
+        return run
 
     amount = PROMPTS[0] * settings.written
-    return Work({PEER: theirs, OURS: ours}, amount, "tokens", {OURS: (PEER,)})
-
-
-def peak(name, contestant, settings, data=None):
-    """Megabytes at the most of a process that does one turn, with what it takes to start."""
-    asked = json.dumps(dataclasses.asdict(settings))
-    return alone("benchmarks.speed.gpt", name, contestant, asked)
-
-
-def main(name, contestant, settings):
-    from benchmarks.speed.run import Speed
-
-    made = {
-        n: make for kind in KINDS for n, make in works(kind, Speed(**json.loads(settings))).items()
-    }
-    made[name]().makers[contestant]()()
-    print(peak_so_far())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return Comparison({PEER: theirs, OURS: ours}, amount, {OURS: (PEER,)})

@@ -48,7 +48,7 @@ def read_letters(folder, split):
 LETTERS = Task("letters", read_letters, Classifier, {"accuracy": metrics.accuracy}, FILES)
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_task_is_a_reader_and_a_row(tmp_path):
     (tmp_path / "letters").mkdir()
     for seed, file in enumerate(FILES.values()):
@@ -67,7 +67,7 @@ def test_a_task_is_a_reader_and_a_row(tmp_path):
     assert [row["layers"] for row in rows] == ["last"]
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_layer_choice_is_a_row(monkeypatch):
     monkeypatch.setitem(LAYER_CHOICES, "first_and_last", LayerChoice(layers=(1, -1)))
     model = encoder()
@@ -100,7 +100,7 @@ class BiasesOnly(FineTune):
         return encoder
 
 
-@pytest.mark.plumbing
+@pytest.mark.backend_neutral
 def test_a_method_is_a_dataclass():
     method, given = BiasesOnly(**FAST), encoder()
     model = method.fit(given, Classifier, TOKENIZER, examples())

@@ -1,8 +1,8 @@
-"""BERT beside the peers': training, inference, fine-tuning, encoding, pre-training, tokenising.
+"""BERT next to its peers: training, inference, fine-tuning, encoding, pre-training, tokenizing.
 
-The peers are `transformers` as it comes (float32, eager, dynamic padding), `transformers` tuned
-(bfloat16, fused AdamW, sentences sorted by length), and KerasHub as it comes (padded to 512) and
-at 128. They and our models take the same batches, or the same sentences.
+The peers are `transformers` with its defaults (float32, eager, dynamic padding), `transformers`
+tuned (bfloat16, fused AdamW, sentences sorted by length), and KerasHub with its default length of
+512 and with 128. They and our models read the same batches, or the same sentences.
 """
 
 import contextlib
@@ -13,8 +13,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.speed.clock import Work
+from benchmarks.speed.clock import Comparison, matrix_rates
+from benchmarks.speed.registry import Suite, measurement
 from keras_plm.data.batching import Batches
+from keras_plm.data.task import Example
 from keras_plm.experiments.flags import policy
 from keras_plm.heads import Classifier
 from keras_plm.models import BERT, BERT_SIZES
@@ -24,53 +26,70 @@ from keras_plm.training.fit import run_on
 from keras_plm.training.optimizers import AdamW
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
-KINDS = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 PLAIN, TUNED = "transformers", "transformers, tuned"
 HUB, HUB_128 = "KerasHub", "KerasHub at 128"
 
 
-def check_peers(kind):
-    """Raises ImportError, with what to do, where the peers are not installed."""
+def check_peers():
+    """Raises ImportError, with the fix, where the peers are not installed."""
     absent = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if absent:
         raise ImportError(
-            f"The peers of {kind} are timed under torch and transformers, as `make test` installs "
-            f"them. Received: no {absent[0]}"
+            "The peers of BERT need torch and transformers: install them as `make test` does. "
+            f"Received: no {absent[0]}"
         )
 
 
-def works(kind, settings, sentences):
-    """`{name: function that gives its `Work`}` of one kind."""
-    if kind == "tokenize":
-        return {kind: lambda: tokenizing(settings, sentences)}
+SUITE = Suite("bert", "Speed: BERT next to its peers", results="speed")
+# All of them share a result file, with one digest of the sentences.
+bert_measurement = functools.partial(
+    measurement, suite=SUITE, uses_sentences=True, check=check_peers, matrix_rates=matrix_rates
+)
 
-    def of_size(size):
-        if kind in ("train", "infer"):
-            return fixed(settings, size, kind == "train")
-        if kind in ("finetune", "encode"):
-            return real(settings, size, sentences, kind == "finetune")
-        return pretraining(settings, size)
 
-    return {
-        f"{kind} {size}": functools.partial(of_size, size) for size in settings.sizes.split(",")
-    }
+def cases_of(name, settings):
+    return {f"{name} {size}": {"size": size} for size in settings.sizes.split(",")}
+
+
+@bert_measurement(unit="tokens", cases=functools.partial(cases_of, "train"))
+def train(settings, inputs, size):
+    """Training steps at one fixed shape."""
+    return fixed_shape(settings, size, train=True)
+
+
+@bert_measurement(unit="tokens", cases=functools.partial(cases_of, "infer"))
+def infer(settings, inputs, size):
+    """Forward passes at one fixed shape."""
+    return fixed_shape(settings, size, train=False)
+
+
+@bert_measurement(unit="sentences", cases=functools.partial(cases_of, "finetune"))
+def finetune(settings, inputs, size):
+    """Fine-tuning on sentences at their own lengths, with tokenizing."""
+    return own_lengths(settings, size, inputs.sentences, train=True)
+
+
+@bert_measurement(unit="sentences", cases=functools.partial(cases_of, "encode"))
+def encode(settings, inputs, size):
+    """Encoding sentences at their own lengths, with tokenizing."""
+    return own_lengths(settings, size, inputs.sentences, train=False)
 
 
 def rows_of(size):
-    """Rows per step at fixed shapes: as SPEED tables of BERT use, 32 for mini, 8 for base."""
+    """Rows per step at fixed shapes: 32 for mini, 8 for base."""
     return 32 if BERT_SIZES[size]["hidden_dim"] <= 512 else 8
 
 
-# ---- contestants: each a function that does one turn of work ----
+# ---- implementations: each returns a function that does the work once ----
 
 
 def ours(size, precision):
     return BERT(VOCABULARY, **BERT_SIZES[size], dtype=policy(precision))
 
 
-def our_fit(model, x, y, steps):
-    """A turn of `fit` on one batch, over and over."""
+def fit_steps(model, x, y, steps):
+    """Steps of `fit`, all on one batch."""
     rows, length = x["token_ids"].shape
     weights = keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)
 
@@ -107,7 +126,7 @@ def peer_config(size):
 
 
 def peer_step(model, tuned, train=True):
-    """A function of a batch of torch tensors: one training step, or a forward pass."""
+    """A function of a batch of torch tensors that does a training step or a forward pass."""
     import torch
 
     def precision():
@@ -155,26 +174,27 @@ def hub_classifier(size):
     return model
 
 
-def pairs(our_turn, peer_turn):
+def pairs(ours, peer):
     """The peer plain and tuned, ours in both precisions."""
     return {
-        PLAIN: lambda: peer_turn(False),
-        TUNED: lambda: peer_turn(True),
-        OURS: lambda: our_turn("float32"),
-        OURS_HALF: lambda: our_turn("bfloat16"),
+        PLAIN: lambda: peer(False),
+        TUNED: lambda: peer(True),
+        OURS: lambda: ours("float32"),
+        OURS_HALF: lambda: ours("bfloat16"),
     }
 
 
-# ---- kinds of work ----
+# ---- comparisons ----
 
 
-def _work(makers, amount, unit, flops=None):
-    beside = dict.fromkeys(makers, (PLAIN, TUNED))
-    return Work(makers, amount, unit, beside, flops, half=frozenset({OURS_HALF, TUNED}))
+def _comparison(implementations, amount, **more):
+    peers = dict.fromkeys(implementations, (PLAIN, TUNED))
+    half = frozenset({OURS_HALF, TUNED})
+    return Comparison(implementations, amount, peers, half_precision=half, **more)
 
 
-def fixed(settings, size, train):
-    """Training steps or forward passes at one fixed shape; in tokens per second."""
+def fixed_shape(settings, size, train):
+    """Training steps or forward passes at one fixed shape."""
     import torch
 
     rows, length = rows_of(size), settings.length
@@ -187,17 +207,17 @@ def fixed(settings, size, train):
     if train:
         batch["labels"] = torch.tensor(y).long()
 
-    def our_turn(precision):
+    def ours_in(precision):
         model = our_classifier(size, precision)
         if train:
-            return our_fit(model, x, y, steps)
+            return fit_steps(model, x, y, steps)
         return lambda: [model.predict_on_batch(x) for _ in range(steps)]
 
-    def peer_turn(tuned):
+    def peer(tuned):
         step = peer_step(peer_classifier(size), tuned, train)
         return lambda: [step(batch) for _ in range(steps)]
 
-    def hub_turn():
+    def hub():
         model = hub_classifier(size)
         if train:
             many = {k: np.concatenate([v] * steps) for k, v in x.items()}
@@ -205,17 +225,18 @@ def fixed(settings, size, train):
             return lambda: model.fit(many, targets, batch_size=rows, shuffle=False, verbose=0)
         return lambda: [model.predict_on_batch(x) for _ in range(steps)]
 
-    makers = pairs(our_turn, peer_turn)
+    implementations = pairs(ours_in, peer)
     if settings.hub:
-        makers[HUB_128] = hub_turn
+        implementations[HUB_128] = hub
     kind = "train" if train else "infer"
-    return _work(makers, rows * length * steps, "tokens", matrix_work(size, length, kind))
+    flops = matrix_work(size, length, kind)
+    return _comparison(implementations, rows * length * steps, flops=flops)
 
 
-def real(settings, size, sentences, train):
-    """Fine-tuning on, or encoding of, real sentences at their own lengths; sentences per second.
+def own_lengths(settings, size, sentences, train):
+    """Fine-tuning or encoding of sentences at their own lengths.
 
-    Tokenising is part of the work; every step of training has 32 sentences for everyone.
+    Tokenizing is part of the work. Every training step has 32 sentences in all implementations.
     """
     import torch
 
@@ -227,47 +248,49 @@ def real(settings, size, sentences, train):
     targets = rng.integers(0, 2, count)
     vocabulary = toy_vocabulary(sentences)
     tokenizer = WordPiece(vocabulary)
-    peer = peer_tokenizer(vocabulary)
+    their_tokenizer = peer_tokenizer(vocabulary)
 
-    def our_turn(precision):
+    def ours_in(precision):
         model = our_classifier(size, precision, tokenizer)
-        from keras_plm.data.task import Example
-
         examples = [Example(t, LABELS[y]) for t, y in zip(texts, targets, strict=True)]
         if train:
             return lambda: model.fit(model.batches(examples, batch_size=32), verbose=0)
         encoder = model.encoder
+        sequence = keras.Model(encoder.input, encoder.output["sequence"])
 
-        def encode():
+        def run():
             source = model.batches(texts, training=False, tokens_per_batch=4096)
-            for _ in run_on(encoder_sequence, source):
+            for _ in run_on(sequence, source):
                 pass
 
-        encoder_sequence = keras.Model(encoder.input, encoder.output["sequence"])
-        return encode
+        return run
 
-    def peer_turn(tuned):
+    def peer(tuned):
         model = peer_classifier(size)
         step = peer_step(model if train else model.bert, tuned, train)
 
-        def turn():
+        def run():
             order = np.arange(count)
             if tuned:
                 order = np.argsort([len(t) for t in texts], kind="stable")
             for first in range(0, count, 32):
                 part = order[first : first + 32]
-                batch = dict(peer([texts[i] for i in part], padding=True, return_tensors="pt"))
+                batch = dict(
+                    their_tokenizer([texts[i] for i in part], padding=True, return_tensors="pt")
+                )
                 if train:
                     batch["labels"] = torch.tensor(targets[part]).long()
                 step(batch)
 
-        return turn
+        return run
 
-    def hub_turn(length):
-        model = hub_classifier(size)
-        few = max(count // (16 if length == 512 else 4), 8)  # it is that slow
+    # KerasHub is too slow for all of them.
+    hub_counts = {512: max(count // 16, 8), 128: max(count // 4, 8)}
 
-        def turn():
+    def hub(length):
+        model, few = hub_classifier(size), hub_counts[length]
+
+        def run():
             packed = tokenizer.pack(texts[:few], max_length=length)
             wide = {k: np.zeros((few, length), v.dtype) for k, v in packed.items()}
             for name, array in packed.items():
@@ -277,13 +300,13 @@ def real(settings, size, sentences, train):
             else:
                 model.backbone.predict(wide, batch_size=32, verbose=0)
 
-        turn.share = few / count
-        return turn
+        return run
 
-    makers = pairs(our_turn, peer_turn)
+    implementations = pairs(ours_in, peer)
     if settings.hub:
-        makers |= {HUB: lambda: hub_turn(512), HUB_128: lambda: hub_turn(128)}
-    return _work(makers, count, "sentences")
+        implementations |= {HUB: lambda: hub(512), HUB_128: lambda: hub(128)}
+    fractions = {HUB: hub_counts[512] / count, HUB_128: hub_counts[128] / count}
+    return _comparison(implementations, count, fractions=fractions)
 
 
 def masked_rows(rows, length, rng):
@@ -303,8 +326,9 @@ def masked_rows(rows, length, rng):
     return x, words, labels
 
 
-def pretraining(settings, size):
-    """Masked-LM training steps at one fixed shape; in tokens per second."""
+@bert_measurement(unit="tokens", cases=functools.partial(cases_of, "pretrain"))
+def pretrain(settings, inputs, size):
+    """Masked-LM training steps at one fixed shape."""
     import torch
     import transformers
 
@@ -321,51 +345,49 @@ def pretraining(settings, size):
         "next_sentence_label": torch.tensor(y["next_sentence"]).long(),
     }
 
-    def our_turn(precision):
+    def ours_in(precision):
         model = MaskedLM(ours(size, precision))
         model.compile(AdamW(1e-4), weighted_metrics=[])
-        return our_fit(model, x, y, steps)
+        return fit_steps(model, x, y, steps)
 
-    def peer_turn(tuned):
+    def peer(tuned):
         step = peer_step(transformers.BertForPreTraining(peer_config(size)), tuned)
         return lambda: [step(batch) for _ in range(steps)]
 
-    makers = pairs(our_turn, peer_turn)
+    implementations = pairs(ours_in, peer)
     flops = matrix_work(size, length, "pretrain")
-    return _work(makers, rows * length * steps, "tokens", flops)
+    return _comparison(implementations, rows * length * steps, flops=flops)
 
 
-def tokenizing(settings, sentences):
-    """Sentences to padded arrays; sentences per second."""
+@bert_measurement(unit="sentences")
+def tokenize(settings, inputs):
+    """Sentences to padded arrays."""
+    sentences = inputs.sentences
     texts = sentences[: settings.sentences * 4]
+    few = texts[: len(texts) // 8]  # for KerasHub
     vocabulary = toy_vocabulary(sentences)
     tokenizer = WordPiece(vocabulary)
-    peer = peer_tokenizer(vocabulary)
-    makers = {
-        PLAIN: lambda: lambda: peer(texts, padding=True, return_tensors="np"),
+    their_tokenizer = peer_tokenizer(vocabulary)
+
+    def hub():
+        import keras_hub
+
+        hub_tokenizer = keras_hub.models.BertTokenizer(vocabulary=vocabulary, lowercase=True)
+        packer = keras_hub.models.BertTextClassifierPreprocessor(hub_tokenizer, sequence_length=128)
+        return lambda: packer(few)
+
+    implementations = {
+        PLAIN: lambda: lambda: their_tokenizer(texts, padding=True, return_tensors="np"),
         OURS: lambda: lambda: tokenizer.pack(texts),
     }
     if settings.hub:
-
-        def hub_turn():
-            import keras_hub
-
-            few = texts[: len(texts) // 8]
-            own = keras_hub.models.BertTokenizer(vocabulary=vocabulary, lowercase=True)
-            packer = keras_hub.models.BertTextClassifierPreprocessor(own, sequence_length=128)
-
-            def turn():
-                packer(few)
-
-            turn.share = len(few) / len(texts)
-            return turn
-
-        makers[HUB_128] = hub_turn
-    return _work(makers, len(texts), "sentences")
+        implementations[HUB_128] = hub
+    fractions = {HUB_128: len(few) / len(texts)}
+    return _comparison(implementations, len(texts), fractions=fractions)
 
 
 def toy_vocabulary(sentences, size=VOCABULARY):
-    """As many pieces as the released vocabulary holds, learned from the sentences and filled up."""
+    """A vocabulary of the released size: trained on the sentences, then filled up."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
