@@ -11,6 +11,8 @@ import pytest
 from keras_plm import metrics
 from keras_plm.metrics import span_f1, span_scores, spans
 
+pytestmark = pytest.mark.backend_neutral
+
 GOLD = [["B-ORG", "I-ORG"], ["O", "B-MISC", "I-MISC", "O"], ["B-PER", "B-PER", "O"]]
 GUESS = [["I-ORG", "I-ORG"], ["B-MISC", "I-MISC", "I-MISC", "O"], ["I-PER", "I-PER", "O"]]
 

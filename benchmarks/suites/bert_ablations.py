@@ -14,8 +14,8 @@ from filelock import FileLock
 import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
-from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
@@ -95,7 +95,7 @@ class Study:
     )
     fields: tuple = (("learning_rates", "3e-4,1e-3"), ("precision", "bfloat16"))
     frozen: tuple = (("learning_rates", "1e-3,5e-3"),)
-    text: tuple = (*BOOKS, "books/valid.txt")
+    text: tuple = (*BOOKS.files.values(), "books/valid.txt")
     points: bool = False
 
     def run(self, reading, own):
@@ -276,7 +276,7 @@ def _table(suite, folder):
         rows.append((names, made.get(encoder), own, [found.get(key, []) for key in keys]))
     if not any(results for *_, of_row in rows for results in of_row):
         raise records.NoResult(
-            f"No result of {suite} below {folder}: `python -m benchmarks run --suite {suite}` "
+            f"No result of {suite} below {folder}: `python -m benchmarks suite {suite}` "
             f"writes them. Received: {str(folder)!r}"
         )
     best = [max((summary(r)[0] for r in column if r), default=None)
@@ -324,7 +324,7 @@ def _steps_table(folder):
     curves = _curves(folder)
     if not curves:
         raise records.NoResult(
-            f"No result of bert_steps below {folder}: `python -m benchmarks run --suite "
+            f"No result of bert_steps below {folder}: `python -m benchmarks suite "
             f"bert_steps` writes them. Received: {str(folder)!r}"
         )
     steps = sorted({step for points in curves.values() for step, *_ in points})

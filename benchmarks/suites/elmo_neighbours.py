@@ -266,7 +266,7 @@ def markdown(folder):
     found = [r for r in read_results(folder) if r["method"] == METHOD]
     if not found:
         raise records.NoResult(
-            f"No result of neighbours below {folder}: `python -m benchmarks run --suite "
+            f"No result of neighbours below {folder}: `python -m benchmarks suite "
             f"elmo_neighbours` writes them. Received: {str(folder)!r}"
         )
     if len({json.dumps(r["counts"]) for r in found}) > 1:

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
-from benchmarks.suites.word_vectors import Vectors
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
@@ -24,6 +22,7 @@ from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.pretraining.pretrain import pretrain
 from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench
@@ -203,7 +202,7 @@ def _micro(scale, features, progress):
     )
     beside = Path(features) / f"micro_skip_gram{suffix}"
     if not (beside / "config.json").is_file():
-        vectors.make(scale.vectors, [corpus], beside, progress)
+        make_word_vectors(scale.vectors, [corpus], beside, progress)
     return str(folder), str(beside)
 
 
@@ -344,7 +343,7 @@ def markdown(folder):
     tasks = [r["task"] for r in every if r["method"] == METHOD]
     if not tasks:
         raise records.NoResult(
-            f"No result of nearest averages below {folder}: `python -m benchmarks run --suite "
+            f"No result of nearest averages below {folder}: `python -m benchmarks suite "
             f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
         )
     order = sorted(set(tasks), key=lambda task: (task != POS, task))

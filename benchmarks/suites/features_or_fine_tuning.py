@@ -162,7 +162,7 @@ def _folder(transfer, kind, given, place):
             return names[kind], ()
         raise ValueError(
             f"Released encoders are read from --encoder DIR: put {KINDS[kind]} into DIR/{kind}, a "
-            "folder that `python -m benchmarks vectors --file` makes of released word vectors, and "
+            "folder that `keras-plm word-vectors --file` makes of released word vectors, and "
             "`keras_plm.save` of a released ELMo. Received: no such folder in "
             f"{str(given)!r}"
         )
@@ -247,7 +247,7 @@ def read(folder):
             add_seed(result, of_row.setdefault(result["encoder"], []))
     if not found:
         raise ValueError(
-            f"No result of transfer below {folder}: `python -m benchmarks run --suite transfer` "
+            f"No result of transfer below {folder}: `python -m benchmarks suite transfer` "
             f"writes them. Received: {str(folder)!r}"
         )
     names = [name for name, *_ in ROWS.values()]

@@ -69,7 +69,7 @@ def markdown(folder):
     paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
     if not paths:
         raise records.NoResult(
-            f"No samples below {folder}: `python -m benchmarks run --suite gpt_samples` writes "
+            f"No samples below {folder}: `python -m benchmarks suite gpt_samples` writes "
             f"them. Received: {str(folder)!r}"
         )
     text = []

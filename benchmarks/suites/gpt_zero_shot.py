@@ -124,7 +124,7 @@ def run_zero_shot(
         points[records.read_json(note)["steps_done"]] = folder
     elif not settings.tiny:
         raise ValueError(
-            f"{folder} does not tell how long it was pre-trained: `python -m benchmarks pretrain` "
+            f"{folder} does not tell how long it was pre-trained: `keras-plm pretrain` "
             f"writes that. Received: no pretraining.json in {str(folder)!r}"
         )
     limit = settings.limit or None
@@ -169,7 +169,7 @@ def _read(folder):
     paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
     if not paths:
         raise records.NoResult(
-            f"No result below {folder}: `python -m benchmarks run --suite gpt_zero_shot` writes "
+            f"No result below {folder}: `python -m benchmarks suite gpt_zero_shot` writes "
             f"them. Received: {str(folder)!r}"
         )
     found = {}

@@ -1,4 +1,4 @@
-"""Labels, tags, scores, choices or answers for a file of texts: `python -m benchmarks predict`."""
+"""Labels, tags, scores, choices or answers for a file of texts: `keras-plm predict`."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from keras_plm.tokenizers.text import fields
 
 
 def open_model(path):
-    """A fine-tuned model that `run --keep` or `model.save` wrote.
+    """A fine-tuned model that `run --save-model` or `model.save` wrote.
 
     Raises:
         ValueError: If the file is missing or holds something else.
@@ -28,7 +28,7 @@ def open_model(path):
     path = Path(path)
     if not path.is_file() or path.suffix != ".keras":
         raise ValueError(
-            "A fine-tuned model is a .keras file, which `run --keep` or `model.save` writes. "
+            "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
             f"Received: {str(path)!r}"
         )
     try:

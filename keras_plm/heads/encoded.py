@@ -73,7 +73,7 @@ def check_word_vectors(words):
     if not callable(getattr(words, "tokenizer", None)):
         raise ValueError(
             "`words` must be an encoder of one vector per word, a `WordVectors`; the command "
-            "`python -m benchmarks vectors` makes a folder of one for `keras_plm.load`. "
+            "`keras-plm word-vectors` makes a folder of one for `keras_plm.load`. "
             f"Received: an object of type {type(words).__name__}"
         )
 

@@ -148,7 +148,7 @@ class FeatureStore:
             raise ValueError(
                 f"The features of {len(rows.texts)} examples would take {size:.1f} GB. Pool them "
                 "over texts, take fewer examples, or allow more with `feature_gb` "
-                f"(--feature-gb). Received: feature_gb={feature_gb:g}"
+                f"(--max-cache-gb). Received: feature_gb={feature_gb:g}"
             )
         with replacing_folder(final, keep_existing=True) as temporary:
             array = np.lib.format.open_memmap(

@@ -118,7 +118,7 @@ def read_prepared(folder, model):
     note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
     if "counts" not in note:
         raise ValueError(
-            f"{folder} does not hold prepared text: `python -m benchmarks prepare --out {folder}` "
+            f"{folder} does not hold prepared text: `keras-plm prepare --out {folder}` "
             f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
         )
     objective = OBJECTIVES[model]
