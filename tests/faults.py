@@ -155,7 +155,8 @@ FAULTS = [
         "unknown_arguments_of_bert",
         "3703fbb",
         "norm_epsilon=1e-12,\n        trainable=True,\n        dtype=None,\n        name=None,",
-        "norm_epsilon=1e-12,\n        trainable=True,\n        dtype=None,\n        name=None, **kwargs,",
+        "norm_epsilon=1e-12,\n        trainable=True,\n        dtype=None,\n        name=None,"
+        " **kwargs,",
         ("tests/models/test_bert.py::test_refuses_arguments_it_has_not",),
     ),
     Fault(
