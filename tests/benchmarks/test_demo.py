@@ -48,6 +48,7 @@ def test_every_encoder_has_its_runs_on_every_task():
     assert lines[0].endswith("b 70.0 > a 50.0") and lines[1].endswith("b 10.0")
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
     translator, trained, stops = demo._translator, [], [False, True]
@@ -93,6 +94,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
     assert len(trained) == 3
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_full_demo_has_elmo_beside_bert(tmp_path):
     corpus = tmp_path / "corpus.txt"

@@ -72,6 +72,7 @@ def files(tmp_path):
     return {str(path): path.stat().st_mtime_ns for path in found}
 
 
+@pytest.mark.full
 def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
@@ -101,6 +102,7 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
 
 
+@pytest.mark.full
 def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("domain_transfer")
@@ -146,6 +148,7 @@ def test_what_is_equal_is_said_to_be_equal():
     assert order == "C < A = B"
 
 
+@pytest.mark.full
 def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
     monkeypatch.chdir(tmp_path)
     material = elmo_features.TEST_MATERIAL
@@ -266,6 +269,7 @@ def test_nearest_occurrences_of_a_word_by_hand():
     assert nearest_of_word(far, words, tags, sentences)["right"].tolist() == [0, 0]
 
 
+@pytest.mark.full
 def test_neighbours_run_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_neighbours", seeds="2")
@@ -303,6 +307,7 @@ def test_nearest_averages_by_hand():
     assert tagged_accuracy([["O", "N"], ["V"]], [["N", "N"], ["N"]]) == 0.5
 
 
+@pytest.mark.full
 def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_intrinsic")
@@ -320,6 +325,7 @@ def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     assert result["metrics"] == usual["metrics"]  # the word alone tells no sense
 
 
+@pytest.mark.full
 def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"1 the O\n2 bank {'MONEY' if i % 2 else 'RIVER'}\n3 {'lent' if i % 2 else 'grew'} O\n"
@@ -337,6 +343,7 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     assert code == 2 and "Senses are of words" in shown
 
 
+@pytest.mark.full
 def test_the_microworlds_names_are_told_apart_by_context_alone():
     task = elmo_probes.sense_task()
     seen = {}

@@ -66,6 +66,7 @@ def small(scale):
     return dataclasses.replace(scale, tasks=tasks, fields=fields, trained=())
 
 
+@pytest.mark.full
 def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_path):
     place = Place(str(data_folder), str(tmp_path / "r"), str(tmp_path / "f"))
     scale = small(SCALES["paper"])
@@ -98,6 +99,7 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     assert of_bert["features"]["encoder_passes"] == 1 and of_bert["features"]["feature_bytes"] > 0
 
 
+@pytest.mark.full
 def test_runs_small(data_folder, run, tmp_path):
     code, shown = run("transfer")
     assert code == 0, shown

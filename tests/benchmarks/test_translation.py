@@ -100,6 +100,7 @@ def test_losses_are_those_of_the_model(captions, tmp_path):
     np.testing.assert_allclose(np.concatenate(losses).mean(), mean, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     said = []
@@ -122,6 +123,7 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
     settings = Translation("none", **TINY)
@@ -147,6 +149,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
         assert again[name] == whole[name]
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -171,6 +174,7 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
     assert all(0 <= row["accuracy"] <= 1 for row in rows("copying"))
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatch):
     taken = []

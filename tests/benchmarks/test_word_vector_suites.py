@@ -85,6 +85,7 @@ def test_text_without_rare_words(data_folder, tmp_path):
         bench.text(Vectors(min_count=10_000))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", word_vectors.KINDS)
 def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -103,6 +104,7 @@ def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypat
     assert NAMES[kind] in table and "MEN 1 of 5" in table
 
 
+@pytest.mark.full
 def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     monkeypatch.chdir(tmp_path)
@@ -113,6 +115,7 @@ def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
     assert "fastText, gensim" in word_vectors.markdown(tmp_path / "out")
 
 
+@pytest.mark.full
 def test_language_models(data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [Counts("mle", 1), Counts("add_k", 2), Counts("kneser_ney", 3),
@@ -142,6 +145,7 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
     assert len(said) == before
 
 
+@pytest.mark.full
 def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     book = str(data_folder / BOOKS.files["part 0"])
@@ -185,6 +189,7 @@ def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
         assert match in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_suites_run_from_the_command_line(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for suite in ("word_vectors", "language_models"):

@@ -63,6 +63,7 @@ def test_bad_input_is_explained():
     assert join_sentences([Example(["a"])], tokenizer, 9)[0][0].label is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
 def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
     """What a word means stands in the sentence before."""

@@ -33,6 +33,7 @@ def kept(path, head, labels, **options):
     return model
 
 
+@pytest.mark.full
 def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
     rng = np.random.default_rng(0)
@@ -77,6 +78,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     assert "fine-tuned whole" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_each_head_reads_its_files(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["A", "O"])
     (tmp_path / "x.conll").write_text("a O\nb A\n\nc O\n")

@@ -422,6 +422,7 @@ def test_float16_scales_its_loss():
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     model = classifier(units=2, words=word_encoder())

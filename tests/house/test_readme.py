@@ -20,6 +20,7 @@ def blocks(language=""):
     return [text for of_block, text in found if of_block == language]
 
 
+@pytest.mark.full
 def test_python_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")  # its weights; what is written stays
     monkeypatch.chdir(tmp_path)

@@ -43,6 +43,7 @@ def packed(prompts=PROMPTS, length=5):
     return {"token_ids": token_ids, "padding_mask": np.arange(length) < lengths[:, None]}
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_base_is_the_released_model():
     """REFERENCE: 116,534,784 numbers with 40,478 tokens; a narrow table does not fill memory."""
