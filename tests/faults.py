@@ -68,8 +68,8 @@ FAULTS = [
     ),
     Fault(
         "stored_features_of_another_precision", "edc128f",
-        "texts, pool, precision, VERSION, *settings)",
-        "texts, pool, VERSION, *settings)",
+        "rows.texts, pool, precision, VERSION, *rows.settings",
+        "rows.texts, pool, VERSION, *rows.settings",
         ("tests/transfer",),
     ),
     Fault(
@@ -152,8 +152,8 @@ FAULTS = [
     ),
     Fault(
         "batches_of_no_rows", "98fabf6",
-        "if (tokens_per_batch if batch_size is None else batch_size) < 1:",
-        "if False:",
+        "check_whole(tokens_per_batch if batch_size is None else batch_size, size, least=1)",
+        "check_whole(tokens_per_batch if batch_size is None else batch_size, size)",
         ("tests/data",),
     ),
     Fault(
