@@ -70,8 +70,8 @@ FAULTS = [
     Fault(
         "stored_features_of_another_precision",
         "edc128f",
-        "texts, pool, precision, VERSION, *settings)",
-        "texts, pool, VERSION, *settings)",
+        "rows.texts, pool, precision, VERSION, *rows.settings",
+        "rows.texts, pool, VERSION, *rows.settings",
         ("tests/transfer/test_methods.py::test_a_store_is_keyed_by_precision",),
     ),
     Fault(

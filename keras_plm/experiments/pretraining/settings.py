@@ -8,7 +8,7 @@ from keras_plm.experiments.flags import policy, setting
 from keras_plm.experiments.pretraining.objectives import SIZES
 from keras_plm.tokenizers.words import SPLITS
 
-# What suits a mini encoder on some ten million words; else, or for others, name it.
+# For a mini encoder and some ten million words.
 DEFAULTS = {
     "bert": {
         "tokens": 100e6,
