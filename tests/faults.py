@@ -79,7 +79,7 @@ FAULTS = [
         "8faa103",
         'thin = [weight.path for weight in encoder.weights if "lora_kernel" in weight.path]',
         "thin = []",
-        ("tests/transfer/test_lora.py::test_bad_input_is_explained",),
+        ("tests/transfer/test_lora.py::test_features_follow_the_matrices",),
     ),
     Fault(
         "tables_as_lists",

@@ -71,6 +71,7 @@ def test_with_cache_equals_without(model, decode):
     assert_close(first[1], second[1], atol=1e-3)
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("transformer")
 def test_one_beam_is_greedy(model):
     token_ids, _ = greedy(model, INPUTS, START, END, max_length=9)
@@ -124,6 +125,7 @@ def test_more_beams_find_no_worse_texts(model):
         assert (np.diff(of_row[finished]) <= 1e-6).all()
 
 
+@pytest.mark.compiles
 def test_scores_are_those_of_the_model(model):
     token_ids, scores = sample(model, INPUTS, START, END, max_length=5, temperature=0.7, seed=3)
     before = np.concatenate([np.full((B, 1), START), token_ids[:, :-1]], axis=1)
@@ -149,6 +151,7 @@ class Fixed:
         return rows + keras.ops.convert_to_tensor(self.logits), state
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("options0-shares0", "options1-shares1")
 @pytest.mark.parametrize(
     "options, shares",
@@ -230,6 +233,7 @@ def test_learned_positions_are_a_limit():
         greedy(model, INPUTS, START, END, max_length=9)
 
 
+@pytest.mark.compiles
 def test_without_cache_serves_any_model():
     model = MODELS["transformer"]()
     plain = WithoutCache(model)
@@ -264,6 +268,7 @@ class TestTexts:
         for seed in (2, [1, 2]):
             assert generate(model, tokenizer, ["ein Hund"] * 8, seed=seed, **options) != texts
 
+    @pytest.mark.compiles
     @pytest.mark.quick_cases("additive")
     @pytest.mark.parametrize("kind", ["additive", "transformer"])
     def test_alignment_shows_shares_of_the_source(self, tokenizer, kind):

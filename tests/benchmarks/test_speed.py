@@ -110,6 +110,7 @@ def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     assert timed(tmp_path, [*flags, "--no-half"])[0] == both
 
 
+@pytest.mark.compiles
 def test_every_text_takes_all_steps(small):
     """Random weights never write the end token, whatever they prefer."""
     written = []
@@ -193,6 +194,7 @@ def test_torchs_transformer_computes_the_same(small):
     assert_close(to_numpy(model(inputs)), logits.numpy(), atol=1e-4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("training, fused", [(False, 1), (None, 1), (True, 0)])
 def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch):
     calls = []

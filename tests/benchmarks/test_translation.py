@@ -86,6 +86,7 @@ def test_losses_are_those_of_each_place():
     assert (both["too_few"], both["too_many"]) == (1, 0)
 
 
+@pytest.mark.compiles
 def test_losses_are_those_of_the_model(captions, tmp_path):
     made = bench(captions, tmp_path)
     settings = Translation("additive", **TINY)

@@ -41,6 +41,7 @@ def inputs(encoder, rows=2, length=5):
     return {name: arrays[name] for name in encoder.input}
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("Bert")
 @pytest.mark.parametrize("kind", KINDS)
 def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
@@ -66,6 +67,7 @@ def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
     assert len({round(float(to_numpy(layer).std()), 6) for layer in found["layers"]}) == 4
 
 
+@pytest.mark.compiles
 def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
     """A preset is read as a `BERT`, and as a backbone: every layer is the same."""
     import keras_hub

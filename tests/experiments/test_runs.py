@@ -437,6 +437,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("bert_mini-4")
 @pytest.mark.parametrize(
     "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]

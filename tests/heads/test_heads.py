@@ -68,6 +68,7 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "options", [under_torch({}), {"units": 5}, under_torch({"frozen": True})], ids=str
 )
@@ -213,6 +214,7 @@ def test_bi_attention_is_that_of_seo_et_al(tmp_path):
     assert_close(to_numpy(empty[0])[..., 3:6], np.zeros((2, 5, 3)))
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("{}")
 @pytest.mark.parametrize(
     "options",
@@ -239,6 +241,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
     assert again.pairs and again.get_config() == model.get_config()
 
 
+@pytest.mark.compiles
 def test_an_encoder_reads_each_text_of_a_pair_alone():
     """Also BERT, which could read both in one row: as in Peters et al. 2019."""
     model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER, pairs=True)
@@ -372,6 +375,7 @@ def test_bad_input_is_explained():
         Tagger(encoder(), TAGS, tokenizer=TOKENIZER).predict(["a b"])
 
 
+@pytest.mark.compiles
 def test_long_word_lists_are_classified_once():
     words = [example.text.split() for example in texts()[:4]]
     words[2] = words[2] * 40  # longer than the encoder reads
@@ -385,6 +389,7 @@ def test_long_word_lists_are_classified_once():
         assert_close(model.predict([words[1]], probabilities=True)[0], together[1], atol=1e-5)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("head", [Classifier, Tagger])
 def test_dropout_works_under_a_reader_too(head):
     examples, labels = (texts(4), LABELS) if head is Classifier else (sentences(4), TAGS)

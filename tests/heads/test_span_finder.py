@@ -34,6 +34,7 @@ def scores(model, examples, version=1):
     return report["f1"]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "options",
     [

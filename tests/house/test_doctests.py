@@ -4,14 +4,12 @@ import doctest
 import importlib
 import pkgutil
 
-import keras
 import pytest
 
 import glue_tasks
 import keras_plm
 
-# The quick tier runs them where they take least; the others run them in the full tier.
-pytestmark = [] if keras.backend.backend() == "torch" else [pytest.mark.full]
+pytestmark = pytest.mark.compiles
 MODULES = sorted(
     module.name
     for package in (keras_plm, glue_tasks)

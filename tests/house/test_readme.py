@@ -73,7 +73,7 @@ def test_commands_of_glue_know_their_flags(line, monkeypatch, capsys):
 
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z]+)", "\n".join(blocks()), re.MULTILINE):
+    for target in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z-]+)", "\n".join(blocks()), re.MULTILINE):
         assert f"\n{target}:" in makefile, target
 
 

@@ -117,6 +117,7 @@ def test_beams_score_what_they_wrote():
 PIECES = ["<unk>", *"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "tenamo.,"), "\n</w>"]
 
 
+@pytest.mark.compiles
 def test_strings_in_strings_out():
     tokenizer = BytePair(PIECES, [], scheme="gpt")
     model = gpt(tokenizer.text_size, max_sequence_length=40)

@@ -58,6 +58,7 @@ def test_agrees_with_keras_lstm():
     assert_close(ours({"token_ids": ids, "padding_mask": ids > 0})["sequence"], wanted, atol=1e-5)
 
 
+@pytest.mark.compiles
 def test_prompts_of_any_length_go_on_as_read_whole():
     lm, prompts = model(), [[3, 4, 5, 6], [7], [8, 9, 2]]
     token_ids = np.zeros((3, 5), "int32")

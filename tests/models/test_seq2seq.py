@@ -101,6 +101,7 @@ def test_models_are_causal_and_blind_to_padding(model):
     assert_close(model(alone), logits[1:2])
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
 def test_step_by_step_equals_teacher_forcing(model):
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
@@ -111,6 +112,7 @@ def test_step_by_step_equals_teacher_forcing(model):
         assert_close(logits, whole[:, t])
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("dot", "transformer")
 @pytest.mark.parametrize("model", KINDS, indirect=True)
 def test_models_save_reload_and_learn(model, tmp_path):
@@ -122,6 +124,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
     check_learns(learning, inputs, 1e3 * np.random.default_rng(0).normal(size=(2, T, V)))
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
 def test_weights_of_attention_are_shares_of_the_source(model):
     inputs = some_inputs()

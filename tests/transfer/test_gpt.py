@@ -126,6 +126,7 @@ class TestTheAuxiliaryObjective:
             )
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("weight", [under_torch(0.0), 0.5])
 def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     model, dev = gpt(), texts(16, seed=1)
@@ -195,6 +196,7 @@ class TestSimilarity:
 
 
 class TestRegressor:
+    @pytest.mark.compiles
     def test_learns_predicts_and_reloads(self, tmp_path):
         train = scored(96)
         settings = {**FAST, "epochs": 20, "learning_rate": 3e-3, "bias_correction": True}
@@ -273,6 +275,7 @@ class TestRegressor:
 
 
 class TestMultipleChoice:
+    @pytest.mark.compiles
     @pytest.mark.parametrize("kind", ["gpt", under_torch("bert")])
     def test_learns_predicts_and_reloads(self, kind, tmp_path):
         model, tokenizer = (gpt(), TOKENIZER) if kind == "gpt" else (
