@@ -20,7 +20,8 @@ from keras_plm.layers import (
     crf_losses,
     masked_softmax,
 )
-from keras_plm.layers._fused import scaled_scores, token_cross_entropy
+from keras_plm.layers._fused_attention import scaled_scores
+from keras_plm.layers._fused_softmax import token_cross_entropy
 from keras_plm.layers.attention import softmax
 from keras_plm.layers.sampled_softmax import row_products
 

@@ -18,7 +18,7 @@ from keras import ops
 from benchmarks.speed.clock import Work
 from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import ProjectedLSTM, reverse_rows
-from keras_plm.layers._fused import fold
+from keras_plm.layers._fused_scan import fold
 from keras_plm.models import ELMo
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.pretraining import BiLM

@@ -1,6 +1,6 @@
 """Parts of which the models are made."""
 
-from keras_plm.layers._fused import Dense, Dropout, LayerNormalization
+from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization
 from keras_plm.layers.attention import (
     AdditiveAttention,
     Attention,

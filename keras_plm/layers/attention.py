@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers._fused import Dense, Dropout, additive_mask, float32_softmax
+from keras_plm.layers._fused_attention import additive_mask, float32_softmax
+from keras_plm.layers._fused_layers import Dense, Dropout
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):

@@ -8,14 +8,13 @@ import math
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import (
-    Dense,
-    Dropout,
+from keras_plm.layers._fused_attention import (
     fused_attention,
     fused_is_slow,
     scaled_scores,
     write_cache,
 )
+from keras_plm.layers._fused_layers import Dense, Dropout
 from keras_plm.layers.attention import check_masks, combine_masks, softmax
 
 

@@ -8,7 +8,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import Dense, Dropout, LayerNormalization, recomputed
+from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization, recomputed
 from keras_plm.layers.multi_head_attention import MultiHeadAttention
 
 ACTIVATIONS = {
