@@ -1,4 +1,8 @@
-"""Keras' own layers where a backend has a cheaper way: fewer passes, fewer random bits."""
+"""Keras' own layers where a backend has a cheaper way: fewer passes, fewer random bits.
+
+Each layer holds the weights of a pure function of arrays: `dense`, `layer_norm` or `dropout`.
+`TransformerBlock` calls these functions with the arrays of its layers.
+"""
 
 import functools
 
@@ -43,21 +47,73 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        if not training or not 0 < self.rate < 1 or self.noise_shape is not None:
+        if self.noise_shape is not None:
             return super().call(inputs, training=training)
-        backend = keras.backend.backend()
-        if backend == "torch" and inputs.device.type == "cpu" and self.seed is None:
-            keep = _torch_keep(inputs, self._dropped_of_steps())
-        elif backend == "jax":
-            keep = _jax_keep(inputs, self._dropped_of_steps(), self.seed_generator)
-        else:
-            return super().call(inputs, training=training)
-        # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
-        # change every output by up to 0.2 %.
-        return inputs * keep * (STEPS / (STEPS - self._dropped_of_steps()))
+        if not training or self.rate == 0:
+            return inputs
+        return dropout(inputs, self.rate, self.next_seed())
 
-    def _dropped_of_steps(self):
-        return min(max(round(self.rate * STEPS), 1), STEPS - 1)
+    def next_seed(self):
+        """Seed of the next call, (2,) integers; `None` where nothing draws with a seed.
+
+        Without a seed of its own the layer uses torch's global generator.
+        """
+        on_torch = keras.backend.backend() == "torch"
+        if self.rate == 0 or (on_torch and self.seed is None):
+            return None
+        return self.seed_generator.next()
+
+
+def dropout(inputs, rate, seed=None):
+    """`inputs * keep / (1 - rate)`, with `keep` 0 at a fraction `rate` of the elements, else 1.
+
+    Args:
+        inputs: Any shape.
+        rate: Fraction set to zero, from 0 to 1.
+        seed: (2,) integers that decide what is dropped. On torch it may be `None`: the global
+            generator then decides.
+
+    Returns:
+        A tensor of the shape and type of `inputs`.
+    """
+    if rate == 0:
+        return inputs
+    if rate == 1:
+        return ops.zeros_like(inputs)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return _tf_dropout(inputs, rate, seed)
+    dropped = min(max(round(rate * STEPS), 1), STEPS - 1)
+    if backend == "jax":
+        keep = _jax_keep(inputs, dropped, seed)
+    elif seed is None and inputs.device.type == "cpu":
+        keep = _torch_keep(inputs, dropped)
+    else:
+        return _torch_dropout(inputs, rate, seed)
+    # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
+    # change every output by up to 0.2 %.
+    return inputs * keep * (STEPS / (STEPS - dropped))
+
+
+def _tf_dropout(inputs, rate, seed):
+    import tensorflow as tf
+
+    # Keras holds seeds as int64, XLA wants int32; `keras.random` reduces them in the same way.
+    seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
+    return tf.nn.experimental.stateless_dropout(inputs, rate=rate, seed=seed)
+
+
+def _torch_dropout(inputs, rate, seed):
+    """torch's own; with a seed as `keras.random.dropout` draws."""
+    import torch
+
+    if seed is None or inputs.device.type == "meta":
+        return torch.nn.functional.dropout(inputs, p=rate)
+    generator = torch.Generator(device=inputs.device)
+    generator.manual_seed(int(seed.sum()) & 0xFFFFFFFF)
+    keep = torch.full(inputs.shape, 1 - rate, device=inputs.device)
+    keep = torch.bernoulli(keep, generator=generator).bool()
+    return torch.where(keep, inputs / (1 - rate), torch.zeros_like(inputs))
 
 
 def _torch_keep(inputs, dropped):
@@ -72,35 +128,31 @@ def _torch_keep(inputs, dropped):
     return torch.ge(bits, dropped - STEPS // 2, out=keep)
 
 
-def _jax_keep(inputs, dropped, seed_generator):
+def _jax_keep(inputs, dropped, seed):
     import jax
 
-    seed = ops.cast(seed_generator.next(), "uint32")  # (2,)
+    seed = ops.cast(seed, "uint32")  # (2,)
     key = jax.random.wrap_key_data(jax.numpy.concatenate([seed, seed]), impl="rbg")
     bits = jax.random.bits(key, inputs.shape, dtype="uint16")
     return (bits >= dropped).astype(inputs.dtype)
 
 
-def recomputed(layer, inputs, **options):
-    """What a layer gives of `inputs` (B, ...), of which the gradient keeps the inputs alone.
+def recomputed(function, arrays):
+    """`function(arrays)`, whose gradient keeps only the arrays and computes the rest again.
 
-    The layer runs without side effects, so that what it drops is the same when it runs again.
+    Args:
+        function: A pure function.
+        arrays: Any structure of arrays of numbers. `None` and functions in it are passed on.
     """
-    variables, changed = layer.variables, layer.non_trainable_variables
+    flat = keras.tree.flatten(arrays)
+    fixed = [x is None or callable(x) for x in flat]
 
-    def run(inputs, *values):
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
-            outputs = layer(inputs, **options)
-        return outputs, *(scope.get_current_value(variable) for variable in changed)
+    def run(*kept):
+        kept = iter(kept)
+        values = [x if is_fixed else next(kept) for x, is_fixed in zip(flat, fixed, strict=True)]
+        return function(keras.tree.pack_sequence_as(arrays, values))
 
-    values = [ops.convert_to_tensor(variable) for variable in variables]
-    # Copies of the states, which torch changes in place.
-    values = [ops.copy(x) if any(v is c for c in changed) else x
-              for v, x in zip(variables, values, strict=True)]  # fmt: skip
-    outputs, *states = keras.remat(run)(inputs, *values)
-    for variable, state in zip(changed, states, strict=True):
-        variable.assign(state)
-    return outputs
+    return keras.remat(run)(*(x for x, is_fixed in zip(flat, fixed, strict=True) if not is_fixed))
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -118,30 +170,47 @@ class Dense(keras.layers.Dense):
     """
 
     def call(self, inputs, training=None):
-        plain = not self.use_bias or self.lora_enabled
-        if keras.backend.backend() == "jax" and self.units >= WIDE and not plain:
-            kernel, bias = (
-                ops.convert_to_tensor(x, dtype=self.compute_dtype) for x in (self.kernel, self.bias)
-            )
-            outputs = by_rows(
-                lambda rows: ops.matmul(ops.cast(rows, self.compute_dtype), kernel),
-                inputs,
-                self.units,
-            )
-            outputs = add_bias(outputs, bias)
-            return outputs if self.activation is None else self.activation(outputs)
-        if keras.backend.backend() != "torch" or plain:
-            return by_rows(super().call, inputs, self.units)
-        import torch
-
-        inputs, bias, kernel = (
-            ops.convert_to_tensor(x, dtype=self.compute_dtype)
-            for x in (inputs, self.bias, self.kernel)
-        )
-        flat = inputs.reshape(-1, inputs.shape[-1])
-        outputs = torch.addmm(bias, flat, kernel)
-        outputs = outputs.reshape(*inputs.shape[:-1], self.units)
+        outputs = dense(inputs, **self.arrays())
         return outputs if self.activation is None else self.activation(outputs)
+
+    def arrays(self):
+        """Arguments of `dense`: a dict of `kernel` and, if there is one, `bias`.
+
+        With LoRA the kernel is W + A B. A quantized layer returns itself, a function of inputs.
+        """
+        if self.quantization_mode is not None:
+            return self
+        weights = {"kernel": self.kernel}
+        if self.bias is not None:
+            weights["bias"] = self.bias
+        return _in_type(self.compute_dtype, weights)
+
+
+def _in_type(dtype, weights):
+    """A dict of variables as tensors of a type."""
+    return {name: ops.convert_to_tensor(x, dtype=dtype) for name, x in weights.items()}
+
+
+def dense(inputs, kernel, bias=None):
+    """`x W + b`, computed in the type of the kernel.
+
+    Args:
+        inputs: (..., D).
+        kernel: (D, units), W.
+        bias: (units,), b; zeros when omitted.
+
+    Returns:
+        (..., units).
+    """
+    inputs, units = ops.cast(inputs, kernel.dtype), kernel.shape[-1]
+    if bias is None:
+        return by_rows(lambda rows: ops.matmul(rows, kernel), inputs, units)
+    if keras.backend.backend() != "torch":
+        return by_rows(lambda rows: add_bias(ops.matmul(rows, kernel), bias), inputs, units)
+    import torch
+
+    outputs = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), kernel)
+    return outputs.reshape(*inputs.shape[:-1], units)
 
 
 def add_bias(outputs, bias):
@@ -202,14 +271,36 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs):
-        half = self.compute_dtype in ("bfloat16", "float16")
         last = self.axis in (-1, [-1], (-1,), [len(inputs.shape) - 1])
-        if keras.backend.backend() != "torch" or not half or not last or self.rms_scaling:
+        if not last or self.rms_scaling:
             return super().call(inputs)
-        import torch
+        return layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
 
-        inputs, gamma, beta = (
-            None if x is None else ops.convert_to_tensor(x, dtype=self.compute_dtype)
-            for x in (inputs, self.gamma, self.beta)
-        )
-        return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, self.epsilon)
+    def arrays(self):
+        """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one."""
+        weights = {"gamma": self.gamma, "beta": self.beta}
+        weights = {name: x for name, x in weights.items() if x is not None}
+        return _in_type(self.compute_dtype, weights)
+
+
+def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
+    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, moments over the last axis.
+
+    Moments are taken in float32 at least. torch's kernel reads half precision directly; Keras
+    casts the whole input to float32 and the output back.
+
+    Args:
+        inputs: (..., D).
+        gamma, beta: (D,); ones and zeros when omitted.
+        epsilon: Added to the variance.
+
+    Returns:
+        (..., D), in the type of `gamma`, else of `inputs`.
+    """
+    if gamma is not None:
+        inputs = ops.cast(inputs, gamma.dtype)
+    if keras.backend.backend() != "torch":
+        return ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
+    import torch
+
+    return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, epsilon)
