@@ -12,13 +12,14 @@ from rich.table import Table
 from benchmarks.suites import translation_report
 from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
 from benchmarks.suites.translation import Translation, bleu_by_length, look
-from benchmarks.suites.word_vectors import make as make_vectors
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.experiments.pretraining.word_vectors import make_word_vectors
 from keras_plm.experiments.progress import console, pretraining_line, progress_bar
 from keras_plm.experiments.report.result_tables import describe, layer_figure
 from keras_plm.experiments.results import environment, read_json
@@ -104,7 +105,7 @@ def demo(out, small=False, full=False):
     )
     words, encoder = out / "tiny_words", out / "tiny_bert"
     if not (words / "config.json").is_file():
-        make_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
+        make_word_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
     with progress_bar("1. pre-training", settings.steps) as advance:
         pretrain(
             settings,
@@ -339,3 +340,22 @@ def _translator(settings, tokenizer, texts, lengths, advance, done):
         "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"beams": 1}),
         **environment(),
     }
+
+
+def add_demo(commands):
+    text = "train word vectors and a tiny BERT on a made-up language, and compare their uses"
+    parser = commands.add_parser("demo", help=text, description=text)
+    parser.add_argument("--out", metavar="DIR", help="folder to write (default .demo/BACKEND)")
+    parser.add_argument(
+        "--small", action="store_true", help="run in seconds, on too little data for a result"
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="add a tiny ELMo, a tiny GPT, two tasks, and translators with attention",
+    )
+    parser.set_defaults(run=run_demo)
+
+
+def run_demo(flags):
+    demo(flags.out, small=flags.small, full=flags.full)

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_plm import metrics
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.task import Task, find_file, split_groups
-from keras_plm.data.text_files import read_table
 from keras_plm.heads import Classifier, Regressor
 
 # Share of train that the choosing set takes: the official dev set is only reported.

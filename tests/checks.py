@@ -3,17 +3,18 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from tests import ROOT
+
 
 def under_torch(*values):
     """A case of `parametrize` beside another that runs under every backend."""
-    return pytest.param(*values, marks=pytest.mark.plumbing)
+    return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 
 def to_numpy(x):
@@ -156,7 +157,7 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
 
 
 def on_two_devices(arguments, folder):
-    """What `python -m benchmarks` or torchrun does with arguments, on two parts of the processor.
+    """Runs `keras-plm`, or torchrun with it, on two parts of the processor.
 
     Args:
         arguments: Of the program.
@@ -165,8 +166,8 @@ def on_two_devices(arguments, folder):
     Returns:
         A `subprocess.CompletedProcess`.
     """
-    backend, root = keras.backend.backend(), Path(__file__).parent.parent
-    start, more = ["-m", "benchmarks"], {}
+    backend = keras.backend.backend()
+    start, more = ["-m", "keras_plm"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":
@@ -178,10 +179,10 @@ def on_two_devices(arguments, folder):
             "(cpu,), part = tf.config.list_physical_devices('CPU'),"
             " tf.config.LogicalDeviceConfiguration()\n"
             "tf.config.set_logical_device_configuration(cpu, [part, part])\n"
-            "from benchmarks.__main__ import main\nsys.exit(main())\n"
+            "from keras_plm.cli.main import main\nsys.exit(main())\n"
         )
         start = [str(script)]
     return subprocess.run(
-        [sys.executable, *start, *arguments], timeout=540, cwd=root, capture_output=True, text=True,
-        env=os.environ | more | {"PYTHONPATH": str(root)},
+        [sys.executable, *start, *arguments], timeout=540, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | more | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.decoding import (
     WithoutCache,
     alignment,
@@ -62,6 +62,7 @@ def test_greedy_takes_the_best_token_each_time(model):
         assert_close(scores[b], score, atol=1e-4)
 
 
+@pytest.mark.quick_cases("recurrent-greedy", "transformer-greedy", "transformer-beam_search")
 @pytest.mark.parametrize("decode", [greedy, beam_search, sample])
 def test_with_cache_equals_without(model, decode):
     first = decode(model, INPUTS, START, END, max_length=6)
@@ -70,6 +71,7 @@ def test_with_cache_equals_without(model, decode):
     assert_close(first[1], second[1], atol=1e-3)
 
 
+@pytest.mark.quick_cases("transformer")
 def test_one_beam_is_greedy(model):
     token_ids, _ = greedy(model, INPUTS, START, END, max_length=9)
     beams, _ = beam_search(model, INPUTS, START, END, beams=1, max_length=9)
@@ -88,6 +90,7 @@ def every_text(model, row, length):
     return found
 
 
+@pytest.mark.quick_cases("0.6")
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_wide_beams_find_the_best_text_of_all(length_penalty):
     model = MODELS["recurrent"]()
@@ -105,6 +108,7 @@ def test_wide_beams_find_the_best_text_of_all(length_penalty):
         assert_close(scores[0, place], log / ((5 + len(text)) / 6) ** length_penalty, atol=1e-4)
 
 
+@pytest.mark.full
 def test_more_beams_find_no_worse_texts(model):
     best = [
         beam_search(model, INPUTS, START, END, beams=k, length_penalty=0.0, max_length=4)
@@ -145,6 +149,7 @@ class Fixed:
         return rows + keras.ops.convert_to_tensor(self.logits), state
 
 
+@pytest.mark.quick_cases("options0-shares0", "options1-shares1")
 @pytest.mark.parametrize(
     "options, shares",
     [
@@ -185,6 +190,7 @@ def test_nothing_loops_forever():
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.full
 def test_the_loop_ends_with_its_texts():
     steps = []
 
@@ -199,6 +205,7 @@ def test_the_loop_ends_with_its_texts():
     assert len(steps) <= 2  # a compiled loop is traced, not run, by Python
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "decode, options, message",
     [
@@ -247,6 +254,7 @@ class TestTexts:
         beams = generate(model, tokenizer, self.lines, beams=2, max_length=5)
         assert len(beams) == 3
 
+    @pytest.mark.full
     def test_each_batch_draws_its_own_numbers(self, tokenizer):
         model = Transformer(len(tokenizer), 1, 2, 8)
         options = {"strategy": sample, "max_length": 12, "batch_size": 2, "temperature": 2.0}
@@ -256,6 +264,7 @@ class TestTexts:
         for seed in (2, [1, 2]):
             assert generate(model, tokenizer, ["ein Hund"] * 8, seed=seed, **options) != texts
 
+    @pytest.mark.quick_cases("additive")
     @pytest.mark.parametrize("kind", ["additive", "transformer"])
     def test_alignment_shows_shares_of_the_source(self, tokenizer, kind):
         if kind == "transformer":
@@ -279,6 +288,7 @@ class TestTexts:
         assert written == (best[: best.index(end) + 1] if end in best else best)
         assert weights.shape[-2] == len(written)
 
+    @pytest.mark.backend_neutral
     def test_what_the_model_cannot_read_is_named(self, tokenizer):
         model = Transformer(len(tokenizer) - 1, 1, 2, 8)
         pairs = translation_batches(self.lines, self.lines, tokenizer)
@@ -301,6 +311,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="`max_length=4`.*Received: batches of length 8"):
             model.fit(translation_batches(self.lines[:1], self.lines[:1], tokenizer))
 
+    @pytest.mark.backend_neutral
     def test_what_cannot_write_is_named(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6)
         with pytest.raises(ValueError, match="without quotes. Received: 'sample'"):
@@ -321,6 +332,7 @@ class TestTexts:
             with pytest.raises(ValueError, match="as `BytePair`. Received: WordPiece"):
                 use(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
 
+    @pytest.mark.backend_neutral
     def test_no_alignment_without_words_or_attention(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=None)
         with pytest.raises(ValueError, match="must have words. Received: ' ' and None"):
@@ -334,6 +346,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="attends to nothing"):
             alignment(model, tokenizer, "ein", "der")
 
+    @pytest.mark.full
     @pytest.mark.parametrize("attention", [under_torch(None), "additive"])
     def test_a_fitted_model_saves_and_decodes_the_same(self, tokenizer, tmp_path, attention):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=attention)
@@ -346,6 +359,7 @@ class TestTexts:
         batches = translation_batches(self.lines, self.lines, tokenizer, training=False)
         assert_close(loaded.evaluate(batches, verbose=0), model.evaluate(batches, verbose=0))
 
+    @pytest.mark.backend_neutral
     def test_bad_prompts_are_named(self, tokenizer):
         model = Transformer(len(tokenizer), 1, 2, 8, positions="learned", max_sequence_length=4)
         with pytest.raises(ValueError, match="list of texts"):
@@ -355,6 +369,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="at most 4 tokens.*in text 1, 'zwei Hunde"):
             generate(model, tokenizer, self.lines)
 
+    @pytest.mark.backend_neutral
     def test_batches_shift_the_target(self, tokenizer):
         batches = translation_batches(
             self.lines, self.lines[::-1], tokenizer, batch_size=3, training=False, buckets=1
@@ -371,6 +386,7 @@ class TestTexts:
             assert x["padding_mask"][i].sum() == source.lengths[0]
             assert ((weights[i] > 0) == (np.arange(y.shape[1]) < size)).all()
 
+    @pytest.mark.backend_neutral
     @pytest.mark.parametrize(
         "sources, targets, options, message",
         [

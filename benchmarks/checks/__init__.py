@@ -1,1 +1,1 @@
-"""Checks of whole runs: resume after kills, several devices, scaling on paper."""
+"""Checks of whole runs: resuming after kills, several devices, scaling by formulas."""

@@ -1,8 +1,8 @@
-"""Whether several devices learn what one does: `python -m benchmarks devices`.
+"""Check that several devices train like one: `python -m benchmarks check devices`.
 
-`python -m benchmarks.checks.devices FILE SETTINGS` is the run: a small BERT learns masked words and
-next sentences, and the loss of every step goes to a file. Devices are parts of this machine's
-processor: JAX and TensorFlow make several of one, torch has a process each.
+`python -m benchmarks.checks.devices FILE SETTINGS` is one run. It trains a small BERT on masked
+words and next sentences, and writes the loss of every step to a file. Devices are parts of this
+machine's processor: JAX and TensorFlow make several of one, torch has a process for each.
 """
 
 import dataclasses
@@ -17,34 +17,38 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checks.resume import small_text
-from keras_plm.experiments.results import read_json
+from keras_plm.experiments.results import environment, read_json
+from keras_plm.files.writing import write_json
+
+RESULTS = "check_devices"  # stem of the result files and mark of the table in README
 
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
-NOISE = 1e-7  # of weights, about their last bit: what no sum in another order can be asked to beat
-LIMIT = 600  # seconds after which a run is given up
-BATCH = 12  # rows; of 4 devices 3, and the last batch of a pass is not full
+NOISE = 1e-7  # relative, about the last bit of a weight: sums in another order differ by as much
+LIMIT = 600  # seconds before a run fails
+BATCH = 12  # rows: 3 for each of 4 devices; the last batch of an epoch is not full
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A way to train.
+    """Settings of a training run.
 
     Attributes:
         how: `"data"` or `"model"`.
-        mesh: Of `"model"`.
-        clipnorm: Largest norm of all gradients together, so small that every step is clipped.
-        accumulate: Parts of a batch, read one after another, whose gradients make a step.
-        ema: Whether averages of the weights are kept, and every third step takes their place.
-        dropout: Of the BERT.
+        mesh: Mesh of `"model"`.
+        clipnorm: Largest global norm of the gradients, so small that every step is clipped.
+        micro_batches: Micro-batches of a batch, for gradient accumulation.
+        ema: Whether to average weights, and to overwrite them by the average every third step.
+        dropout: Dropout of the BERT.
         precision: A Keras policy.
-        noise: Share by which initial weights are disturbed.
-        processes: Under JAX, of which each has as many devices. torch has one for each device.
+        noise: Relative noise on the initial weights.
+        processes: Number of processes under JAX, with equal numbers of devices. torch has one
+            process for each device.
     """
 
     how: str = "data"
     mesh: tuple | None = None
     clipnorm: float | None = 0.1
-    accumulate: int = 1
+    micro_batches: int = 1
     ema: bool = False
     dropout: float = 0.0
     precision: str = "float32"
@@ -57,7 +61,7 @@ CASES = {
     "jax": {
         "data": DATA,
         "data, dropout": Case(dropout=0.1),
-        "data, batches in two parts": Case(accumulate=2),
+        "data, two micro-batches": Case(micro_batches=2),
         "data, averaged weights": Case(ema=True),
         "data, mixed_float16": Case(precision="mixed_float16"),
         "data, two processes": Case(processes=2),
@@ -67,7 +71,7 @@ CASES = {
     "tensorflow": {"data": DATA},
     "torch": {
         "data": DATA,
-        "data, batches in two parts": Case(accumulate=2),
+        "data, two micro-batches": Case(micro_batches=2),
         "data, averaged weights": Case(ema=True),
         "data, mixed_float16": Case(precision="mixed_float16"),
     },
@@ -77,8 +81,14 @@ CASES = {
 def train(path, case, count, steps, folder, kept=None, named=None):
     """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`.
 
-    With `kept`, a folder, training goes on from the state there, and leaves its own. `named` is
-    what `distribute` has to know of JAX's processes.
+    Args:
+        path: The file to write.
+        case: A `Case`.
+        count: Number of devices.
+        steps: Number of steps.
+        folder: Folder for the text.
+        kept: Folder of a state to resume from, if there is one, and to save.
+        named: Arguments of `distribute` for processes under JAX.
     """
     import keras
 
@@ -101,19 +111,19 @@ def train(path, case, count, steps, folder, kept=None, named=None):
     keras.config.set_dtype_policy(case.precision)
     set_seed(1)
     with distribution.scope():
-        # BERT-tiny, but for its heads, which four devices part.
+        # BERT-tiny, with a head for each of four devices.
         size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
         bert = BERT(len(tokenizer), **size, dropout=case.dropout, max_sequence_length=64)
         model = MaskedLM(bert)
         more = {"use_ema": True, "ema_overwrite_frequency": 3} if case.ema else {}
-        if case.accumulate > 1:
-            more["gradient_accumulation_steps"] = case.accumulate
+        if case.micro_batches > 1:
+            more["gradient_accumulation_steps"] = case.micro_batches
         if case.noise:
             rng = np.random.default_rng(0)
             for weight in model.trainable_weights:
                 value = keras.ops.convert_to_numpy(weight)
                 weight.assign(value * (1 + case.noise * rng.normal(size=value.shape)))
-        # BERT's own rate. At 1e-3 the last bit of a weight changes the loss by 0.04 in 50 steps.
+        # BERT's own. At 1e-3 the last bit of a weight changes the loss by 0.04 in 50 steps.
         schedule = WarmupLinearDecay(1e-4, 200, 10)
         optimizer = AdamW(schedule, global_clipnorm=case.clipnorm, **more)
         if case.precision == "mixed_float16":
@@ -126,27 +136,27 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         )
         for training in (True, False)
     )
-    batches = batches.accumulated(case.accumulate)
+    batches = batches.in_micro_batches(case.micro_batches)
     losses, metrics, callbacks = [], {}, []
     if kept:
-        total = steps * case.accumulate
+        total = steps * case.micro_batches
         state = TrainingState(kept, batches, every_seconds=None, total_steps=total)
         state.restore(model)
         callbacks.append(state)
 
-    def told(batch, logs):
-        if (batch + 1) % case.accumulate:
+    def report_step(batch, logs):
+        if (batch + 1) % case.micro_batches:
             return
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
-        # Not of `logs`, which under TensorFlow are means over the devices within a pass.
+        # Not from `logs`, which under TensorFlow are means over the devices within an epoch.
         metrics.update(model.get_metrics_result())
         losses.append(float(metrics["loss"]))
         if len(losses) >= steps:
             model.stop_training = True
-        model.reset_metrics()  # else each would be the mean since the pass began
+        model.reset_metrics()  # otherwise each is the mean since the start of the epoch
 
-    callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=told))
+    callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=report_step))
     history = model.fit(
         batches, epochs=steps, verbose=0, callbacks=callbacks, validation_data=held_out
     ).history
@@ -158,10 +168,10 @@ def train(path, case, count, steps, folder, kept=None, named=None):
 
 
 def run(case, count, steps, threads=1, kept=None):
-    """Runs `train` on so many devices, in processes of its own; gives what it wrote.
+    """Runs `train` on so many devices, in processes of its own, and returns what it wrote.
 
     Raises:
-        RuntimeError: If one fails or they come to no end.
+        RuntimeError: If a process fails, or does not end in `LIMIT` seconds.
     """
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     root = Path(__file__).parents[2]
@@ -169,16 +179,16 @@ def run(case, count, steps, threads=1, kept=None):
         path = Path(folder) / "losses.json"
         asked = [dataclasses.asdict(case), count, steps, folder, kept and str(kept)]
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.checks.devices", path]
-        processes = []
+        started = []
         address = f"localhost:{_free_port()}"
-        begun = count if backend == "torch" else case.processes
-        for rank in range(begun):
+        processes = count if backend == "torch" else case.processes
+        for rank in range(processes):
             named, more = None, {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
             if backend == "jax":
-                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count // begun}"
-            if backend == "jax" and begun > 1:
-                named = {"coordinator": address, "num_processes": begun, "process_id": rank}
-            if backend == "torch" and count > 1:  # as `torchrun` does it
+                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count // processes}"
+            if backend == "jax" and processes > 1:
+                named = {"coordinator": address, "num_processes": processes, "process_id": rank}
+            if backend == "torch" and count > 1:  # like `torchrun`
                 host, _, port = address.partition(":")
                 more |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
                 more |= {"MASTER_ADDR": host, "MASTER_PORT": port}
@@ -190,14 +200,14 @@ def run(case, count, steps, threads=1, kept=None):
                 cwd=root,
                 env=os.environ | more,
             )
-            processes.append((made, errors))
+            started.append((made, errors))
         try:
-            for process, errors in processes:
+            for process, errors in started:
                 if process.wait(LIMIT):
                     errors.seek(0)
                     raise RuntimeError(f"On {count} devices: {errors.read()[-2000:]}")
         finally:
-            for process, errors in processes:
+            for process, errors in started:
                 process.kill()
                 process.wait()
                 errors.close()
@@ -210,57 +220,67 @@ def _free_port():
         return found.getsockname()[1]
 
 
-def compare(steps=50, progress=print, cases=None, save=lambda result: None):
-    """Trains every case on one device and on several.
+def check_devices(out, steps=50, cases=None, progress=print):
+    """Trains every case on one device and on several, and compares the losses of every step.
 
     Args:
-        steps: How many.
-        progress: Called with a line of text for each case.
-        cases: Names in `CASES`, by default all of the backend's.
-        save: Called behind each case with what there is.
+        out: The JSON file, rewritten after each case.
+        steps: Number of steps.
+        cases: Names in `CASES`; by default all of the backend's.
+        progress: Called with a line of text for each case, and at the end.
 
     Returns:
-        A dict for a result file: the losses, how far they are apart at the most, and how far those
-        of one device are from its own, the weights that it begins with disturbed by `NOISE`.
+        The content of the file: for each case the losses, and their largest difference between one
+        device and several. `"disturbed_difference"` is that between two runs on one device, one of
+        which starts from weights with relative noise `NOISE`.
+
+    Raises:
+        ValueError: If `steps` is less than 1.
+        RuntimeError: If a run fails.
     """
+    if steps < 1:
+        raise ValueError(f"`steps` must be 1 or more. Received: {steps}")
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     count, done = COUNTS[backend], {}
-    result = {"task": "devices", "backend": backend, "devices": count, "steps": steps}
-    result["cases"] = done
+    result = {"task": "check_devices", "backend": backend, "devices": count, "steps": steps,
+              "cases": done, **environment()}  # fmt: skip
     for name in cases or CASES[backend]:
         case = CASES[backend][name]
-        one = dataclasses.replace(case, how="data", mesh=None, accumulate=1, processes=1)
-        alone, together = run(one, 1, steps), run(case, count, steps)
-        other = run(dataclasses.replace(one, noise=NOISE), 1, steps)
-        apart, noise = (
-            np.abs(np.subtract(alone["losses"], run["losses"])) for run in (together, other)
+        on_one = dataclasses.replace(case, how="data", mesh=None, micro_batches=1, processes=1)
+        one, several = run(on_one, 1, steps), run(case, count, steps)
+        disturbed = run(dataclasses.replace(on_one, noise=NOISE), 1, steps)
+        difference, noise = (
+            float(np.abs(np.subtract(one["losses"], other["losses"])).max())
+            for other in (several, disturbed)
         )
         done[name] = {
             **dataclasses.asdict(case),
-            "one": alone,
-            "several": together,
-            "largest_difference": float(apart.max()),
-            "of_disturbed": float(noise.max()),
+            "one": one,
+            "several": several,
+            "largest_difference": difference,
+            "disturbed_difference": noise,
         }
         progress(
-            f"{name}: {steps} steps, loss {alone['losses'][0]:.4f} to {alone['losses'][-1]:.4f}, "
-            f"{count} devices differ by {apart.max():.1e} at the most, one of disturbed weights by "
-            f"{noise.max():.1e}"
+            f"{name}: {steps} steps, loss {one['losses'][0]:.4f} to {one['losses'][-1]:.4f}, "
+            f"{count} devices differ by at most {difference:.1e}, one device with disturbed "
+            f"weights by at most {noise:.1e}"
         )
-        save(result)
+        write_json(out, result)
+    largest = max(case["largest_difference"] for case in done.values())
+    progress(f"{out}: losses differ by at most {largest:.1e}")
     return result
 
 
 def markdown(paths):
-    """The table of files that the command `devices` wrote, one of each backend."""
+    """The table of files of `check_devices`, one for each backend."""
     reports = [read_json(path) for path in paths]
     heads = [f"{r['backend']}, {r['devices']} devices, {r['steps']} steps" for r in reports]
-    text = [f"| largest difference (of one, its weights disturbed) | {' | '.join(heads)} |"]
+    text = [f"| largest difference (one device, disturbed weights) | {' | '.join(heads)} |"]
     text.append("|---|" + "---:|" * len(reports))
     for name in dict.fromkeys(name for report in reports for name in report["cases"]):
         found = [report["cases"].get(name) for report in reports]
         cells = [
-            f"{case['largest_difference']:.0e} ({case['of_disturbed']:.0e})" if case else ""
+            f"{case['largest_difference']:.0e} ({case['disturbed_difference']:.0e})" if case else ""
             for case in found
         ]
         text.append(f"| {name} | {' | '.join(cells)} |")

@@ -1,7 +1,7 @@
-"""Whether a run that was killed goes on bit for bit: `python -m benchmarks kills`.
+"""Check that training that was killed resumes bit for bit: `python -m benchmarks check resume`.
 
-`python -m benchmarks.checks.resume FOLDER` is the run that is killed: a small BERT with dropout and
-its masked words, which says each finished step and goes on where its folder's state stands.
+`python -m benchmarks.checks.resume FOLDER` is the run to kill. It trains a small BERT with dropout
+on masked words, prints each finished step, and resumes from the state in its folder.
 """
 
 import json
@@ -14,9 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-STEPS = 40  # finished, of about 13 a pass, so that most fall within one
+from keras_plm.experiments.results import environment
+from keras_plm.files.writing import write_json
+
+STEPS = 40  # about 13 are an epoch, so that most kills fall within one
 EVERY = 3  # steps between two states, so that most kills lose some
-LIMIT = 300  # seconds without a word after which a run is given up
+LIMIT = 300  # seconds without output before the check fails
 
 
 def small_text(folder, documents):
@@ -35,17 +38,18 @@ def small_text(folder, documents):
 
 
 def train(folder):
-    """Trains to `STEPS` from where a folder's state stands."""
+    """Trains to `STEPS`, from the state in the folder if there is one."""
     import keras
 
     from keras_plm.models import BERT
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.training.optimizers import AdamW
-    from keras_plm.training.resume import TrainingState, has_state, set_seed
+    from keras_plm.training.resume import TrainingState, set_seed
+    from keras_plm.training.state_files import has_state
 
     folder = Path(folder)
     stream, tokenizer = small_text(folder, 40)
-    # A process that goes on has another seed, which may not matter.
+    # A process that resumes has another seed, which must not matter.
     set_seed(os.getpid() if has_state(folder) else 1)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
     model = MaskedLM(BERT(len(tokenizer), **size, dropout=0.2, max_sequence_length=64))
@@ -53,11 +57,11 @@ def train(folder):
     batches = masked_lm_batches(stream, tokenizer, 64, batch_size=8, buckets=2, seed=1)
     state = TrainingState(folder, batches, every_seconds=None, every_steps=EVERY, total_steps=STEPS)
     state.restore(model)
-    said = keras.callbacks.LambdaCallback(
+    report = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: print(f"step {state.steps}", flush=True)
     )
     if not state.finished:
-        model.fit(batches, epochs=STEPS, verbose=0, callbacks=[state, said])
+        model.fit(batches, epochs=STEPS, verbose=0, callbacks=[state, report])
     print("finished", flush=True)
 
 
@@ -65,16 +69,16 @@ def run(folder, kill_at=None, delay=0.0, threads=1):
     """Runs `train` in a process of its own.
 
     Args:
-        folder: Of the run.
-        kill_at: Send SIGKILL once this step is finished.
-        delay: And so many seconds more have gone by.
-        threads: Of the backend.
+        folder: Folder of the run.
+        kill_at: Step after which to send SIGKILL.
+        delay: Seconds between the end of that step and the signal.
+        threads: Threads of the backend.
 
     Returns:
-        `(step, killed)`: the last step that it said, and whether the kill came before its end.
+        `(step, killed)`: the last step that it printed, and whether the signal ended it.
 
     Raises:
-        RuntimeError: If it fails, or says nothing for five minutes.
+        RuntimeError: If it fails, or prints nothing for five minutes.
     """
     command = [sys.executable, "-m", "benchmarks.checks.resume", str(folder)]
     root = Path(__file__).parents[2]
@@ -105,7 +109,11 @@ def run(folder, kill_at=None, delay=0.0, threads=1):
 
 
 def _lines(process):
-    """What a process says, as it says it, for as long as it does so in time."""
+    """Lines of a process as it prints them.
+
+    Raises:
+        RuntimeError: If it prints nothing for `LIMIT` seconds.
+    """
     import selectors
 
     left = b""
@@ -113,7 +121,7 @@ def _lines(process):
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
             if not selector.select(LIMIT):
-                raise RuntimeError(f"A run said nothing for {LIMIT} seconds.")
+                raise RuntimeError(f"A run must print a line every {LIMIT} seconds. Received: none")
             part = os.read(process.stdout.fileno(), 4096)
             if not part:
                 return
@@ -122,7 +130,7 @@ def _lines(process):
 
 
 def _environment(threads):
-    """Of a process that computes in so many threads."""
+    """Environment variables of a process that computes with so many threads."""
     flags = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     return os.environ | {
         "OMP_NUM_THREADS": str(threads),
@@ -134,7 +142,7 @@ def _environment(threads):
 
 
 def differences(folder, other):
-    """Names of what differs by a bit between the last states of two runs."""
+    """Names of arrays and histories that differ by a bit between the last states of two runs."""
     from safetensors import safe_open
 
     found = []
@@ -149,46 +157,63 @@ def differences(folder, other):
     return sorted(n for n in here.keys() | there.keys() if here.get(n) != there.get(n))
 
 
-def kills(runs, seed=0, threads=1, progress=print):
-    """Kills runs at random steps, lets each go on, and compares it with one that went through.
+def check_resume(out, runs=20, seed=0, threads=1, progress=print):
+    """Kills training runs at random steps, resumes them, and compares them with one never killed.
 
     Args:
-        runs: How many, each killed once.
-        seed: Of the steps, and of the moments behind them.
-        threads: Of the backend.
-        progress: Called with a line of text for each run.
+        out: The JSON file to write.
+        runs: How many runs to kill, each once.
+        seed: Seed of the steps, and of the moments after them.
+        threads: Threads of the backend.
+        progress: Called with a line of text for each run, and at the end.
 
     Returns:
-        A dict for a result file.
+        The content of the file: a dict for each run, and the sums of kills and differences.
+
+    Raises:
+        ValueError: If `runs` or `threads` is less than 1.
+        RuntimeError: If a run fails.
     """
+    for name, value in (("runs", runs), ("threads", threads)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be 1 or more. Received: {value}")
     rng = random.Random(seed)
     done = []
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         run(folder / "whole", threads=threads)
-        # At every step at most once; the moment falls anywhere in the next ones, or in a write.
+        # At most once at each step. The moment falls anywhere in the next steps, or in a write.
         for i, step in enumerate(_steps(rng, runs)):
-            place = folder / str(i)
-            last, killed = run(place, step, rng.uniform(0, 0.05), threads)
-            if not killed:  # it had come to its end
-                place = folder / f"{i}again"
-                last, killed = run(place, step, 0, threads)
-            states = [path.stem for path in sorted(place.glob("state-*.safetensors"))]
-            run(place, threads=threads)
-            found = differences(folder / "whole", place)
+            killed_run = folder / str(i)
+            last, killed = run(killed_run, step, rng.uniform(0, 0.05), threads)
+            if not killed:  # the run ended before the signal
+                killed_run = folder / f"{i}again"
+                last, killed = run(killed_run, step, 0, threads)
+            states = [path.stem for path in sorted(killed_run.glob("state-*.safetensors"))]
+            run(killed_run, threads=threads)
+            found = differences(folder / "whole", killed_run)
             after = int(states[-1].partition("-")[2]) if states else 0
             done.append(
-                {"killed": killed, "killed_behind": last, "resumed_behind": after,
+                {"killed": killed, "killed_after_step": last, "resumed_after_step": after,
                  "differences": found}
             )  # fmt: skip
-            progress(f"killed behind step {last}, resumed behind {after}: {len(found)} differences")
-    return {"task": "kills", "steps": STEPS, "threads": threads, "seed": seed, "runs": done,
-            "different_runs": sum(bool(one["differences"]) for one in done),
-            "differences": sum(len(one["differences"]) for one in done),
-            "kills": sum(one["killed"] for one in done)}  # fmt: skip
+            progress(
+                f"killed after step {last}, resumed after step {after}: {len(found)} differences"
+            )
+    result = {"task": "check_resume", "steps": STEPS, "threads": threads, "seed": seed,
+              "runs": done, "different_runs": sum(bool(one["differences"]) for one in done),
+              "differences": sum(len(one["differences"]) for one in done),
+              "kills": sum(one["killed"] for one in done), **environment()}  # fmt: skip
+    write_json(out, result)
+    progress(
+        f"{out}: {result['kills']} kills, {result['differences']} differences in "
+        f"{result['different_runs']} runs"
+    )
+    return result
 
 
 def _steps(rng, runs):
+    """A step to kill at for each run, without repetition before every step was drawn once."""
     steps = []
     while len(steps) < runs:
         steps += rng.sample(range(1, STEPS), min(STEPS - 1, runs - len(steps)))

@@ -1,31 +1,32 @@
-"""Scaling on paper: what share of many devices BERT's pre-training would use, by formulas.
+"""Scaling by formulas: efficiency of BERT's pre-training on many devices.
 
-Nothing here was run on such devices. What is measured is the share of this machine's matrix rate
-that a step of BERT-base reaches (`python -m benchmarks speed`), and what is known are the sizes of
-the messages; peak rates and links are their makers'.
+`python -m benchmarks check scaling` computes it; nothing is run on such devices. One input is
+measured: the fraction of this machine's matrix rate that a step of BERT-base reaches
+(`python -m benchmarks speed`). The sizes of the messages follow from the model. Peak rates and
+links are those that the makers state.
 
-Of a mesh of d x m devices, d parts of each batch and m parts of each weight, a step of F FLOP takes
+A mesh of d x m devices has d parts of each batch and m parts of each weight. A step of F FLOP takes
 
-    compute  = F / (d m rate share)
+    compute  = F / (d m rate fraction)
     messages = ring(d, 4 N / m) + 4 L ring(m, 2 tokens / d D)
     ring(n, bytes) = 2 (n - 1) / n bytes / link
 
-seconds, N weights and L blocks of width D, and its efficiency is compute / (compute + messages): no
-message is sent beside work, so that this is a lower bound. Gradients are float32, once a step; the
-four sums in a block, two each way, are of bfloat16 (Shoeybi et al. 2019, arXiv 1909.08053, section
-3).
+seconds with N weights and L blocks of width D. Its efficiency is compute / (compute + messages), a
+lower bound: messages are not overlapped with computation. Gradients are float32, sent once a step.
+The four sums in a block, two in each direction, are bfloat16 (Shoeybi et al. 2019, arXiv
+1909.08053, section 3).
 """
 
 import dataclasses
 from pathlib import Path
 
-from benchmarks.speed.bert import VOCABULARY, matrix_work
+from benchmarks.speed.measurements.bert import VOCABULARY, matrix_work
 from keras_plm.experiments.results import environment, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 
-FILE = "scaling.json"
-WORK, OURS = "pretrain base", "keras_plm, bfloat16"
+FILE = "check_scaling.json"
+CASE, OURS = "pretrain base", "keras_plm, bfloat16"
 # Devlin et al. 2018, appendix A.2: a million steps of 256 rows, nine tenths of them at 128 tokens.
 ROWS, STEPS, PARTS = 256, 1_000_000, {128: 0.9, 512: 0.1}
 DAYS = 4
@@ -36,10 +37,10 @@ class Cluster:
     """Devices that train together.
 
     Attributes:
-        devices: How many.
+        devices: Number of devices.
         rate: Peak FLOP/s of one, in bfloat16, dense.
-        link: Bytes/s that one sends to its neighbours in a ring, each way.
-        source: Of rate and link.
+        link: Bytes/s from one device to its neighbours in a ring, each way.
+        source: Source of rate and link.
     """
 
     devices: int
@@ -55,12 +56,12 @@ CLUSTERS = {
     "16 chips of TPU v2": Cluster(16, 46e12, 2 * 62e9, _V2_V3),
     "32 chips of TPU v3": Cluster(32, 123e12, 2 * 82e9, _V2_V3),
 }
-# The original's: four Cloud TPUs for BERT-base, sixteen for BERT-large, of four chips each.
+# Chips of the original: four Cloud TPUs for BERT-base, sixteen for BERT-large, four chips each.
 ORIGINAL = {"base": 16, "large": 64}
 
 
 def weights(size):
-    """How many numbers masked words and next sentences teach a BERT."""
+    """Number of weights of a BERT with its heads for masked words and next sentences."""
     s = BERT_SIZES[size]
     width, inner = s["hidden_dim"], s["intermediate_dim"]
     block = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
@@ -70,32 +71,32 @@ def weights(size):
 
 
 def ring(devices, size, link):
-    """Seconds in which so many bytes are summed over devices in a ring."""
+    """Seconds to sum so many bytes over devices in a ring."""
     return 2 * (devices - 1) / devices * size / link
 
 
-def step(size, length, mesh, cluster, share):
+def step(size, length, mesh, cluster, fraction):
     """`(compute, messages)`, the seconds of a step by the formulas above."""
     data, model = mesh
     s, tokens = BERT_SIZES[size], ROWS * length
     work = matrix_work(size, length, "pretrain") * tokens
-    compute = work / (data * model * cluster.rate * share)
+    compute = work / (data * model * cluster.rate * fraction)
     messages = ring(data, 4 * weights(size) / model, cluster.link)
     sums = ring(model, 2 * tokens / data * s["hidden_dim"], cluster.link)
     return compute, messages + 4 * s["num_layers"] * sums
 
 
-def days(size, mesh, cluster, share):
-    """Of the original's whole pre-training."""
+def days(size, mesh, cluster, fraction):
+    """Days of the original's whole pre-training."""
     seconds = sum(
-        part * STEPS * sum(step(size, length, mesh, cluster, share))
+        part * STEPS * sum(step(size, length, mesh, cluster, fraction))
         for length, part in PARTS.items()
     )
     return seconds / 86400
 
 
 def original(size):
-    """FLOP/s of a chip that the original's four days come to."""
+    """FLOP/s of a chip in the original's four days."""
     work = sum(
         part * STEPS * ROWS * length * matrix_work(size, length, "pretrain")
         for length, part in PARTS.items()
@@ -104,55 +105,64 @@ def original(size):
 
 
 def meshes(size, devices):
-    """The meshes that part a model's heads evenly."""
+    """The meshes that divide the heads of a model evenly."""
     heads = BERT_SIZES[size]["num_heads"]
     return [(devices // m, m) for m in (1, 4, 8) if heads % m == 0 and devices % m == 0]
 
 
-def compute(results):
-    """Writes the table's file; returns what it holds.
+def check_scaling(results, progress=print):
+    """Computes the table from `speed.json` in a folder of results, and writes `FILE` there.
+
+    Args:
+        results: The folder.
+        progress: Called with the table and the path of the file.
+
+    Returns:
+        The content of the file.
 
     Raises:
-        ValueError: If the share has not been measured.
+        ValueError: If the fraction of the matrix rate was not measured.
     """
     path = Path(results) / "speed.json"
     found = read_json(path) if path.is_file() else {"results": {}}
-    share = (
-        found["results"].get(WORK, {}).get("contestants", {}).get(OURS, {})
-    ).get("share_of_matrix_rate")  # fmt: skip
-    if share is None:
+    row = found["results"].get(CASE, {}).get("implementations", {}).get(OURS, {})
+    fraction = row.get("fraction_of_matrix_rate")
+    if fraction is None:
         raise ValueError(
-            f"The share of the matrix rate is that of {WORK!r} in {path}: measure it with `python "
-            f"-m benchmarks speed --work pretrain --sizes base --out {path}`. Received: none there"
+            f"{path} must have the fraction of the matrix rate of {CASE!r}: measure it with "
+            f"`python -m benchmarks speed --work pretrain --sizes base --out {path}`. "
+            "Received: none there"
         )
     rows = []
     for size in ("base", "large"):
         for name, cluster in CLUSTERS.items():
             for mesh in meshes(size, cluster.devices):
-                steps = {n: step(size, n, mesh, cluster, share) for n in PARTS}
+                steps = {n: step(size, n, mesh, cluster, fraction) for n in PARTS}
                 rows.append({
                     "size": size, "cluster": name, "mesh": mesh, **dataclasses.asdict(cluster),
                     "seconds": {str(n): found for n, found in steps.items()},
                     "efficiency": {str(n): c / (c + m) for n, (c, m) in steps.items()},
-                    "days": days(size, mesh, cluster, share),
+                    "days": days(size, mesh, cluster, fraction),
                 })  # fmt: skip
     report = {
-        "share": share,
-        "share_of": {name: found[name] for name in ("device", "backend")} | {"work": WORK},
+        "fraction_of_matrix_rate": fraction,
+        "fraction_from": {name: found[name] for name in ("device", "backend")} | {"work": CASE},
         "weights": {size: weights(size) for size in ORIGINAL},
         "original": {size: original(size) for size in ORIGINAL},
         "rows": rows,
         **environment(),
     }
-    write_json(Path(results) / FILE, report)
+    path = Path(results) / FILE
+    write_json(path, report)
+    progress(f"{markdown(path)}\nResult file: {path}")
     return report
 
 
 def markdown(path):
-    """The table of the file that `compute` wrote."""
+    """The table of a file of `check_scaling`."""
     report = read_json(path)
     text = [
-        "| | devices | mesh: data x model | a step at 128, at 512 (ms) | of it messages | "
+        "| | devices | mesh: data x model | a step at 128, at 512 (ms) | messages (ms) | "
         "efficiency at 128, at 512 | days |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]

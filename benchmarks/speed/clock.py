@@ -1,104 +1,109 @@
-"""The clock: contestants take turns, and medians over the turns are compared.
+"""The clock: times implementations in turn and compares the medians of their repeats.
 
 Timing on shared machines is noisy, so only ratios within a run mean something.
 """
 
 import dataclasses
 import gc
-import os
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """One kind of work at one size.
+class Comparison:
+    """Implementations of the same work.
 
     Args:
-        makers: `{contestant: make}`: `make()` gets everything ready and gives a function of one
-            turn. It raises ImportError where the contestant is not installed. A turn that does only
-            a part of the work has that part as its attribute `share`.
-        amount: How much a turn does.
-        unit: Of what.
-        beside: `{contestant: (others it is compared to)}`.
+        implementations: `{name: prepare}`. `prepare()` gets everything ready and returns a function
+            of no arguments that does the work once. It raises ImportError where a package that it
+            needs is not installed.
+        amount: Units of work in one repeat.
+        peers: `{name: (names of the implementations that it is compared to)}`.
         flops: FLOP of the matrix products per unit, where they are known.
-        half: Contestants whose products are in bfloat16.
+        half_precision: Names of the implementations whose products are in bfloat16.
+        fractions: `{name: fraction}` of implementations that do only a fraction of the work.
     """
 
-    makers: dict
+    implementations: dict
     amount: float
-    unit: str
-    beside: dict
+    peers: dict
     flops: float | None = None
-    half: frozenset = frozenset()
+    half_precision: frozenset = frozenset()
+    fractions: dict = dataclasses.field(default_factory=dict)
+
+    def in_full_precision(self):
+        """The comparison without the implementations in bfloat16."""
+        kept = {n: p for n, p in self.implementations.items() if n not in self.half_precision}
+        return dataclasses.replace(self, implementations=kept)
 
 
-def measure(work, turns, rates, say):
-    """Rates and ratios of all contestants, as the result file holds them.
+def measure(comparison, repeats, rates, progress):
+    """Speeds and ratios of all implementations, in the form of a result file.
 
     Args:
-        work: A `Work`.
-        turns: How often each contestant is timed.
-        rates: See `matrix_rates`; only needed where FLOP are known.
-        say: Prints a line.
+        comparison: A `Comparison`.
+        repeats: How often each implementation is timed.
+        rates: FLOP/s by precision, see `matrix_rates`; read only where FLOP are known.
+        progress: Called with a line of text.
 
     Returns:
-        `{contestant: {"per_second", "seconds", "ratios", "share_of_matrix_rate"}}`. A ratio is the
-        median over the turns.
+        `{name: {"per_second", "seconds", "ratios", "fraction_of_matrix_rate"}}`. A ratio is the
+        median over the repeats.
     """
-    seconds = in_turns(work.makers, turns, say)
+    seconds = time_in_turn(comparison, repeats, progress)
     rows = {}
-    for contestant, times in seconds.items():
-        rate = work.amount / statistics.median(times)
+    for name, times in seconds.items():
+        speed = comparison.amount / statistics.median(times)
         ratios = {
-            other: [b / a for a, b in zip(times, seconds[other], strict=True)]
-            for other in work.beside.get(contestant, ())
-            if other in seconds
+            peer: [b / a for a, b in zip(times, seconds[peer], strict=True)]
+            for peer in comparison.peers.get(name, ())
+            if peer in seconds
         }
-        rows[contestant] = {
-            "per_second": round(rate, 1),
+        rows[name] = {
+            "per_second": round(speed, 1),
             "seconds": [round(t, 4) for t in times],
-            "ratios": {other: round(statistics.median(r), 3) for other, r in ratios.items()},
+            "ratios": {peer: round(statistics.median(r), 3) for peer, r in ratios.items()},
         }
-        if work.flops is not None:
-            limit = rates["bfloat16" if contestant in work.half else "float32"]
-            rows[contestant]["share_of_matrix_rate"] = round(rate * work.flops / limit, 3)
-    for contestant, row in rows.items():
+        if comparison.flops is not None:
+            limit = rates["bfloat16" if name in comparison.half_precision else "float32"]
+            rows[name]["fraction_of_matrix_rate"] = round(speed * comparison.flops / limit, 3)
+    for name, row in rows.items():
         ratios = ", ".join(f"{v:.2f}x {k}" for k, v in row["ratios"].items())
-        share = row.get("share_of_matrix_rate")
-        tail = f", {share:.0%} of the matrix rate" if share is not None else ""
-        say(f"  {contestant:22} {row['per_second']:>10,.0f}  {ratios}{tail}")
+        fraction = row.get("fraction_of_matrix_rate")
+        tail = f", {fraction:.0%} of the matrix rate" if fraction is not None else ""
+        progress(f"  {name:22} {row['per_second']:>10,.0f}  {ratios}{tail}")
     return rows
 
 
-def in_turns(makers, turns, say):
-    """Seconds of each contestant in each turn, the others between; two warm-up turns first."""
-    contestants = {}
-    for name, make in makers.items():
-        say(f"  warming up {name}")
+def time_in_turn(comparison, repeats, progress):
+    """`{name: [seconds of the whole work in each repeat]}`, after two warm-up runs.
+
+    One repeat of every implementation comes before the next repeat of any.
+    """
+    ready = {}
+    for name, prepare in comparison.implementations.items():
+        progress(f"  warming up {name}")
         try:
-            turn = make()
-            turn()
-            turn()
+            run = prepare()
+            run()
+            run()
         except ImportError as error:
-            say(f"  {name} left out: {error}")
+            progress(f"  {name} left out: {error}")
             continue
-        contestants[name] = turn
-    seconds = {name: [] for name in contestants}
-    for _ in range(turns):
-        for name, turn in contestants.items():
+        ready[name] = run
+    seconds = {name: [] for name in ready}
+    for _ in range(repeats):
+        for name, run in ready.items():
             gc.collect()
-            begun = time.perf_counter()
-            turn()
-            seconds[name].append((time.perf_counter() - begun) / getattr(turn, "share", 1))
+            start = time.perf_counter()
+            run()
+            elapsed = time.perf_counter() - start
+            seconds[name].append(elapsed / comparison.fractions.get(name, 1))
     return seconds
 
 
 def matrix_rates():
-    """The machine's matrix products per second, FLOP/s by precision, best of many."""
+    """The processor's matrix products per second in torch: the best FLOP/s by precision."""
     import torch
 
     rates = {}
@@ -108,24 +113,11 @@ def matrix_rates():
             a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
             until = time.perf_counter() + 2  # without instructions for it bfloat16 takes seconds
             for _ in range(12):
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 a @ b
-                ended = time.perf_counter()
-                best = max(best, 2 * m * k * n / (ended - begun))
-                if ended > until:
+                end = time.perf_counter()
+                best = max(best, 2 * m * k * n / (end - start))
+                if end > until:
                     break
         rates[name] = best
     return rates
-
-
-def alone(module, *arguments):
-    """Megabytes at the most of a process that runs a module, which prints them at its end."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments[:2])} alone failed: {done.stderr[-500:]}")
-    return round(float(done.stdout.split()[-1]), 1)

@@ -1,4 +1,4 @@
-"""Each published comparison as a list of runs: `python -m benchmarks run --suite NAME`."""
+"""Each published comparison as a list of runs: `python -m benchmarks suite NAME`."""
 
 import dataclasses
 import typing
@@ -21,7 +21,7 @@ from benchmarks.suites import (
 from benchmarks.suites.language_models import Counts, Neural
 from benchmarks.suites.step_time import Copying, StepTimes, measure
 from benchmarks.suites.translation import Translation, TranslationBench
-from benchmarks.suites.word_vectors import Vectors
+from keras_plm.experiments.pretraining.word_vectors import MAKERS, Vectors
 from keras_plm.experiments.results import suite_folder
 
 
@@ -78,7 +78,7 @@ _MODELS = ("additive", "none", "transformer", "dot", "scaled_dot", "bilinear", "
 _VECTORS = [
     (kind, by)
     for kind in ("skip_gram", "cbow", "fasttext", "glove", "skip_gram_hs", "cbow_hs")
-    for by in word_vectors.MAKERS
+    for by in MAKERS
     if (kind, by) != ("glove", "gensim")
 ]
 

@@ -14,14 +14,16 @@ from filelock import FileLock
 import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
-from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.pretraining.callbacks import snapshot_name
 from keras_plm.experiments.pretraining.prepare import prepare
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain, snapshot_name
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.files.writing import write_json
@@ -43,7 +45,10 @@ ENCODERS = {
     "bert": {},
     "masked": {"next_sentence": False},
     "left_to_right": {"next_sentence": False, "left_to_right": True},
-    **{_mix(*mix): {"mask_share": mix[0] / 100, "random_share": mix[2] / 100} for mix in MIXES[1:]},
+    **{
+        _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
+        for mix in MIXES[1:]
+    },
     # At the rate of a tiny one these stay on the plateau of guessing frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
@@ -84,13 +89,13 @@ class Study:
         learning_rate=1e-3,
         warmup=0.15,
         first_length=64,
-        first_share=0.85,
+        first_fraction=0.85,
         precision="bfloat16",
         snapshots=6,
     )
     fields: tuple = (("learning_rates", "3e-4,1e-3"), ("precision", "bfloat16"))
     frozen: tuple = (("learning_rates", "1e-3,5e-3"),)
-    text: tuple = (*BOOKS, "books/valid.txt")
+    text: tuple = (*BOOKS.files.values(), "books/valid.txt")
     points: bool = False
 
     def run(self, reading, own):
@@ -194,7 +199,7 @@ def cells_of(study, place):
         making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
         points = {name: home / name}
         if study.points:
-            for step in sorted(settings_of(study, name).marks):
+            for step in sorted(settings_of(study, name).snapshot_steps):
                 snapshot = snapshot_name(step)
                 points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():
@@ -271,7 +276,7 @@ def _table(suite, folder):
         rows.append((names, made.get(encoder), own, [found.get(key, []) for key in keys]))
     if not any(results for *_, of_row in rows for results in of_row):
         raise records.NoResult(
-            f"No result of {suite} below {folder}: `python -m benchmarks run --suite {suite}` "
+            f"No result of {suite} below {folder}: `python -m benchmarks suite {suite}` "
             f"writes them. Received: {str(folder)!r}"
         )
     best = [max((summary(r)[0] for r in column if r), default=None)
@@ -319,7 +324,7 @@ def _steps_table(folder):
     curves = _curves(folder)
     if not curves:
         raise records.NoResult(
-            f"No result of bert_steps below {folder}: `python -m benchmarks run --suite "
+            f"No result of bert_steps below {folder}: `python -m benchmarks suite "
             f"bert_steps` writes them. Received: {str(folder)!r}"
         )
     steps = sorted({step for points in curves.values() for step, *_ in points})

@@ -16,7 +16,8 @@ from keras_plm.datasets.tasks import TASKS, write_text_of
 from keras_plm.experiments import results as records
 from keras_plm.experiments.jobs import Making
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.files.writing import write_json
@@ -69,8 +70,8 @@ def cells_of(adaptation, place, encoder=None, words=None):
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "A biLM goes on with the softmax that it was trained with, which `python -m benchmarks "
-            f"pretrain` keeps beside it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "A biLM goes on with the softmax that it was trained with, which `keras-plm "
+            f"pretrain` keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
     cells = []
     for task, epochs in reading.epochs:
@@ -118,7 +119,7 @@ def markdown(folder):
     adapted = [records.read_json(path) for path in sorted(Path(folder).glob(f"**/*{ADAPTED}"))]
     if not adapted:
         raise records.NoResult(
-            f"No adapted biLM below {folder}: `python -m benchmarks run --suite domain_transfer` "
+            f"No adapted biLM below {folder}: `python -m benchmarks suite domain_transfer` "
             f"makes them. Received: {str(folder)!r}"
         )
     results = [result for result in read_results(folder) if row_of(result) == ROW]

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.compare_encoders import WEIGHTS
-from benchmarks.suites.word_vectors import BOOKS, Vectors
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.report.result_tables import add_seed, read_results
 from keras_plm.models import ELMo
 from keras_plm.plots import lines, mixing_weights
@@ -103,12 +103,14 @@ class Material:
         folder = Path(given or self.words_path(features))
         if not given and not (folder / "config.json").is_file():
             progress(f"word vectors of the books, for all runs: {folder}")
-            vectors.make(self.vectors, [find_file(data, b) for b in BOOKS], folder, progress)
+            make_word_vectors(
+                self.vectors, [find_file(data, b) for b in BOOKS.files.values()], folder, progress
+            )
         config = folder / "config.json"
         kind = records.read_json(config).get("model") if config.is_file() else "nothing"
         if kind != "WordVectors":
             raise ValueError(
-                "`--words` is a folder of word vectors, as `python -m benchmarks vectors` makes. "
+                "`--words` is a folder of word vectors, as `keras-plm word-vectors` makes. "
                 f"Received: {kind} in {str(folder)!r}"
             )
         return str(folder)
@@ -257,7 +259,7 @@ def cells(folder, rows, limited=False):
             add_seed(r, of_cell)
     if not found:
         raise records.NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
+            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     return {_title(key, found): row for key, row in sorted(found.items(), reverse=True)}
@@ -372,7 +374,7 @@ def _curves(folder):
             curves[task] = max(full), by_row
     if not curves:
         raise records.NoResult(
-            f"No result on all training examples below {folder}: `python -m benchmarks run --suite "
+            f"No result on all training examples below {folder}: `python -m benchmarks suite "
             f"sample_efficiency` writes them. Received: {str(folder)!r}"
         )
     return curves

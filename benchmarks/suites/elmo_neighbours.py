@@ -16,12 +16,13 @@ import numpy as np
 import keras_plm
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.examples import fingerprint, words_of
+from keras_plm.data.packing import words_of
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import summary
 from keras_plm.experiments.report.result_tables import read_results
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.tokenizers import open_text
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer.feature_store import FeatureStore
@@ -265,7 +266,7 @@ def markdown(folder):
     found = [r for r in read_results(folder) if r["method"] == METHOD]
     if not found:
         raise records.NoResult(
-            f"No result of neighbours below {folder}: `python -m benchmarks run --suite "
+            f"No result of neighbours below {folder}: `python -m benchmarks suite "
             f"elmo_neighbours` writes them. Received: {str(folder)!r}"
         )
     if len({json.dumps(r["counts"]) for r in found}) > 1:

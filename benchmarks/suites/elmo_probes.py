@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
-from benchmarks.suites.word_vectors import Vectors
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
 from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.progress import pretraining_line
 from keras_plm.experiments.report.result_tables import read_results
 from keras_plm.experiments.runner import Bench
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
@@ -202,7 +202,7 @@ def _micro(scale, features, progress):
     )
     beside = Path(features) / f"micro_skip_gram{suffix}"
     if not (beside / "config.json").is_file():
-        vectors.make(scale.vectors, [corpus], beside, progress)
+        make_word_vectors(scale.vectors, [corpus], beside, progress)
     return str(folder), str(beside)
 
 
@@ -343,7 +343,7 @@ def markdown(folder):
     tasks = [r["task"] for r in every if r["method"] == METHOD]
     if not tasks:
         raise records.NoResult(
-            f"No result of nearest averages below {folder}: `python -m benchmarks run --suite "
+            f"No result of nearest averages below {folder}: `python -m benchmarks suite "
             f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
         )
     order = sorted(set(tasks), key=lambda task: (task != POS, task))

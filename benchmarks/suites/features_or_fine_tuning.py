@@ -25,7 +25,7 @@ from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer.feature_store import distinct_choices
+from keras_plm.transfer.layer_choices import distinct_choices
 
 KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
 ATTENTION = ("gpt", "bert")  # what LoRA changes
@@ -162,7 +162,7 @@ def _folder(transfer, kind, given, place):
             return names[kind], ()
         raise ValueError(
             f"Released encoders are read from --encoder DIR: put {KINDS[kind]} into DIR/{kind}, a "
-            "folder that `python -m benchmarks vectors --file` makes of released word vectors, and "
+            "folder that `keras-plm word-vectors --file` makes of released word vectors, and "
             "`keras_plm.save` of a released ELMo. Received: no such folder in "
             f"{str(given)!r}"
         )
@@ -247,7 +247,7 @@ def read(folder):
             add_seed(result, of_row.setdefault(result["encoder"], []))
     if not found:
         raise ValueError(
-            f"No result of transfer below {folder}: `python -m benchmarks run --suite transfer` "
+            f"No result of transfer below {folder}: `python -m benchmarks suite transfer` "
             f"writes them. Received: {str(folder)!r}"
         )
     names = [name for name, *_ in ROWS.values()]

@@ -127,7 +127,7 @@ def encoder_folder(kind, given, data, features, tiny):
             keras_plm.save(folder, made[kind](tokenizer.text_size), tokenizer)
     if not (folder / "config.json").is_file():
         raise ValueError(
-            "The suites of GPT fine-tune a pre-trained model: make one with `python -m benchmarks "
+            "The suites of GPT fine-tune a pre-trained model: make one with `keras-plm "
             f"pretrain --model {kind}` and name its folder with --encoder, or put it into "
             f"{str(WEIGHTS)!r}. Received: no encoder in {str(folder)!r}"
         )
@@ -188,7 +188,7 @@ def cells(folder, rows):
             add_seed(result, of_task.setdefault(row, []))
     if not found:
         raise records.NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
+            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     order = [task for task, _ in TASKS_READ]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import keras_plm
 from benchmarks.suites.gpt_ablations import encoder_folder
-from keras_plm.data.examples import fingerprint
 from keras_plm.decoding import generate, greedy, sample
 from keras_plm.experiments import results as records
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 
 KEPT = "samples"  # the folder of these files among the suite's results
@@ -69,7 +69,7 @@ def markdown(folder):
     paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
     if not paths:
         raise records.NoResult(
-            f"No samples below {folder}: `python -m benchmarks run --suite gpt_samples` writes "
+            f"No samples below {folder}: `python -m benchmarks suite gpt_samples` writes "
             f"them. Received: {str(folder)!r}"
         )
     text = []

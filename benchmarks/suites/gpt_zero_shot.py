@@ -14,10 +14,10 @@ import keras_plm
 from benchmarks.suites.gpt_ablations import encoder_folder
 from keras_plm import metrics
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import results as records
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 from keras_plm.pretraining import token_losses
@@ -124,7 +124,7 @@ def run_zero_shot(
         points[records.read_json(note)["steps_done"]] = folder
     elif not settings.tiny:
         raise ValueError(
-            f"{folder} does not tell how long it was pre-trained: `python -m benchmarks pretrain` "
+            f"{folder} does not tell how long it was pre-trained: `keras-plm pretrain` "
             f"writes that. Received: no pretraining.json in {str(folder)!r}"
         )
     limit = settings.limit or None
@@ -169,7 +169,7 @@ def _read(folder):
     paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
     if not paths:
         raise records.NoResult(
-            f"No result below {folder}: `python -m benchmarks run --suite gpt_zero_shot` writes "
+            f"No result below {folder}: `python -m benchmarks suite gpt_zero_shot` writes "
             f"them. Received: {str(folder)!r}"
         )
     found = {}

@@ -9,20 +9,19 @@ import numpy as np
 
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import WIKITEXT2
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments import results as records
 from keras_plm.experiments.flags import setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.files.cache import cache_folder
 from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.ngram import SMOOTHINGS
 from keras_plm.tokenizers import Words
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
 from keras_plm.training.resume import set_seed
 
-TASK = "wikitext2"
-FILES = {split: f"wikitext-2/wiki.{split}.tokens" for split in ("train", "valid", "test")}
-SOURCE = "Merity et al. 2016, arXiv 1609.07843"
-LICENCE = "CC BY-SA 3.0"
+TASK, FILES = WIKITEXT2.name, WIKITEXT2.files
 ADDED = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # k of add-k, chosen on the validation text
 PARTNERS = {"interpolation 3": ("interpolation", 3), "Kneser-Ney 3": ("kneser_ney", 3),
             "Kneser-Ney 5": ("kneser_ney", 5)}  # fmt: skip
@@ -67,12 +66,13 @@ class LanguageBench:
     Args:
         data: The data folder.
         results: Folder for result files.
-        work: Folder for unfinished training.
+        work: Folder for unfinished training; by default in the user's cache folder.
         progress: Called with a line of text.
     """
 
-    def __init__(self, data, results, work=".runs", progress=print):
-        self.results, self.work, self.progress = Path(results), Path(work), progress
+    def __init__(self, data, results, work=None, progress=print):
+        self.results, self.progress = Path(results), progress
+        self.work = cache_folder("training") if work is None else Path(work)
         paths = {split: find_file(data, name) for split, name in FILES.items()}
         self.checksums = [checksum(path) for path in paths.values()]
         self.words = Words.train(paths["train"], split="spaces", unk_token="<unk>")

@@ -15,25 +15,24 @@ import numpy as np
 from scipy.special import log_softmax
 
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.task import find_file
-from keras_plm.data.text_files import read_parallel
+from keras_plm.data.translation import translation_batches
+from keras_plm.datasets.corpora import MULTI30K
 from keras_plm.datasets.tasks import checksum
 from keras_plm.decoding import alignment, beam_search, generate
 from keras_plm.experiments import results as records
 from keras_plm.experiments.flags import policy, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.files.cache import cache_folder
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
 from keras_plm.training.resume import set_seed
 
-TASK = "multi30k_en_de"
+TASK = MULTI30K.name
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
-FILES = {split: f"multi30k/{file}" for split, file in
-         {"train": "train", "dev": "val", "test": "test2016"}.items()}  # fmt: skip
 LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
-SOURCE, LICENCE = "github.com/multi30k/dataset", "captions of Flickr30k, free for research"
 BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
 LENGTHS = 12  # to which rows are padded: every one is a compilation
 
@@ -211,16 +210,19 @@ class TranslationBench:
     Args:
         data: The data folder.
         results: Folder for result files.
-        work: Folder for unfinished training; emptied by runs that finish.
+        work: Folder for unfinished training, which runs that finish empty; by default in the
+            user's cache folder.
         progress: Called with a line of text.
     """
 
-    def __init__(self, data, results, work=".runs", progress=print):
-        self.data, self.results, self.work = data, Path(results), Path(work)
-        self.progress = progress
+    def __init__(self, data, results, work=None, progress=print):
+        self.data, self.results, self.progress = data, Path(results), progress
+        self.work = cache_folder("training") if work is None else Path(work)
         self.paths = {
-            split: [find_file(data, f"{file}.{language}") for language in ("en", "de")]
-            for split, file in FILES.items()
+            split: [
+                find_file(data, MULTI30K.files[f"{split}, {language}"]) for language in ("en", "de")
+            ]
+            for split in ("train", "dev", "test")
         }
         self.texts = {split: read_parallel(*paths) for split, paths in self.paths.items()}
         self.checksums = [checksum(path) for paths in self.paths.values() for path in paths]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from glue_tasks.tasks import group_shared
 from keras_plm import metrics
+from keras_plm.data.formats.tables import table_rows
 from keras_plm.data.task import Example, Task, find_file, split_groups
-from keras_plm.data.text_files import table_rows
 from keras_plm.heads import MultipleChoice
 from keras_plm.tokenizers import open_text
 

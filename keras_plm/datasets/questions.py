@@ -7,7 +7,7 @@ import numpy as np
 
 from glue_tasks.tasks import GLUE
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.squad import read_squad
+from keras_plm.data.formats.squad import read_squad
 from keras_plm.data.task import Example, Task, find_file, split_groups
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.metrics import accuracy, squad_exact_match, squad_f1

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
-from keras_plm.data.examples import label_names
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.tables import read_table, table_rows
+from keras_plm.data.labels import label_names
 from keras_plm.data.task import Example, Task, find_file, split_groups
-from keras_plm.data.text_files import read_conll, read_table, table_rows
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD

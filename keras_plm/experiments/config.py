@@ -15,7 +15,7 @@ from keras_plm.transfer import (
     FineTune,
     layer_choice,
 )
-from keras_plm.transfer.feature_store import choice_name
+from keras_plm.transfer.layer_choices import choice_name
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",
@@ -249,8 +249,9 @@ class Run:
         reader = "bilstm" if self.reader == CRF else self.reader
         if not self.reads_features:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction", "accumulate", "remat")
+            names += ("bias_correction", "remat")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
+            chosen["accumulation_steps"] = self.accumulate
             count = None if self.n_transfer == "all" else int(self.n_transfer)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}

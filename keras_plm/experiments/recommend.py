@@ -39,7 +39,7 @@ class Choice:
         return cls(name, tuple(results), kinds[0], np.stack(parts))
 
     @property
-    def choosing(self):
+    def decode_options(self):
         """The mean score on the choosing set."""
         return float(np.mean([result["dev_score"] for result in self.results]))
 
@@ -66,7 +66,7 @@ def ranked(choices):
 
     The reported set does not choose, so that the first one's score on it is no best of many.
     """
-    return sorted(choices, key=lambda choice: -choice.choosing)
+    return sorted(choices, key=lambda choice: -choice.decode_options)
 
 
 def markdown(choices):
@@ -83,7 +83,7 @@ def markdown(choices):
         size = choice.results[0].get("cost", {}).get("feature_bytes", 0) / 1e6
         cells = [
             choice.name.replace("_", " "),
-            f"{100 * choice.choosing:.1f}",
+            f"{100 * choice.decode_options:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
             "" if apart is None else str(apart),
             f"{choice.seconds:.1f}" if choice.seconds >= LEAST else f"< {LEAST}",

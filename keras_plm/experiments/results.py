@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
 import traceback
 import zipfile
@@ -92,24 +91,6 @@ def _commit():
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+" if changed else "")
-
-
-def forget_peak():
-    """Lets `peak_so_far` begin anew, where the system can (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
-
-
-def peak_so_far():
-    """The largest size of this process in megabytes."""
-    try:
-        # Not of `getrusage`, which on Linux counts what the process was forked from.
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def read_json(path):

@@ -18,19 +18,20 @@ import numpy as np
 
 import keras_plm
 from keras_plm.data.documents import join_sentences, part_sentences
-from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
+from keras_plm.data.labels import label_names, tag_scheme_of
 from keras_plm.experiments.config import file_name
 from keras_plm.experiments.flags import policy
+from keras_plm.experiments.memory import peak_memory_mb, reset_peak_memory
 from keras_plm.experiments.results import (
     environment,
-    forget_peak,
-    peak_so_far,
     set_aside,
     stored,
     write_examples,
 )
 from keras_plm.experiments.statistics import summands
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing, write_json
+from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (
@@ -161,7 +162,7 @@ class Bench:
             tokenizer = fitting(self.tokenizer, self.pretrained)
             run.build(run.grid[0], seed).check(head, train, tokenizer, run.words or None)
         started = time.monotonic()
-        forget_peak()
+        reset_peak_memory()
         set_seed(seed)
         labels = self._labels()
         for i, example in enumerate(self.examples["test"]):  # raises for one without a label
@@ -247,7 +248,7 @@ class Bench:
         if run.reads_features:
             raise ValueError(
                 "Kept are models that are fine-tuned whole; `FeatureBased.fit` in Python makes one "
-                f"that reads features. Received: method={run.method!r} with --keep"
+                f"that reads features. Received: method={run.method!r} with --save-model"
             )
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
@@ -403,7 +404,7 @@ def _distribution(devices):
     if (devices or 1) > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError(
             "Under torch each run has one device: begin a process for each, as in "
-            "`CUDA_VISIBLE_DEVICES=1 python -m benchmarks run ...`; they share the folder of "
+            "`CUDA_VISIBLE_DEVICES=1 keras-plm run ...`; they share the folder of "
             f"results. Received: devices={devices}, "
             f"WORLD_SIZE={os.environ.get('WORLD_SIZE', 1)}"
         )
@@ -421,7 +422,7 @@ def _cost(run, log):
         "encoder_passes": 1 if run.reads_features else run.epochs,
         "learned_weights": log["learned_weights"],
         "feature_bytes": log.get("feature_bytes", 0),
-        "peak_mb": round(peak_so_far()),
+        "peak_mb": round(peak_memory_mb()),
     }
 
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.fasttext import as_set
-from keras_plm.data.word_vectors import read_vectors, write_vectors
+from keras_plm.data.formats.fasttext import as_set
+from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding

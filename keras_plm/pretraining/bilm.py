@@ -18,7 +18,7 @@ from keras_plm.layers import (
     log_uniform_words,
 )
 from keras_plm.models.elmo import trimmed
-from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
+from keras_plm.tokenizers.characters import MARKS, WIDTH, encode_characters
 from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.optimizers import AdaGrad
@@ -377,7 +377,9 @@ class _PackedSentences:
         self.lengths = lengths
         # Where begin and end of a sentence are spelled: behind the words.
         words = len(lexicon)
-        self.spelled = np.concatenate([spell(lexicon.vocabulary), MARKS[1:]]).astype(np.int16)
+        self.spelled = np.concatenate([encode_characters(lexicon.vocabulary), MARKS[1:]]).astype(
+            np.int16
+        )
         self.begin_row, self.end_row = words, words + 1
 
     def collate(self, rows, length, rng, epoch):

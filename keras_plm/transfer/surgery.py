@@ -1,4 +1,4 @@
-"""Copies of encoders: as they are, with fewer pre-trained layers, with more tokens."""
+"""Copies of encoders: unchanged, with fewer pre-trained layers, with more tokens."""
 
 import numbers
 

@@ -36,7 +36,7 @@ def read_results(folder):
         results.append(result)
     if not results:
         raise NoResult(
-            f"No result file below {folder}: `python -m benchmarks run` writes them; `--results` "
+            f"No result file below {folder}: `keras-plm run` writes them; `--results` "
             "names another folder, `--scale` what a suite was run at. "
             f"Received: {str(folder)!r}"
         )

@@ -16,12 +16,6 @@ from keras_plm.experiments.results import (
     suite_folder,
 )
 
-PLAIN = {
-    "first": "Features or fine-tuning: choices of layers, each single layer, readers",
-    "words": "Word vectors under the same tasks",
-    "local": "Your own runs",
-}
-
 
 @dataclasses.dataclass
 class Section:
@@ -46,7 +40,13 @@ class Section:
     empty: bool = False
 
 
-def sections(root, suite=None, scale=None, suites=None):
+def section_of_runs(folder, title="Runs"):
+    """A folder of results of single runs as one section."""
+    folder = Path(folder)
+    return _fill(Section(folder.resolve().name, title, folder), _of_runs)
+
+
+def sections(root, suite=None, scale=None, suites=None, titles=None):
     """The suites below a folder of results, those that cannot be shown too.
 
     Args:
@@ -55,6 +55,7 @@ def sections(root, suite=None, scale=None, suites=None):
         scale: Its scale; without `suite`, all scales but "test".
         suites: `{name: suite}` of whole comparisons, each with `source`, `scales`, `markdown` and
             `figures` of a folder, and `home`, see `suite_folder`. Other folders hold single runs.
+        titles: `{folder: title}` of folders of single runs, in the order of the page.
 
     Raises:
         ValueError: If the folder is not there.
@@ -84,9 +85,10 @@ def sections(root, suite=None, scale=None, suites=None):
         for path in sorted(root.glob("*/"))
         if path.name not in taken and any(path.glob("**/*.seed*.json"))
     ]
-    plain.sort(key=lambda path: (path.name not in PLAIN, path.name))
+    titles = titles or {}
+    plain.sort(key=lambda path: (path.name not in titles, path.name))
     of_plain = [
-        _fill(Section(path.name, PLAIN.get(path.name, "Runs of this folder"), path), _of_runs)
+        section_of_runs(path, titles.get(path.name, "Runs of this folder"))
         for path in plain
         if suite == path.name or (suite is None and scale is None)
     ]

@@ -1,0 +1,86 @@
+"""Settings of the command `speed`."""
+
+import dataclasses
+
+from benchmarks.speed import measurements  # noqa: F401 (registers all of them)
+from benchmarks.speed.registry import MEASUREMENTS, suite_settings
+from keras_plm.experiments.flags import setting
+from keras_plm.models import BERT_SIZES
+from keras_plm.models.elmo import ELMO_SIZES
+from keras_plm.models.transformer import TRANSFORMER_SIZES
+
+# Settings that choose cases, whose names tell the values: they leave other results valid.
+CHOOSING = ("sizes", "work", "shapes", "translators", "elmos")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeedSettings:
+    """What is timed, at which sizes, and how often."""
+
+    sizes: str = setting("mini,base", "time BERTs and GPTs of these sizes, separated by commas")
+    work: str = setting(
+        suite_settings("bert")["work"],
+        f"run these measurements, separated by commas: {', '.join(MEASUREMENTS)}",
+    )
+    repeats: int = setting(7, "time each implementation so often")
+    steps: int = setting(
+        4, "take so many steps in a repeat at fixed shapes (a quarter of them for base and larger)"
+    )
+    sentences: int = setting(
+        1024,
+        "read so many sentences or questions in a repeat (base and larger: a sixteenth to train, "
+        "a quarter to encode)",
+    )
+    length: int = setting(128, "give rows of fixed shapes so many tokens")
+    hub: bool = setting(True, "also time KerasHub, which takes long to load")
+    half: bool = setting(True, "also time bfloat16, slow on processors without instructions for it")
+    seed: int = setting(0, "draw sentences and ids with this seed")
+    shapes: str = setting(
+        "8x12x512x64,32x8x128x64",
+        "time attention of these shapes: batch x heads x length x head width",
+    )
+    translators: str = setting("small,medium", "decode and translate with these Transformers")
+    elmos: str = setting("small,original", "time lstm and bilm at these sizes of ELMo")
+    written: int = setting(64, "generate so many tokens for each source or prompt")
+    words: int = setting(
+        1_000_000, "read so many words in n-grams, word vectors and prepare (also ten times)"
+    )
+    rows: int = setting(50_000, "write so many rows into the file of word vectors")
+
+    def __post_init__(self):
+        known = {"sizes": BERT_SIZES, "work": MEASUREMENTS, "translators": TRANSFORMER_SIZES,
+                 "elmos": ELMO_SIZES}  # fmt: skip
+        for name, names in known.items():
+            wrong = [part for part in getattr(self, name).split(",") if part not in names]
+            if wrong:
+                raise ValueError(
+                    f"`{name}` must be of {', '.join(names)}, separated by commas. "
+                    f"Received: {wrong[0]!r}"
+                )
+        for name in ("repeats", "steps", "sentences", "length", "written", "words", "rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
+        if self.words < 2000:
+            raise ValueError(f"`words` must be 2,000 or more. Received: {self.words}")
+        if self.length > 512:
+            raise ValueError(f"`length` must be at most BERT's 512. Received: {self.length}")
+        self.attention_shapes  # noqa: B018 (raises)
+
+    @property
+    def attention_shapes(self):
+        """`shapes` as a list of (batch, heads, length, head width).
+
+        Raises:
+            ValueError: If a shape is not four positive numbers.
+        """
+        shapes = []
+        for part in self.shapes.split(","):
+            numbers = part.split("x")
+            if len(numbers) != 4 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+                raise ValueError(
+                    "`shapes` must be four numbers each, with x between them: batch, heads, length "
+                    "and head width, as 8x12x512x64; separate several by commas. "
+                    f"Received: {part!r}"
+                )
+            shapes.append(tuple(int(n) for n in numbers))
+        return shapes
