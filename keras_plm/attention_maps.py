@@ -39,7 +39,7 @@ def attention_weights(encoder, inputs):
     embedded = encoder(inputs)["layers"][0]  # what the blocks read
     # As the encoder calls its blocks: what is causal does not look at padding, which comes last.
     mask = None if causal else inputs["padding_mask"]
-    _, weights = stack(embedded, padding_mask=mask, causal=causal, return_weights=True)
+    weights, _ = stack.attention_weights(embedded, padding_mask=mask, causal=causal)
     weights = [ops.convert_to_numpy(ops.cast(layer, "float32")) for layer in weights]
     return np.stack(weights, axis=1)
 

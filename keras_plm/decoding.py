@@ -19,7 +19,7 @@ from keras import ops
 from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches
 from keras_plm.files.sequences import as_texts
-from keras_plm.layers._fused import compiled
+from keras_plm.layers._fused_scan import compiled
 from keras_plm.tokenizers.subwords import check_start, check_tokenizer
 from keras_plm.training.fit import check_outputs, check_vocabulary
 

@@ -178,8 +178,8 @@ class GPT(Saveable, keras.Model):
         real = ops.concatenate([before, written], axis=1)  # (B, P + U)
         tokens = self.token_embedding(inputs["token_ids"])
         cache = self._stack.initial_cache(batch, length + max_length)
-        *_, cache = self._stack(
-            tokens + self._positions(tokens), padding_mask=real, cache=cache, cache_index=0
+        _, cache = self._stack.decode(
+            tokens + self._positions(tokens), cache, cache_index=0, padding_mask=real
         )
         token_ids = ops.cast(inputs["token_ids"], "int32")
         first = ops.take_along_axis(token_ids, last[:, None], axis=1)[:, 0]
@@ -193,11 +193,11 @@ class GPT(Saveable, keras.Model):
         """
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
-        layers, state = self._stack(
+        layers, state = self._stack.decode(
             tokens + self._positions(tokens, start=memory["position"] + index),
-            padding_mask=memory["real"],
-            cache=state,
+            state,
             cache_index=memory["place"][0] + index,
+            padding_mask=memory["real"],
         )
         return self.token_embedding(layers[-1], reverse=True)[:, 0], state
 

@@ -160,7 +160,7 @@ class TransformerEncoder(Saveable, keras.Model):
     def attention_weights(self, inputs):
         """The weights of every layer, a list of L tensors (B, N, S, S)."""
         x = self._embed(inputs["token_ids"])
-        return self._stack(x, padding_mask=inputs["padding_mask"], return_weights=True)[1]
+        return self._stack.attention_weights(x, padding_mask=inputs["padding_mask"])[0]
 
     def get_config(self):
         return {
@@ -294,12 +294,12 @@ class Transformer(EncoderDecoder):
 
     def step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
-        layers, state = self._decoder(
+        layers, state = self._decoder.decode(
             self._embed(token_ids[:, None], start=index),
+            state,
+            cache_index=index,
             source_cache=memory["source_cache"],
             source_mask=memory["padding_mask"],
-            cache=state,
-            cache_index=index,
         )
         return self._output(layers[-1], reverse=True)[:, 0], state
 
@@ -314,12 +314,11 @@ class Transformer(EncoderDecoder):
             `"cross"` (B, N, T, S).
         """
         read = {name: inputs[name] for name in self.encoder.input}
-        _, decoder, cross = self._decoder(
+        decoder, cross = self._decoder.attention_weights(
             self._embed(inputs["target_ids"]),
             source=self._encode(inputs),
             source_mask=inputs["padding_mask"],
             causal=True,
-            return_weights=True,
         )
         encoder = self.encoder.attention_weights(read)
         return {"encoder": encoder, "decoder": decoder, "cross": cross}

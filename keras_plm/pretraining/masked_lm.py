@@ -10,8 +10,8 @@ from keras import ops
 from keras_plm.data.batching import Batches
 from keras_plm.data.corpus import check_is_stream
 from keras_plm.layers import Dense, LayerNormalization
-from keras_plm.layers._fused import add_bias
-from keras_plm.layers.transformer import ACTIVATIONS
+from keras_plm.layers._fused_layers import add_bias
+from keras_plm.layers.transformer_block import ACTIVATIONS
 from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.losses import TokenCrossEntropy

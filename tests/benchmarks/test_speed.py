@@ -33,7 +33,7 @@ from keras_plm.layers import (
     MultiHeadAttention,
     ProjectedLSTM,
     TransformerBlock,
-    _fused,
+    _fused_softmax,
     multi_head_attention,
 )
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
@@ -201,7 +201,7 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
 
     def spy(*arguments):
         calls.append(1)
-        return _fused.fused_attention(*arguments)
+        return _fused_softmax.fused_attention(*arguments)
 
     monkeypatch.setattr(multi_head_attention, "fused_attention", spy)
     x = np.ones((2, 3, 8), "float32")
@@ -219,15 +219,15 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         pytest.skip("other backends have one path")
     few, many = torch.zeros(1, 128, 1, 1), torch.zeros(1, 512, 1, 1)
     if few.device.type == "cpu":
-        assert not _fused.fused_is_slow(few, few, training=True)
+        assert not _fused_softmax.fused_is_slow(few, few, training=True)
         half = few.bfloat16()
-        assert _fused.fused_is_slow(half, half, training=False)
-        assert _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
-        assert not _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
+        assert _fused_softmax.fused_is_slow(half, half, training=False)
+        assert _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
+        assert not _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
         torch.set_float32_matmul_precision("medium")
         try:
-            assert _fused.fused_is_slow(few, few, training=True)
-            assert not _fused.fused_is_slow(many, many, training=True)
+            assert _fused_softmax.fused_is_slow(few, few, training=True)
+            assert not _fused_softmax.fused_is_slow(many, many, training=True)
         finally:
             torch.set_float32_matmul_precision("highest")
 
