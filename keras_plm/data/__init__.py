@@ -21,7 +21,7 @@ from keras_plm.data.squad import (
     read_squad,
     write_predictions,
 )
-from keras_plm.data.task import Example, Task, find_file, split_groups
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file, split_groups
 from keras_plm.data.text_files import read_conll, read_parallel, read_table
 from keras_plm.data.word_vectors import read_vectors, write_vectors
 
@@ -38,6 +38,7 @@ __all__ = [
     "best_answers",
     "best_spans",
     "best_threshold",
+    "cut_dev_set",
     "evaluate_squad",
     "find_file",
     "join_sentences",
