@@ -26,6 +26,7 @@ def main(arguments=None):
             add_scaling,
             add_vectors,
         )
+        from benchmarks.pack import add_pack
         from benchmarks.report_commands import add_claims, add_report
         from benchmarks.use_commands import add_export, add_generate, add_predict
         from glue_tasks.errors import add_debug, show_error
@@ -43,7 +44,7 @@ def main(arguments=None):
             add(commands)
         for add in (add_data, add_predict, add_export, add_generate, add_encoders):
             add(commands)
-        for add in (add_report, add_claims, add_speed):
+        for add in (add_report, add_claims, add_pack, add_speed):
             add(commands)
         for add in (add_kills, add_devices, add_scaling):
             add(commands)
@@ -81,7 +82,7 @@ def run_demo(flags):
     demo(flags.out, small=flags.small, full=flags.full)
 
 
-def add_bench_flags(parser, required=True):
+def add_run_flags(parser, required=True):
     task = parser.add_mutually_exclusive_group(required=required)
     task.add_argument("--task", metavar="NAME", help="see the command data")
     task.add_argument("--task-file", metavar="FILE", help="your own CSV, TSV, JSONL or CoNLL file")
@@ -118,11 +119,11 @@ def seeds_of(flags):
     return flags.seeds or 3
 
 
-def open_bench(flags, progress=None):
+def open_runner(flags, progress=None):
     """The task and encoder that the flags name, ready for runs."""
     from keras_plm.datasets.tasks import TASKS, task_from_file
     from keras_plm.experiments.flags import devices, named
-    from keras_plm.experiments.runner import Bench
+    from keras_plm.experiments.runner import Runner
 
     seeds_of(flags)
     if flags.task_file:
@@ -137,7 +138,7 @@ def open_bench(flags, progress=None):
             raise ValueError(
                 f"Columns belong to a --task-file. Received: --task {flags.task}, --{given[0]}"
             )
-    return Bench(
+    return Runner(
         task,
         flags.data,
         flags.encoder,
@@ -163,7 +164,7 @@ def add_run(commands):
         "ELMo take an --encoder, by default benchmarks/weights/elmo_mini, and --words, by default "
         "trained once on the books of --data.",
     )
-    add_bench_flags(parser, required=False)
+    add_run_flags(parser, required=False)
     scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
     parser.add_argument("--scale", metavar="NAME", help=f"of a whole suite ({scales})")
     parser.add_argument(
@@ -222,7 +223,7 @@ def run_suite(flags):
 
     suite = SUITES[flags.suite]
     own = ["task_file", "text", "label", "pair", "group", "label_names", "encoder", "keep"]
-    own += ["task"] if suite.cells is None else []
+    own += ["task"] if suite.jobs is None else []
     own += [field.name for field in dataclasses.fields(Run)]
     given = [n for n in own if getattr(flags, n, None) is not None and n not in suite.flags]
     if given:
@@ -235,10 +236,10 @@ def run_suite(flags):
     console.print(f"{flags.suite}, after {suite.source}")
     results = folder(flags.results, flags.suite, flags.scale)
     taken = {name: getattr(flags, name, None) for name in suite.flags}
-    if suite.cells is not None:
-        failed, total = run_suites_cells(flags, suite, runs, results, taken)
+    if suite.jobs is not None:
+        failed, total = run_suite_jobs(flags, suite, runs, results, taken)
     elif flags.dry_run or flags.ray:
-        able = [name for name, other in SUITES.items() if other.cells is not None]
+        able = [name for name, other in SUITES.items() if other.jobs is not None]
         raise ValueError(
             f"Suites that are made of runs are planned, or done on Ray: {', '.join(able)}. "
             f"Received: --suite {flags.suite}"
@@ -259,35 +260,33 @@ def run_suite(flags):
     check(failed, total)
 
 
-def run_suites_cells(flags, suite, runs, results, taken):
-    """Plans or does a suite's cells; gives those that failed, and how many there are."""
+def run_suite_jobs(flags, suite, runs, results, taken):
+    """Plans or does a suite's jobs; gives those that failed, and how many there are."""
     from keras_plm.experiments.flags import devices, named
-    from keras_plm.experiments.jobs import Place, run_cells, work
+    from keras_plm.experiments.jobs import Workspace, run_jobs, work
     from keras_plm.experiments.plan import measured, plan
-    from keras_plm.experiments.progress import cells_view, console, silence_ahead
+    from keras_plm.experiments.progress import console, jobs_view, silence_ahead
     from keras_plm.experiments.ray import run_on_ray
 
-    place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
-    place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
-    cells = suite.cells(runs, place, **taken)
+    workspace = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
+    workspace = Workspace(*map(str, workspace), taken.pop("feature_gb"), devices(flags.devices))
+    jobs = suite.jobs(runs, workspace, **taken)
     if flags.task:
         at = f" at scale {flags.scale}" if flags.scale else ""
-        task = named(
-            {cell.task: cell.task for cell in cells}, flags.task, f"task of this suite{at}"
-        )
-        cells = [cell for cell in cells if cell.task == task]
-    total = len(work(cells, flags.seeds))
+        task = named({job.task: job.task for job in jobs}, flags.task, f"task of this suite{at}")
+        jobs = [job for job in jobs if job.task == task]
+    total = len(work(jobs, flags.seeds))
     if flags.dry_run:
         silence_ahead("Reading each task and encoder, to see what is done")
-        table, words = plan(cells, place, flags.seeds, measured(HERE / "results", flags.results))
+        table, words = plan(jobs, workspace, flags.seeds, measured(HERE / "results", flags.results))
         console.print(table, words, sep="\n")
         return {}, total
-    with cells_view(flags.suite, total) as (progress, epoch, finished):
+    with jobs_view(flags.suite, total) as (progress, epoch, finished):
         if flags.ray:
             ray = {"address": flags.ray, "cpus": flags.ray_cpus, "gpus": flags.ray_gpus}
-            failed = run_on_ray(cells, place, flags.seeds, progress, finished, **ray)
+            failed = run_on_ray(jobs, workspace, flags.seeds, progress, finished, **ray)
         else:
-            failed = run_cells(cells, place, flags.seeds, progress, epoch, finished)
+            failed = run_jobs(jobs, workspace, flags.seeds, progress, epoch, finished)
     return failed, total
 
 
@@ -298,10 +297,10 @@ def run_all(flags, runs, between=None):
 
     Args:
         flags, runs: What is run.
-        between: `between(bench, results)` is called before the first run that trains the encoder.
+        between: `between(runner, results)` is called before the first run that trains the encoder.
 
     Returns:
-        `(bench, results, failed)`: the `Bench`, the results, and `{(run, seed): error}`.
+        `(runner, results, failed)`: the `Runner`, the results, and `{(run, seed): error}`.
 
     Raises:
         FloatingPointError: If every run diverges.
@@ -310,50 +309,50 @@ def run_all(flags, runs, between=None):
     from keras_plm.experiments.report.result_tables import markdown
     from keras_plm.experiments.results import failure_of, write_failure
 
-    bench = open_bench(flags)
-    counts = {split: len(part) for split, part in bench.examples.items()}
+    runner = open_runner(flags)
+    counts = {split: len(part) for split, part in runner.examples.items()}
     for split in ("train", "dev"):
         limits = [getattr(run, f"{split}_limit") or counts[split] for run in runs]
         counts[split] = min([counts[split], *limits])
     console.print(
-        f"{bench.task.name}: {counts['train']:,} examples to train on, {counts['dev']:,} to choose "
-        f"on, {counts['test']:,} reported"
+        f"{runner.task.name}: {counts['train']:,} training examples, {counts['dev']:,} in the "
+        f"dev set, {counts['test']:,} in the evaluation split"
     )
-    if bench.task.head.kind == "words":
-        marks = "tags that mark no spans" if bench.scheme is None else f"tags in {bench.scheme}"
-        console.print(f"{bench.task.name}: {next(iter(bench.task.metrics))} of {marks}")
-    unseen = bench.unseen_labels()
+    if runner.task.head.kind == "words":
+        marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
+        console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
+    unseen = runner.unseen_labels()
     if unseen:
         console.print(
-            f"{bench.task.name}: labels that no training example has count as errors: "
+            f"{runner.task.name}: labels that no training example has count as errors: "
             f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
             markup=False,
         )
     todo = [(run, seed) for run in runs for seed in range(seeds_of(flags))]
     fits = sum(run.lines(seed) for run, seed in todo)
     results, failed = [], {}
-    with progress_bar(bench.task.name, fits, unit=True) as advance:
-        bench.progress, bench.epoch = advance, now_and_then(console.print)
+    with progress_bar(runner.task.name, fits, unit=True) as advance:
+        runner.progress, runner.epoch = advance, now_and_then(console.print)
         for run, seed in todo:
             if between is not None and not run.reads_features:
-                between(bench, results)
+                between(runner, results)
                 between = None
             if (run, 0) in failed:  # whose learning rate this one takes
                 failed[run, seed] = failed[run, 0]
                 continue
-            path = bench.path(run, seed)
+            path = runner.path(run, seed)
             try:
-                results.append(bench.run(run, seed))
+                results.append(runner.run(run, seed))
             except FloatingPointError as error:
-                write_failure(path, bench.task.name, bench.name, run, seed, error)
+                write_failure(path, runner.task.name, runner.name, run, seed, error)
                 failed[run, seed] = error
             else:
                 failure_of(path).unlink(missing_ok=True)
     if not results:
         raise next(iter(failed.values()))
     console.print("\n" + markdown(results))
-    console.print(f"Result files: {Path(bench.results) / bench.task.name}")
-    return bench, results, failed
+    console.print(f"Result files: {Path(runner.results) / runner.task.name}")
+    return runner, results, failed
 
 
 def check_diverged(failed, total):
@@ -375,12 +374,13 @@ def add_layers(commands):
         "which layers suit a task: every choice of a frozen encoder's, and fine-tuning beside them"
     )
     parser = commands.add_parser("layers", help=text, description=text)
-    add_bench_flags(parser)
+    add_run_flags(parser)
     add_flags(parser, Run, [
         "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
         "dev_limit",
     ])  # fmt: skip
-    parser.add_argument("--method", default="features", choices=("features", "untrained"))
+    frozen = ("features", "randomly_initialised")
+    parser.add_argument("--method", default="features", choices=frozen)
     parser.add_argument(
         "--no-fine-tune", action="store_true", help="leave out fine-tuning, which takes the longest"
     )
@@ -395,7 +395,8 @@ def run_layers(flags):
     from keras_plm.experiments.flags import from_flags
     from keras_plm.experiments.progress import console
     from keras_plm.experiments.recommend import Choice
-    from keras_plm.experiments.report.result_tables import layer_figure, read_results
+    from keras_plm.experiments.report.result_tables import layer_figure
+    from keras_plm.experiments.results import read_results
     from keras_plm.transfer import distinct_choices
 
     if flags.picture and flags.method != "features":
@@ -417,28 +418,31 @@ def run_layers(flags):
         shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
 
-    def read(bench, results, runs, names):
+    def read(runner, results, runs, names):
         for run, name in zip(runs, names, strict=True):
             found = [result for result in results if result["run"] == run.name]
             if found:  # else its runs diverged
-                yield Choice.read(name, found, [bench.path(run, r["seed"]) for r in found])
+                kept = [
+                    runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found
+                ]
+                yield Choice.read(name, found, kept)
 
-    def so_far(bench, results):  # fine-tuning may take hours
-        choices = list(read(bench, results, runs, names))
+    def so_far(runner, results):  # fine-tuning may take hours
+        choices = list(read(runner, results, runs, names))
         if choices:
             console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
         console.print("Now it is fine-tuned, to compare (--no-fine-tune leaves that out) ...")
 
-    bench, results, failed = run_all(flags, runs + tuning, so_far)
-    choices = list(read(bench, results, runs, names))
+    runner, results, failed = run_all(flags, runs + tuning, so_far)
+    choices = list(read(runner, results, runs, names))
     if flags.method == "features" and choices:
-        tuned = next(read(bench, results, tuning, ["fine-tuned"] * len(tuning)), None)
+        tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
         console.print(
             recommend.markdown(choices), recommend.recommendation(choices, tuned), sep="\n"
         )
     if flags.picture:
         task, encoder = results[0]["task"], results[0]["encoder"]
-        beside = read_results(Path(flags.results) / flags.suite / task)
+        beside = read_results(Path(flags.results) / flags.suite, task)
         drawn = [r for r in results if r["method"] == "features"]
         # Those of this call, too, are among the files.
         drawn += [r for r in beside if r["encoder"] == encoder and r["method"] != "features"]

@@ -70,9 +70,8 @@ def run_report(flags):
         into_readme,
         layer_figure,
         markdown,
-        read_results,
     )
-    from keras_plm.experiments.results import marked
+    from keras_plm.experiments.results import marked, read_results
 
     root, tables, whole = Path(flags.results), {}, flags.html or flags.markdown or flags.tables
     if (flags.attention is None) != (flags.text is None) or (flags.attention and not whole):

@@ -36,10 +36,10 @@ CLAIMS = [
 def put(root, suite, task, method, score, seed, encoder="mini", **fields):
     """Writes a result file."""
     run = Run(method=method, **fields)
-    config = run.config
+    config = run.to_json()
     metric = "span_f1" if task == "ner" else "accuracy"
     result = {
-        "task": task, "encoder": encoder, "method": method, "run": run.name, "fields": config,
+        "task": task, "encoder": encoder, "method": method, "run": run.name, "settings": config,
         "seed": seed, "score": score, "metrics": {metric: score}, "trials": [{}, {}, {}],
         "counts": {"train": config["train_limit"] or 1000}, "inputs": "abc",
         "seconds": 100 * score + seed, "backend": "torch", "device": "A & B, 2 cores",
@@ -262,7 +262,7 @@ def test_claims_are_counted_and_escaped():
 def test_costs_and_failures_are_told(root):
     path = put(root, "words", "sst", "fine_tune", 0.4, 0)
     cost = {"encoder_passes": 3, "learned_weights": 2_500_000, "feature_bytes": 0, "peak_mb": 812}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cost": cost}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | cost))
     path.with_name("x.seed2.failed").write_text('{"error": "ValueError: a < b"}')
     page = Page(root, sections(root))
     table = page.costs["words"]

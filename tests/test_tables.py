@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_plm.experiments.report.result_tables import markdown, read_results
+from keras_plm.experiments.report.result_tables import markdown
 from keras_plm.experiments.report.tables import (
     Table,
     blocks,
@@ -20,6 +20,7 @@ from keras_plm.experiments.report.tables import (
     to_html,
     to_latex,
 )
+from keras_plm.experiments.results import read_results
 
 pytestmark = pytest.mark.plumbing
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.speed.clock import Work, alone
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
+from keras_plm.experiments.environment import peak_so_far
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.results import peak_so_far
 from keras_plm.layers import TokenEmbedding
 from keras_plm.models import GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM

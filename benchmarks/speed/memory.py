@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.speed.bert import VOCABULARY, masked_rows
 from benchmarks.speed.clock import Work, alone
 from keras_plm.data.batching import Batches
+from keras_plm.experiments.environment import peak_so_far
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.results import peak_so_far
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM

@@ -19,7 +19,7 @@ from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.corpus import TokenStream
 from keras_plm.data.task import find_file
-from keras_plm.experiments.results import peak_so_far
+from keras_plm.experiments.environment import peak_so_far
 from keras_plm.tokenizers import WordPiece, open_text
 
 KINDS = ("prepare",)

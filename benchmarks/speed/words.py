@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.speed.clock import Work, alone
-from benchmarks.suites.word_vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
+from benchmarks.suites.word_vectors import BOOKS, Sentences, Vectors, WordVectorRunner, gensim_model
 from keras_plm.data.task import find_file
 from keras_plm.data.word_vectors import write_vectors
-from keras_plm.experiments.results import peak_so_far
+from keras_plm.experiments.environment import peak_so_far
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
 
@@ -51,7 +51,7 @@ def text(settings, data):
         return np.load(Path(data) / "ids.npy"), Words.load(Path(data) / "words.json")
     if data is not None:
         files = [find_file(data, name) for name in BOOKS]
-        ids, tokenizer = VectorBench(files, progress=lambda line: None).text(Vectors())
+        ids, tokenizer = WordVectorRunner(files, progress=lambda line: None).text(Vectors())
         return ids[: settings.words], tokenizer
     from keras_plm.datasets.microworld import World
 

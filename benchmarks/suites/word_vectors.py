@@ -14,9 +14,16 @@ from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
 from keras_plm.datasets import word_similarity
 from keras_plm.datasets.tasks import checksum
-from keras_plm.experiments import results as records
-from keras_plm.experiments.flags import setting
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.flags import check_settings, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.experiments.results import (
+    Record,
+    ResultFolder,
+    read_results,
+    result_hash,
+    result_name,
+)
 from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
@@ -27,6 +34,7 @@ from keras_plm.training.resume import set_seed
 BOOKS = [f"books/train-{i}.txt" for i in range(4)]
 SOURCE = "github.com/mlschmitt/classic-books-markdown"
 LICENCE = "public domain"
+TASK = "word_vectors"
 KINDS = ("skip_gram", "cbow", "skip_gram_hs", "cbow_hs", "fasttext", "glove")
 MAKERS = ("keras_plm", "gensim")
 UNKNOWN = 1
@@ -36,32 +44,28 @@ UNKNOWN = 1
 class Vectors:
     """How word vectors are trained; the numbers are word2vec's unless a kind has its own."""
 
-    kind: str = setting("skip_gram", f"one of {', '.join(KINDS)}")
-    by: str = setting("keras_plm", f"one of {', '.join(MAKERS)}")
-    dim: int = setting(100, "width of the vectors")
-    window: int = setting(0, "neighbours to each side; 0 takes the kind's: 5, GloVe 10")
-    epochs: int = setting(0, "passes over the text; 0 takes the kind's: 1, GloVe 10 over its pairs")
-    rate: float = setting(0.0, "highest learning rate; 0 takes the kind's own")
-    negatives: int = setting(5, "noise words per pair")
-    sample: float = setting(1e-3, "words more frequent than this are left out at random")
-    min_count: int = setting(5, "rarer words are unknown")
-    limit: int = setting(0, "at most so many tokens of the text; 0 takes all")
+    kind: str = setting("skip_gram", f"train this model: {', '.join(KINDS)}", choices=KINDS)
+    by: str = setting("keras_plm", f"train with this library: {', '.join(MAKERS)}", choices=MAKERS)
+    dim: int = setting(100, "make vectors of this width", above=0)
+    window: int = setting(
+        0, "read N neighbours to each side; 0 takes the kind's: 5, GloVe 10", at_least=0
+    )
+    epochs: int = setting(
+        0, "read the text N times; 0 takes the kind's: 1, GloVe 10 over its pairs", at_least=0
+    )
+    rate: float = setting(0.0, "highest learning rate; 0 takes the kind's own", at_least=0)
+    negatives: int = setting(5, "draw N noise words per pair", above=0)
+    sample: float = setting(
+        1e-3, "leave out at random words more frequent than this fraction", above=0
+    )
+    min_count: int = setting(5, "treat rarer words as unknown", above=0)
+    limit: int = setting(0, "read at most N tokens of the text; 0 takes all", at_least=0)
     lowercase: bool = setting(True, "lower-case the text")
 
     def __post_init__(self):
-        for name, known in (("kind", KINDS), ("by", MAKERS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}"
-                )
+        check_settings(self)
         if self.by == "gensim" and self.kind == "glove":
             raise ValueError("gensim trains no GloVe. Received: kind='glove', by='gensim'")
-        for name in ("dim", "negatives", "sample", "min_count"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {getattr(self, name)}")
-        for name in ("window", "epochs", "rate", "limit"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must be 0 or more. Received: {getattr(self, name)}")
         glove = self.kind == "glove"
         for name, own in (("window", 10 if glove else 5), ("epochs", 10 if glove else 1)):
             if not getattr(self, name):
@@ -88,9 +92,14 @@ class Vectors:
 
     @property
     def name(self):
-        """As in file names: kind and maker, and what was changed."""
+        """The name of its state and in lines of progress."""
+        return f"{self.kind}.{self.run}"
+
+    @property
+    def run(self):
+        """The run's part of a file name: the library, and the settings that were changed."""
         changed = [f"{n}{value:g}".replace("_", "") for n, value in self._changed().items()]
-        return ".".join([self.kind, self.by, *changed])
+        return ".".join([self.by, *changed])
 
     @property
     def title(self):
@@ -105,7 +114,7 @@ class Vectors:
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(usual, n)}
 
 
-class VectorBench:
+class WordVectorRunner:
     """A text, read once for many trainings.
 
     Args:
@@ -151,7 +160,7 @@ class VectorBench:
         return new[ids], Words(vocabulary, settings.lowercase)
 
     def key(self, settings, seed):
-        return records.key(settings, seed, self.checksums)
+        return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def state(self, settings, seed):
         """The folder of unfinished training: of these settings on this text alone."""
@@ -267,43 +276,49 @@ class Sentences:
 
 def run_vectors(runs, data, results, seeds, progress):
     """The suite `word_vectors`: trains and scores what is not done yet."""
-    bench = VectorBench([find_file(data, name) for name in BOOKS], progress=progress)
+    runner = WordVectorRunner([find_file(data, name) for name in BOOKS], progress=progress)
     for seed in range(seeds):
         for settings in runs:
-            evaluate_run(bench, settings, seed, data, results, progress)
+            evaluate_run(runner, settings, seed, data, results, progress)
 
 
-def evaluate_run(bench, settings, seed, data, results, progress):
+def evaluate_run(runner, settings, seed, data, results, progress):
     """One training with its scores, as one JSON file; skipped where that is there."""
-    key = bench.key(settings, seed)
-    path = Path(results) / f"{settings.name}.seed{seed}.json"
-    result = records.stored(path, key)
-    if result is not None:
-        return result
-    encoder, report = bench.train(settings, seed)
+    key, kept = runner.key(settings, seed), ResultFolder(results)
+    name = result_name(TASK, settings.kind, settings.run, seed)
+    done = kept.done(name, key)
+    if done is not None:
+        return done
+    encoder, report = runner.train(settings, seed)
     passes = "pass" if settings.epochs == 1 else "passes"
     passes += " over pairs" if settings.kind == "glove" else ""
     scores = word_similarity.evaluate(encoder.words, encoder.vectors[3:], data)
-    result = {
-        "task": "word_vectors",
-        "encoder": settings.name,
-        "method": settings.kind,
-        "name": settings.title,
-        "source": f"{report['tokens'] / 1e6:.1f} M words, {settings.epochs} {passes}",
-        "fields": dataclasses.asdict(settings),
-        "seed": seed,
-        "score": scores["similarity"]["MEN"]["spearman"],
-        "metrics": {name: part["spearman"] for name, part in scores["similarity"].items()},
-        "scores": scores,
-        **report,
-        **records.environment(),
-        "hash": key,
-    }
-    records.store(path, result)
-    bench.finish(settings, seed)
-    shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in result["metrics"].items() if v is not None)
+    seconds = report.pop("seconds")
+    record = Record(
+        task=TASK,
+        encoder=settings.kind,
+        method=settings.kind,
+        run=settings.run,
+        settings=dataclasses.asdict(settings),
+        seed=seed,
+        score=scores["similarity"]["MEN"]["spearman"],
+        metrics={pairs: part["spearman"] for pairs, part in scores["similarity"].items()},
+        seconds=seconds,
+        hash=key,
+        inputs=runner.checksums,
+        extra={
+            "name": settings.title,
+            "source": f"{report['tokens'] / 1e6:.1f} M words, {settings.epochs} {passes}",
+            "scores": scores,
+            **report,
+        },
+        **environment(),
+    )
+    kept.write(name, record)
+    runner.finish(settings, seed)
+    shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in record.metrics.items() if v is not None)
     progress(f"{settings.name} seed {seed}: {shown}; {report['words_per_second']:,} words/s")
-    return result
+    return record
 
 
 NAMES = {
@@ -318,11 +333,9 @@ NAMES = {
 
 def markdown(results):
     """The suite's tables."""
-    from keras_plm.experiments.report.result_tables import read_results
-
     order = [(kind, maker) for kind in KINDS for maker in MAKERS]
-    found = [r for r in read_results(results) if r["task"] == "word_vectors"]
-    found.sort(key=lambda r: (order.index((r["method"], r["fields"]["by"])), r["seed"]))
+    found = [r for r in read_results(results) if r["task"] == TASK]
+    found.sort(key=lambda r: (order.index((r["method"], r["settings"]["by"])), r["seed"]))
     return word_similarity.table(found)
 
 
@@ -343,19 +356,19 @@ def make(
             the corpus are then all kept, to be spelled.
         work: Folder for what can be made again.
     """
-    words, bench = [], None
+    words, runner = [], None
     if corpus and (file or filters):
         found = Words.train(corpus, min_count=1).vocabulary[3:]
         words = list(dict.fromkeys(form for word in found for form in (word, word.lower())))
     if file is None:
-        bench = VectorBench(corpus, work, progress)
-        encoder, _ = bench.train(settings, seed)
+        runner = WordVectorRunner(corpus, work, progress)
+        encoder, _ = runner.train(settings, seed)
     else:
         encoder = WordVectors.read(file, set(words) or None, keep)
     if filters:
         encoder = encoder.with_words(words, character_filters=filters)
     keras_plm.save(out, encoder, encoder.tokenizer())
-    if bench is not None:
-        bench.finish(settings, seed)
+    if runner is not None:
+        runner.finish(settings, seed)
     progress(f"{len(encoder.words):,} words, {encoder.hidden_dim} wide: {out}")
     return encoder
