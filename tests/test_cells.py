@@ -188,7 +188,7 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
     shown = capsys.readouterr().out
     assert "8 jobs, 2 seeds each: 0 results are there, 16 to do" in shown
     assert shown.count("No file") == 1 and "? of 2" in shown and "cannot be read" in shown
-    assert "stsb, of which it is not known what is done: No file" in shown
+    assert "stsb, whose results are not known: No file" in shown
     assert not list((tmp_path / "r").glob("**/*.json"))
     assert main(suite(data, encoder, tmp_path, "--seeds", "1")) == 2
     out, error = capsys.readouterr()

@@ -127,8 +127,11 @@ def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, ca
     known = [line.rpartition(",")[2] for line in lines[-9:]]
     lines[-1] = lines[-1].rpartition(",")[0] + ",maybe"
     path.write_text("\n".join(lines))
-    split = lambda rows, fractions: [rows[:42], rows[42:51], rows[51:]]  # noqa: E731
-    monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", split)
+
+    def cut(rows, dev, test):
+        return {"train": rows[:42], "dev": rows[42:51], "test": rows[51:]}
+
+    monkeypatch.setattr("keras_plm.datasets.tasks.cut_dev_set", cut)
     monkeypatch.setattr(Runner, "_predict", lambda *arguments: known)
     assert main(["run", *table, *common(encoder, tmp_path), *FAST, "--seeds", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

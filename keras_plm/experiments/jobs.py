@@ -1,8 +1,8 @@
 """The jobs of a suite, done by one process or by several that share a folder of results.
 
-A job is a task, an encoder and a run; with each seed it becomes one result file. A result that is
-there is not made again, so a suite that was stopped goes on where it was. Locks keep processes that
-share a folder from doing one thing twice; the system frees those of a process that died.
+A job is a task, an encoder and a run; each of its seeds becomes one result. Results that exist are
+not computed again, so a stopped suite resumes. Locks keep processes that share a folder from doing
+the same job; the system frees the locks of a process that died.
 """
 
 import dataclasses
@@ -19,16 +19,17 @@ from keras_plm.experiments.config import Run
 from keras_plm.experiments.results import LOCKS, failure_of, result_name, write_failure
 from keras_plm.experiments.runner import Runner
 
-WAIT = 2.0  # seconds till what another process is at is asked for again
+WAIT = 2.0  # seconds between two looks at a job that another process does
 
 
 @dataclasses.dataclass(frozen=True)
 class Prerequisite:
-    """What jobs need and takes long to make: a pre-trained encoder, word vectors.
+    """An input of jobs that takes long to make: a pre-trained encoder, word vectors.
 
     Attributes:
-        name: As it is shown.
-        make: `make(progress)` makes it. Stopped, it goes on; done, it does nothing.
+        name: Its name in lines of progress.
+        make: `make(progress)` makes it. It resumes where it was stopped, and does nothing if it is
+            done.
     """
 
     name: str
@@ -37,16 +38,16 @@ class Prerequisite:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run of a suite, but for its seed.
+    """A run of a suite, without its seed.
 
     Attributes:
         task: A name in `TASKS`.
         encoder: A folder.
         run: A `Run`.
-        name: What results call the encoder; by default its folder's name.
-        needs: The `Prerequisite`s that come first.
-        seeds: How many, unless all jobs are done with a number that is told.
-        stage: Jobs of a lower one are done with all their seeds before.
+        name: The encoder's name in results; by default its folder's name.
+        needs: The `Prerequisite`s that are made first.
+        seeds: The number of seeds, unless `work` gets one for all jobs.
+        stage: Jobs of a lower stage are done first, with all their seeds.
     """
 
     task: str
@@ -67,7 +68,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
-    """Where jobs find their data and leave their results, and are trained, as in `Runner`."""
+    """The folders and devices of jobs, as `Runner` takes them."""
 
     data: str
     results: str
@@ -81,11 +82,11 @@ class Workspace:
         return Path(self.results) / name
 
     def failure(self, job, seed):
-        """The file that tells why a job could not be done."""
+        """The file that states why a job failed."""
         return failure_of(self.path(job, seed))
 
     def lock(self, name):
-        """A lock, which raises `Timeout` if another process has it."""
+        """A lock that raises `Timeout` if another process holds it."""
         folder = Path(self.results) / LOCKS
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{name.replace('/', '_')}.lock", timeout=0)
@@ -95,7 +96,7 @@ class Workspace:
 
 
 class Worker:
-    """Does jobs at a workspace; reads each task and encoder once.
+    """Does the jobs of a workspace; reads each task and encoder once.
 
     Args:
         workspace: A `Workspace`.
@@ -124,27 +125,27 @@ class Worker:
         self.progress(f"{name}  {line}")
 
     def make(self, prerequisite):
-        """Makes what is not made yet.
+        """Makes a prerequisite that is not made yet.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process makes it.
         """
         if prerequisite not in self._made:
             with self.workspace.lock(prerequisite.name):
-                self.progress(f"first, where it is not there: {prerequisite.name}")
+                self.progress(f"prerequisite: {prerequisite.name}")
                 prerequisite.make(self.progress)
             self._made.add(prerequisite)
 
     def do(self, job, seed):
-        """Does a job that is not done, with what it needs.
+        """Does a job that is not done, after its prerequisites.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process does it.
         """
         for prerequisite in job.needs:
             self.make(prerequisite)
         runner, workspace = self.runner(job), self.workspace
-        if seed and runner.result(job.run, 0) is None:  # whose rate this one takes
+        if seed and runner.result(job.run, 0) is None:  # it chooses the learning rate
             with workspace.lock_job(job, 0):
                 pass
         with workspace.lock_job(job, seed):
@@ -152,10 +153,10 @@ class Worker:
         workspace.failure(job, seed).unlink(missing_ok=True)
 
     def attempt(self, job, seed):
-        """As `do`, but an error is kept in a file and given back, so that other jobs go on.
+        """As `do`, but returns an error and writes it to a file, so that other jobs continue.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process does it.
             OSError: If the disk is full.
         """
         try:
@@ -173,27 +174,27 @@ class Worker:
 
 
 def work(jobs, seeds=None):
-    """Jobs with their seeds, stage by stage, of each all first seeds first: `[(job, seed)]`.
+    """Jobs with their seeds by stage, then by seed: `[(job, seed)]`.
 
     Args:
         jobs: A list of `Job`.
-        seeds: How many; `None`: each job's own.
+        seeds: The number of seeds; `None` takes each job's own.
     """
     found = [(job, seed) for job in jobs for seed in range(seeds or job.seeds)]
-    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then as they come
+    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then in the order given
 
 
 def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
-    """Does what is not done yet, in the order of `work`.
+    """Does the jobs that are not done yet, in the order of `work`.
 
-    What another process is at is left to it, and looked for again in the end.
+    A job that another process does is skipped, and looked at again at the end.
 
     Args:
         jobs: A list of `Job`.
         workspace: A `Workspace`.
-        seeds: How many; `None`: each job's own.
-        progress, epoch: As of `Worker`.
-        finished: Called with the number of jobs and seeds that are behind.
+        seeds: The number of seeds; `None` takes each job's own.
+        progress, epoch: As in `Worker`.
+        finished: Called with the number of jobs and seeds that are finished.
 
     Returns:
         `{(job, seed): error}` of those that failed.
@@ -208,7 +209,7 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
         waiting, behind = [], total - len(todo)
         for job, seed in todo:
             try:
-                # The other seeds take the rate that is chosen with the first.
+                # The other seeds take the learning rate that the first chooses.
                 error = failed.get((job, 0)) or worker.attempt(job, seed)
             except Timeout:
                 waiting.append((job, seed))
@@ -225,10 +226,10 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
 
 
 def check(failed, total):
-    """Raises if jobs failed: the one error that all have, or how many, and where it is told.
+    """Raises if jobs failed: the error that all share, or their number and the first error.
 
     Args:
-        failed: As `run_jobs` gives it.
+        failed: As `run_jobs` returns it.
         total: The number of jobs and seeds.
     """
     if not failed:
@@ -238,7 +239,7 @@ def check(failed, total):
         raise errors[0]
     (job, seed), first = next(iter(failed.items()))
     raise ValueError(
-        f"{len(failed)} of {total} jobs failed and the others are done: call again when what "
-        f"stopped them is mended; files that end in .failed, beside the results, tell of each. "
+        f"{len(failed)} of {total} jobs failed and the others are done: fix the causes, which the "
+        ".failed files next to the results state, and call again. "
         f"Received: {job.title(seed)}: {first}"
     )

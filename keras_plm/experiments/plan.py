@@ -1,4 +1,4 @@
-"""What a suite would do, before it does it: its jobs, what is done, how long the rest may take."""
+"""The plan of a suite: its jobs, how many results exist, and how long the others may take."""
 
 import statistics
 from pathlib import Path
@@ -10,10 +10,10 @@ from keras_plm.experiments.results import SEEDS, folders_below
 
 
 def measured(*folders):
-    """Seconds that an example of one pass took in results below some folders.
+    """Seconds that one example took in one epoch, in all results below some folders.
 
     Returns:
-        `{key: [seconds]}`; keys tell more or less of a run, see `_keys`.
+        `{key: [seconds]}`; the keys describe runs more or less closely, see `_keys`.
     """
     found = {}
     for folder in folders:
@@ -48,7 +48,7 @@ def seconds_of(job, seed, examples, known):
 
 
 def plan(jobs, workspace, seeds, known):
-    """What is to do, and a table of it.
+    """A table of what is to do, and its sum in words.
 
     Args:
         jobs: A list of `Job`.
@@ -98,19 +98,19 @@ def plan(jobs, workspace, seeds, known):
     words = f"{len(jobs)} jobs, {each} each: {done} results are there, {left} to do"
     words += ", fewer where results are there that cannot be read" if unread else ""
     if left > unknown:
-        words += f", in about {duration(total)} of one process, reckoned from results that are "
-        words += "there, which other machines may have made"
+        words += f", in about {duration(total)} of one process, estimated from results that "
+        words += "exist, which other machines may have made"
     if unknown:
         words += f"; nothing like {unknown} of them was measured"
     if prerequisites and left:
-        words += f". First to be made where missing, not counted: {', '.join(prerequisites)}"
+        words += f". Made first where missing, not counted: {', '.join(prerequisites)}"
     for task, why in unread.items():
-        words += f"\n{task}, of which it is not known what is done: {why}"
+        words += f"\n{task}, whose results are not known: {why}"
     return table, words
 
 
 def duration(seconds):
-    """As one would say it."""
+    """Seconds in words, in a unit that suits them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -12,7 +12,7 @@ _WORKERS = {}  # of this process, by workspace
 
 
 def _worker(workspace):
-    """This process' worker at a workspace; it keeps what it has read."""
+    """The worker of this process for a workspace; it keeps what it has read."""
     if workspace not in _WORKERS:
         lines = []
         worker = Worker(workspace, lines.append)
