@@ -11,11 +11,11 @@ table 3 of GPT's paper) are not here.
 import dataclasses
 import math
 
-from benchmarks.claims.match import ANY, NATS, Side
+from benchmarks.claims.match import ANY, NATS, Arm
 from benchmarks.claims.match import row as _row
 from benchmarks.suites import bert_ablations, elmo_features, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.elmo_features import ADAPTED
-from keras_plm.experiments.results import read_json
+from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"
@@ -37,7 +37,7 @@ def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
     if row != "baseline":
         fields |= {"words": "books_skip_gram", "feature_dropout": 0.5}
     encoder = "books_skip_gram" if row == "baseline" else "elmo_mini"
-    return Side(label, suite, task, encoder, fields, **more)
+    return Arm(label, suite, task, encoder, fields, **more)
 
 
 def _elmo_layers():
@@ -122,16 +122,16 @@ EWT = "ud_english_ewt"
 
 def _probe(layer, label, encoder="elmo_mini"):
     fields = {"method": "features", "layers": f"layer_{layer}"}
-    return Side(label, "elmo_intrinsic", EWT, encoder, fields)
+    return Arm(label, "elmo_intrinsic", EWT, encoder, fields)
 
 
 def _nearest(label, layer):
     run = "most_frequent" if layer is None else f"nearest-layer_{layer}"
-    return Side(label, "elmo_intrinsic", "semcor", where=lambda r: r.get("run") == run)
+    return Arm(label, "elmo_intrinsic", "semcor", where=lambda r: r.get("run") == run)
 
 
 def _same_kind(label, encoder, layer):
-    return Side(
+    return Arm(
         label, "elmo_neighbours", EWT, value=lambda r: r["metrics"][f"layer_{layer}"],
         where=lambda r: (r["encoder"], r.get("run")) == (encoder, "neighbours"),
     )  # fmt: skip
@@ -139,10 +139,11 @@ def _same_kind(label, encoder, layer):
 
 def _adapted(task, label, key):
     def read(folder):
-        paths = sorted(folder.glob(f"{task}/elmo_mini_on_{task}{ADAPTED}"))
-        return {i: -math.log(read_json(p)[key]["perplexity"]) for i, p in enumerate(paths)}
+        kept = ResultFolder(folder)
+        found = [kept.json(name) for name in kept.names(f"{task}/elmo_mini_on_{task}{ADAPTED}")]
+        return {i: -math.log(note[key]["perplexity"]) for i, note in enumerate(found)}
 
-    return Side(label, "domain_transfer", task, read=read)
+    return Arm(label, "elmo_domain_adaptation", task, read=read)
 
 
 WSD = "senses of words F1; here of a tagged text, --task-file semcor.conll"
@@ -186,7 +187,7 @@ def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
     limit = dict(gpt_ablations.TASKS_READ).get(task, ANY) if limit is None else limit
     fields = {"schedule": "gpt_linear", "bias_correction": True, "train_limit": limit, **own}
     metric = gpt_ablations.PAPERS_METRIC.get(task, "")
-    return Side(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
+    return Arm(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
 
 
 # Table 5, in the order of `gpt_ablations.ABLATION`; of SNLI the figures of MNLI.
@@ -228,11 +229,12 @@ def _gpt_depths():
 
 def _untaught(task, label, last):
     def read(folder):
-        paths = folder.glob(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
-        found = {r["step"]: r["scores"][task] for r in map(read_json, paths)}
+        kept = ResultFolder(folder)
+        names = kept.names(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
+        found = {r["step"]: r["scores"][task] for r in map(kept.json, names)}
         return {0: found[max(found) if last else 0]} if 0 in found and max(found) else {}
 
-    return Side(label, "gpt_zero_shot", task, read=read)
+    return Arm(label, "gpt_zero_shot", task, read=read)
 
 
 def _gain(limit, label):
@@ -255,7 +257,7 @@ def _transfer(task, encoder, how="fine_tune", label=None):
             fields |= {"reader": "bilstm_crf", "character_filters": ANY}
     words = "fine-tuned" if how == "fine_tune" else "read"
     fields = dict.fromkeys(loose, ANY) | fields
-    return Side(label or f"{name} {words}", "transfer", task, encoder, fields)
+    return Arm(label or f"{name} {words}", "features_or_fine_tuning", task, encoder, fields)
 
 
 GPT_ROWS = [
@@ -280,18 +282,18 @@ GPT_ROWS = [
 def _bert(layers, label=None, reader="bilstm", task="wikigold"):
     """A frozen BERT-mini, read; README's first table."""
     fields = {"method": "features", "layers": layers, "reader": reader}
-    return Side(label or layers, "first", task, "bert_mini", fields)
+    return Arm(label or layers, "first", task, "bert_mini", fields)
 
 
 def _whole(method, label, task="wikigold", limit=0):
-    return Side(label, "first", task, "bert_mini", {"method": method, "train_limit": limit})
+    return Arm(label, "first", task, "bert_mini", {"method": method, "train_limit": limit})
 
 
 def _study(suite, encoder, reading, label, **own):
     """A BERT of one of the suites of `bert_studies`."""
     _, task, fields = reading
     fields = {n: v for n, v in fields.items() if n != "epochs"} | own
-    return Side(label, suite, task, encoder, {"method": "fine_tune"} | fields)
+    return Arm(label, suite, task, encoder, {"method": "fine_tune"} | fields)
 
 
 def _bert_systems():
@@ -305,7 +307,7 @@ def _bert_systems():
         metric = gpt_ablations.PAPERS_METRIC.get(task, "")
         yield _row(
             f"bert-t1-gpt-{task}",
-            Side(
+            Arm(
                 "BERT fine-tuned", "bert_tasks", task, "bert_mini", {"method": "fine_tune"}, metric
             ),
             _gpt("full", task, "GPT fine-tuned"),
@@ -469,7 +471,7 @@ CHOICE_ROWS = [
          _probe(0, "word vectors", "books_skip_gram"), f"{LIU}, table 1", (95.61, 83.93),
          verified=False),
     _row("liu-t1-ner", _bert("layer_2", "names: BERT's middle layer", "linear"),
-         Side("word vectors", "words", "wikigold", "books_skip_gram",
+         Arm("word vectors", "words", "wikigold", "books_skip_gram",
               {"method": "features", "layers": "last"}), f"{LIU}, table 1", (82.71, 53.22),
          "CoNLL-2003 F1", verified=False),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from benchmarks.suites import (
 )
 from benchmarks.suites.language_models import Counts, Neural
 from benchmarks.suites.step_time import Copying, StepTimes, measure
-from benchmarks.suites.translation import Translation, TranslationBench
+from benchmarks.suites.translation import Translation, TranslationRunner
 from keras_plm.experiments.pretraining.word_vectors import MAKERS, Vectors
 from keras_plm.experiments.results import suite_folder
 
@@ -35,7 +35,7 @@ class Suite:
         scales: Lists of runs by scale: "small" for two cores in hours, "long" for a GPU or a day,
             "test" for seconds.
         source: The tables and figures that it follows.
-        cells: `cells(runs, place, **flags)` lists its `Cell`s, of a suite that is made of them.
+        jobs: `jobs(runs, workspace, **flags)` lists its `Job`s, of a suite that is made of them.
         run: `run(runs, data, results, seeds, progress, **flags)` does what is not done yet, of
             another suite.
         home: The folder of results, where suites share one; by default the suite's own.
@@ -46,7 +46,7 @@ class Suite:
     figures: typing.Callable
     scales: dict
     source: str
-    cells: typing.Callable | None = None
+    jobs: typing.Callable | None = None
     run: typing.Callable | None = None
     home: str = ""
     flags: tuple = ()
@@ -59,11 +59,11 @@ def folder(results, suite, scale=None):
 
 
 def _run_seq2seq(runs, data, results, seeds, progress):
-    bench = TranslationBench(data, results, progress=progress)
+    runner = TranslationRunner(data, results, progress=progress)
     for seed in range(seeds):
         for settings in runs:
             if isinstance(settings, Translation):
-                bench.run(settings, seed)
+                runner.run(settings, seed)
     for settings in runs:
         if not isinstance(settings, Translation):
             measure(settings, results, progress)
@@ -146,7 +146,7 @@ SUITES = {
         elmo_features.layers_figures,
         elmo_features.scales(elmo_features.LAYERS),
         "Peters et al. 2018, table 2",
-        cells=elmo_features.cells_of,
+        jobs=elmo_features.jobs_of,
         **_ELMO,
     ),
     "elmo_placement": Suite(
@@ -154,7 +154,7 @@ SUITES = {
         elmo_features.placement_figures,
         elmo_features.scales(elmo_features.PLACES),
         "Peters et al. 2018, table 3 and figure 2",
-        cells=elmo_features.cells_of,
+        jobs=elmo_features.jobs_of,
         **_ELMO,
     ),
     "sample_efficiency": Suite(
@@ -162,15 +162,15 @@ SUITES = {
         elmo_features.efficiency_figures,
         elmo_features.scales(elmo_features.EFFICIENCY, tuple(elmo_features.SHARES)),
         "Peters et al. 2018, figure 1",
-        cells=elmo_features.cells_of,
+        jobs=elmo_features.jobs_of,
         **_ELMO,
     ),
-    "domain_transfer": Suite(
+    "elmo_domain_adaptation": Suite(
         elmo_domain_adaptation.markdown,
         lambda results: {},
         elmo_domain_adaptation.scales(),
         "Peters et al. 2018, table 7",
-        cells=elmo_domain_adaptation.cells_of,
+        jobs=elmo_domain_adaptation.jobs_of,
         **_ELMO,
     ),
     "elmo_neighbours": Suite(
@@ -195,7 +195,7 @@ SUITES = {
         gpt_ablations.ablation_figures,
         gpt_ablations.scales(gpt_ablations.ABLATION, more=gpt_ablations.SIZES),
         "Radford et al. 2018, table 5",
-        cells=gpt_ablations.cells_of,
+        jobs=gpt_ablations.jobs_of,
         **_GPT,
     ),
     "gpt_layers_transferred": Suite(
@@ -203,7 +203,7 @@ SUITES = {
         gpt_ablations.layers_figures,
         gpt_ablations.scales(gpt_ablations.DEPTHS, gpt_ablations.LAYERS_READ),
         "Radford et al. 2018, figure 2, left",
-        cells=gpt_ablations.cells_of,
+        jobs=gpt_ablations.jobs_of,
         **_GPT,
     ),
     "gpt_zero_shot": Suite(
@@ -230,15 +230,15 @@ SUITES = {
         lambda results: {},
         bert_tasks.SCALES,
         "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
-        cells=bert_tasks.cells_of,
+        jobs=bert_tasks.jobs_of,
         flags=_GPT["flags"],
     ),
-    "transfer": Suite(
+    "features_or_fine_tuning": Suite(
         features_or_fine_tuning.markdown,
         features_or_fine_tuning.figures,
         features_or_fine_tuning.SCALES,
         "Peters, Ruder and Smith 2019; Devlin et al. 2018, section 5.3; Peters et al. 2018",
-        cells=features_or_fine_tuning.cells_of,
+        jobs=features_or_fine_tuning.jobs_of,
         flags=_GPT["flags"],
     ),
     **{
@@ -247,7 +247,7 @@ SUITES = {
             bert_ablations.figures(name),
             bert_ablations.scales(name),
             source,
-            cells=bert_ablations.cells_of,
+            jobs=bert_ablations.jobs_of,
             home=bert_ablations.HOME,
             flags=("features", "feature_gb"),
         )

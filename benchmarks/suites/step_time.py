@@ -17,7 +17,7 @@ import numpy as np
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.experiments.flags import setting
-from keras_plm.experiments.results import environment, read_json, set_aside
+from keras_plm.experiments.results import archive, environment, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
@@ -169,13 +169,13 @@ def measure(settings, folder, progress):
     """
     path = Path(folder) / f"{settings.name}.{keras.backend.backend()}.json"
     fields = json.loads(json.dumps(dataclasses.asdict(settings)))  # as the file gives them
-    report = read_json(path) if path.is_file() else {"fields": fields, "rows": []}
-    if report["fields"] != fields:
-        set_aside(path)
-        report = {"fields": fields, "rows": []}
+    report = read_json(path) if path.is_file() else {"settings": fields, "rows": []}
+    if report["settings"] != fields:
+        archive(path)
+        report = {"settings": fields, "rows": []}
     for part in settings.parts:
         if not any(part.items() <= row.items() for row in report["rows"]):
             rows = report["rows"] + settings.run(part, progress)
-            report = {"name": settings.name, "fields": fields, "rows": rows, **environment()}
+            report = {"name": settings.name, "settings": fields, "rows": rows, **environment()}
             write_json(path, report)
     return report

@@ -19,12 +19,12 @@ from benchmarks.claims.judge import (
     markdown,
     text,
 )
-from benchmarks.claims.match import ANY, FOLDERS, Claim, Results, Side, paired, row
+from benchmarks.claims.match import ANY, FOLDERS, Arm, Claim, Results, paired, row
 from benchmarks.suites import SUITES
 from keras_plm import metrics
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.results import write_examples
+from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
@@ -43,7 +43,7 @@ READERS = (
 
 def side(name, task="sst5", **more):
     fields = {"method": "features", "layers": "last"}
-    return Side(name, "first", task, name, fields, **more)
+    return Arm(name, "first", task, name, fields, **more)
 
 
 def claim(better="a", worse="b", source="a paper, table 1", name="", task="sst5"):
@@ -59,14 +59,15 @@ def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
         score = float(of_seed.mean())
         result = {
             "task": task, "encoder": name, "method": run.method, "run": run.name,
-            "fields": run.config, "seed": seed, "score": score, "metrics": {"accuracy": score},
+            "settings": run.to_json(), "seed": seed, "score": score, "metrics": {"accuracy": score},
             "counts": {"train": 100, "test": len(of_seed)}, "trials": [], "inputs": name,
             "hash": f"{hash}{seed}",
         }  # fmt: skip
         write_json(path, result)
         if examples:
             parts = np.stack([of_seed, np.ones_like(of_seed)], axis=1)
-            write_examples(path, result["hash"], {"accuracy": ("mean", parts)})
+            kept = ResultFolder(path.parent)
+            kept.write_examples(path.name, result["hash"], {"accuracy": ("mean", parts)})
     return path
 
 
@@ -339,8 +340,8 @@ class TestFiles:
 
     @pytest.mark.parametrize("text,message", [
         ("{", "b.features-linear-last.seed2.json is no whole result file"),
-        ("[1]", "seed2.json is no result of the harness.*no 'task'"),
-        ('{"task": "sst5"}', "seed2.json is no result of the harness.*no 'encoder'"),
+        ("[1]", "seed2.json: This is no result of a run.*a list without task"),
+        ('{"task": "sst5"}', "seed2.json: This is no result of a run.*without encoder"),
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
@@ -373,7 +374,7 @@ class TestFiles:
             write_json(path, result | {"metrics": wrong})
             assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
-        assert re.search("no 'seed' as it should be", refused(tmp_path))
+        assert re.search("seed2.json: This is no result of a run.*seed='2'", refused(tmp_path))
 
     def test_two_results_that_disagree_are_named(self, tmp_path):
         path = self.both(tmp_path)
@@ -388,11 +389,11 @@ class TestFiles:
 
     def test_examples_must_belong(self, tmp_path):
         path = self.both(tmp_path)
-        parts = np.ones((300, 2))
-        write_examples(path, "another run", {"accuracy": ("mean", parts)})
+        parts, kept = np.ones((300, 2)), ResultFolder(path.parent)
+        kept.write_examples(path.name, "another run", {"accuracy": ("mean", parts)})
         (found,) = judged(tmp_path)
         assert found["basis"] == "seeds, descriptive" and "are another run's" in found["note"]
-        write_examples(path, "h2", {"accuracy": ("mean", parts)})
+        kept.write_examples(path.name, "h2", {"accuracy": ("mean", parts)})
         assert re.search("gives another accuracy than the result beside it", refused(tmp_path))
         path.with_suffix(".npz").write_bytes(b"PK nothing")
         assert re.search("is no whole file of examples", refused(tmp_path))

@@ -198,21 +198,24 @@ class TestGlue:
 
 
 def test_names_of_runs():
-    run = Run(language_model_weight=0.5, n_transfer="2", bias_correction=True)
+    run = Run(language_model_weight=0.5, pretrained_layers="2", bias_correction=True)
     assert run.name == "fine_tune-lm0.5-layers2-corrected"
-    assert {"language_model_weight", "n_transfer", "bias_correction"} <= run.config.keys()
-    assert not {"language_model_weight", "n_transfer", "bias_correction"} & Run().config.keys()
+    assert {"language_model_weight", "pretrained_layers", "bias_correction"} <= run.to_json().keys()
+    assert (
+        not {"language_model_weight", "pretrained_layers", "bias_correction"}
+        & Run().to_json().keys()
+    )
     built = run.build(1e-3, 0)
     assert built.n_transfer == 2 and built.language_model_weight == 0.5 and built.bias_correction
     low_rank = Run(lora_rank=4)
-    assert low_rank.name == "fine_tune-lora4" and low_rank.config["lora_rank"] == 4
+    assert low_rank.name == "fine_tune-lora4" and low_rank.to_json()["lora_rank"] == 4
     assert low_rank.build(1e-3, 0).lora_rank == 4 and Run().build(1e-3, 0).lora_rank is None
     for fields, match in (
         ({"method": "features", "language_model_weight": 0.5}, "a method that trains all"),
-        ({"method": "scratch", "n_transfer": "2"}, "needs method 'fine_tune'"),
+        ({"method": "scratch", "pretrained_layers": "2"}, "needs method 'fine_tune'"),
         ({"method": "scratch", "lora_rank": 4}, "needs method 'fine_tune'"),
         ({"lora_rank": -1}, "`lora_rank` must be 0"),
-        ({"n_transfer": "some"}, "'all' or a whole number. Received: 'some'"),
+        ({"pretrained_layers": "some"}, "'all' or a whole number. Received: 'some'"),
     ):
         with pytest.raises(ValueError, match=match):
             Run(**fields)
