@@ -9,9 +9,10 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, Reading, row_of, shown
+from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, OPTIONS, Reading, row_of, shown
 from benchmarks.suites.elmo_features import cells_of as reading_cells
 from benchmarks.suites.elmo_features import scales as reading_scales
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.datasets.tasks import TASKS, write_text_of
 from keras_plm.experiments import results as records
 from keras_plm.experiments.jobs import Making
@@ -143,3 +144,16 @@ def markdown(folder):
         name = record["task"] + (f", {record['init']}" if several else "")
         text.append(f"| {name}{metric} | {' | '.join(numbers + scores)} |")
     return "\n".join(text) + f"\n\n{PAPER}\n"
+
+
+SUITES = {
+    "domain_transfer": Suite(
+        markdown,
+        no_figures,
+        scales(),
+        "Peters et al. 2018, table 7",
+        published="2018-02",
+        cells=cells_of,
+        **OPTIONS,
+    ),
+}

@@ -15,6 +15,7 @@ import numpy as np
 import keras_plm
 from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.compare_encoders import WEIGHTS
+from benchmarks.suites.registry import Suite
 from benchmarks.suites.word_vectors import BOOKS, Vectors
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
@@ -28,6 +29,10 @@ from keras_plm.tokenizers import Characters
 from keras_plm.training.resume import set_seed
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
+OPTIONS = {
+    "home": HOME,
+    "flags": ("encoder", "words", "features", "feature_gb"),
+}  # of all suites of ELMo
 ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
 ENCODER = WEIGHTS / "elmo_mini"
 # Key: the name in tables, and what it is beside the word vectors.
@@ -447,3 +452,34 @@ def efficiency_figures(folder):
             log_x=True,
         )  # fmt: skip
     return pictures
+
+
+SUITES = {
+    "elmo_layers": Suite(
+        layers_markdown,
+        layers_figures,
+        scales(LAYERS),
+        "Peters et al. 2018, table 2",
+        published="2018-02",
+        cells=cells_of,
+        **OPTIONS,
+    ),
+    "elmo_placement": Suite(
+        placement_markdown,
+        placement_figures,
+        scales(PLACES),
+        "Peters et al. 2018, table 3 and figure 2",
+        published="2018-02",
+        cells=cells_of,
+        **OPTIONS,
+    ),
+    "sample_efficiency": Suite(
+        efficiency_markdown,
+        efficiency_figures,
+        scales(EFFICIENCY, tuple(SHARES)),
+        "Peters et al. 2018, figure 1",
+        published="2018-02",
+        cells=cells_of,
+        **OPTIONS,
+    ),
+}

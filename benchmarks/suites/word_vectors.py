@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
 from keras_plm.datasets import word_similarity
@@ -359,3 +360,36 @@ def make(
         bench.finish(settings, seed)
     progress(f"{len(encoder.words):,} words, {encoder.hidden_dim} wide: {out}")
     return encoder
+
+
+_VECTORS = [
+    (kind, by)
+    for kind in ("skip_gram", "cbow", "fasttext", "glove", "skip_gram_hs", "cbow_hs")
+    for by in MAKERS
+    if (kind, by) != ("glove", "gensim")
+]
+
+SUITES = {
+    "word_vectors": Suite(
+        markdown,
+        no_figures,
+        {
+            "small": [
+                *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
+                # gensim's own rates are for many passes.
+                *(
+                    Vectors(kind, "gensim", rate=0.1, limit=10_000_000)
+                    for kind in ("skip_gram", "cbow", "fasttext")
+                ),
+            ],
+            "long": [Vectors(kind, by) for kind, by in _VECTORS],
+            "test": [
+                Vectors(kind, by, dim=8, epochs=1, limit=20_000)
+                for kind, by in (("skip_gram", "keras_plm"), ("glove", "keras_plm"))
+            ],
+        },
+        "Mikolov et al. 2013, arXiv 1301.3781; Pennington et al. 2014; Bojanowski et al. 2017",
+        published="2013-01",
+        run=run_vectors,
+    ),
+}
