@@ -127,15 +127,15 @@ def demo(out, small=False, full=False):
     if full:
         names += ("micro_snli", "micro_squad")
     chosen = [tasks(world)[name] for name in names]
-    cells = [
+    jobs = [
         (name, task, runs_of(name, task, common, ("last", "elmo_mix") if small else LAYERS))
         for name in encoders
         for task in chosen
     ]
-    lines = sum(run.lines(seed=0) for *_, runs in cells for run in runs)
+    lines = sum(run.lines(seed=0) for *_, runs in jobs for run in runs)
     results, rows = [], {}
     with progress_bar("2. putting it to work", lines, unit=True) as advance:
-        for name, task, runs in cells:
+        for name, task, runs in jobs:
             for result in put_to_work(task, encoders[name], runs, out, advance):
                 results.append(result)
                 rows.setdefault(f"{name}: {describe(result)}", {})[task.name] = result["score"]

@@ -65,7 +65,7 @@ ON_BROWN = {"source": f"{BENGIO}, table 1", "on": "Brown, perplexity", **NATS}
 PASSES = "GloVe took ten passes over its pairs, the other one over the text"
 FRENCH, GERMAN = "WMT 2014 English to French", "WMT 2014 English to German"
 
-EARLY_ROWS = [
+ROWS = [
     row("bahdanau-t1", _bleu("attention", "rnn.additive"), _bleu("one vector", "rnn.none"),
         f"{BAHDANAU}, table 1", (26.75, 17.82), FRENCH),
     row("bahdanau-t1-longer", _bleu("attention, 30 passes", "rnn.additive", "long"),

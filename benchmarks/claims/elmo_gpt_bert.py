@@ -65,16 +65,16 @@ def _elmo_places():
     both, into, out = "ELMo at input and output", "ELMo at the input", "ELMo at the output"
     for task in ("wikigold", "sst5"):
         note = "our reader has no attention behind it, as that of semantic roles"
-        sides = {row: _elmo(row, task, label, "elmo_placement")
+        arms = {row: _elmo(row, task, label, "elmo_placement")
                  for row, label in (("mix", into), ("both", both), ("output", out))}  # fmt: skip
         for one, two, published in (("mix", "both", (84.7, 84.3)), ("mix", "output", (84.7, 80.9))):
-            yield _row(f"elmo-t3-{one}-{two}-{task}", sides[one], sides[two], f"{ELMO}, table 3",
+            yield _row(f"elmo-t3-{one}-{two}-{task}", arms[one], arms[two], f"{ELMO}, table 3",
                        published, "semantic roles F1", note=note)  # fmt: skip
     for task, figures in (("snli", (89.5, 88.9, 88.7)), ("squad", (85.6, 85.1, 84.8))):
-        sides = [_elmo(row, task, label, "elmo_placement")
+        arms = [_elmo(row, task, label, "elmo_placement")
                  for row, label in (("both", both), ("mix", into), ("output", out))]  # fmt: skip
         for i, names in enumerate(("both-mix", "mix-output")):
-            yield _row(f"elmo-t3-{names}-{task}", sides[i], sides[i + 1], f"{ELMO}, table 3",
+            yield _row(f"elmo-t3-{names}-{task}", arms[i], arms[i + 1], f"{ELMO}, table 3",
                        figures[i : i + 2])  # fmt: skip
 
 
@@ -219,9 +219,9 @@ def _gpt_depths():
     labels = ["nothing", "embeddings", *(f"{n} layers" for n in range(1, 4)), "all layers"]
     labels[2] = "1 layer"
     for task, on in (("snli", "MultiNLI"), ("race", "")):
-        sides = [_gpt(row, task, label, suite="gpt_layers_transferred")
+        arms = [_gpt(row, task, label, suite="gpt_layers_transferred")
                  for row, label in zip(gpt_ablations.DEPTHS, labels, strict=True)]  # fmt: skip
-        for less, more in zip(sides, sides[1:], strict=False):
+        for less, more in zip(arms, arms[1:], strict=False):
             name = f"gpt-f2-{more.label}-{less.label}-{task}".replace(" ", "")
             more = dataclasses.replace(more, label=f"transferred: {more.label}")
             yield _row(name, more, less, f"{GPT}, figure 2", on=on)
@@ -243,7 +243,7 @@ def _gain(limit, label):
 
 
 def _transfer(task, encoder, how="fine_tune", label=None):
-    """A side of the suite to come: encoders fine-tuned and read, on equal terms."""
+    """An arm of the suite to come: encoders fine-tuned and read, on equal terms."""
     name = {"books_skip_gram": "word vectors"}.get(encoder, encoder.split("_")[0])
     name = {"elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}.get(name, name)
     loose = ["train_limit", "dev_limit", "units", "schedule", "layer_decay", "unfreeze_epochs"]
@@ -322,9 +322,9 @@ def _bert_systems():
     squad = [_transfer("squad", "bert_mini"), _transfer("squad", "elmo_mini", "read")]
     yield _row("bert-t2-elmo-squad", *squad, f"{BERT}, table 2", (88.5, 85.6))
     swag = [("bert_mini", "fine_tune"), ("elmo_mini", "read"), ("books_skip_gram", "read")]
-    sides = [_transfer("swag", *which) for which in swag]
+    arms = [_transfer("swag", *which) for which in swag]
     for name, i, published in (("bert-elmo", 0, (81.6, 59.1)), ("elmo-words", 1, (59.1, 51.9))):
-        yield _row(f"bert-t4-{name}", sides[i], sides[i + 1], f"{BERT}, table 4",
+        yield _row(f"bert-t4-{name}", arms[i], arms[i + 1], f"{BERT}, table 4",
                    published)  # fmt: skip
 
 
@@ -335,7 +335,7 @@ def _bert_objectives():
         (bert_ablations.SNLI, "snli", "MNLI", 84.4, 83.9, 82.1, None),
         (bert_ablations.NER, "wikigold", "SQuAD F1", 88.5, 87.9, 77.8, 84.9),
     ):
-        sides = {
+        arms = {
             "next": _study(suite, "bert", reading, "masked words and next sentence"),
             "masked": _study(suite, "masked", reading, masked),
             "left": _study(suite, "left_to_right", reading, leftward),
@@ -345,10 +345,10 @@ def _bert_objectives():
         pairs = [("next", "masked"), ("masked", "left")]
         pairs += [("top", "left"), ("masked", "top")] if bilstm else []
         for one, two in pairs:
-            yield _row(f"bert-t5-{one}-{two}-{task}", sides[one], sides[two], source,
+            yield _row(f"bert-t5-{one}-{two}-{task}", arms[one], arms[two], source,
                        (figures[one], figures[two]), on, conclusion=two == "left")  # fmt: skip
         scratch = _study(suite, "bert", reading, "no pre-training", method="scratch")
-        yield _row(f"bert-end-study-{task}", sides["next"], scratch, f"{BERT}, conclusion",
+        yield _row(f"bert-end-study-{task}", arms["next"], scratch, f"{BERT}, conclusion",
                    verified=False, conclusion=True)  # fmt: skip
 
 
@@ -360,8 +360,8 @@ def _bert_sizes():
         ("small", "mini", (84.4, 81.9), "MNLI; 12 layers and 6"),
     ):
         for reading, task in ((bert_ablations.SNLI, "snli"), (bert_ablations.NER, "wikigold")):
-            sides = [_study("bert_size", name, reading, labels[name]) for name in (large, less)]
-            yield _row(f"bert-t6-{large}-{task}", *sides, f"{BERT}, table 6", published, on)
+            arms = [_study("bert_size", name, reading, labels[name]) for name in (large, less)]
+            yield _row(f"bert-t6-{large}-{task}", *arms, f"{BERT}, table 6", published, on)
 
 
 def _bert_masks():
@@ -446,10 +446,10 @@ def _tune():
             "stsb": ("", 82.9, 87.1)}  # fmt: skip
     for encoder, table in (("elmo", elmo), ("bert", bert)):
         for task, (on, *figures) in table.items():
-            sides = [_transfer(task, f"{encoder}_mini", how) for how in ("read", "fine_tune")]
+            arms = [_transfer(task, f"{encoder}_mini", how) for how in ("read", "fine_tune")]
             if figures[0] < figures[1]:
-                sides, figures = sides[::-1], figures[::-1]
-            yield _row(f"tune-{encoder}-{task}".replace("_", ""), *sides, source, tuple(figures),
+                arms, figures = arms[::-1], figures[::-1]
+            yield _row(f"tune-{encoder}-{task}".replace("_", ""), *arms, source, tuple(figures),
                        on, verified=False)  # fmt: skip
     yield _row("tune-bert-first", _whole("fine_tune", "BERT fine-tuned"),
                _bert("elmo_mix", "its mix of layers under a BiLSTM"), source, (92.4, 92.2),
@@ -475,3 +475,5 @@ CHOICE_ROWS = [
               {"method": "features", "layers": "last"}), f"{LIU}, table 1", (82.71, 53.22),
          "CoNLL-2003 F1", verified=False),
 ]  # fmt: skip
+
+ROWS = [*ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS]

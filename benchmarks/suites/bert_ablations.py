@@ -14,6 +14,7 @@ from filelock import FileLock
 import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import checksum
@@ -367,3 +368,23 @@ def _steps_figures(folder):
                 name = f"bert_steps_{task}" if axis == 0 else f"bert_flop_{task}"
                 pictures[name] = lines(drawn, label, "score, in points", title=reading, log_x=True)
     return pictures
+
+
+SUITES = {
+    name: Suite(
+        markdown(name),
+        figures(name),
+        scales(name),
+        source,
+        published="2018-10",
+        jobs=jobs_of,
+        home=HOME,
+        flags=("features", "feature_gb"),
+    )
+    for name, source in {
+        "bert_objectives": "Devlin et al. 2018, table 5",
+        "bert_masking": "Devlin et al. 2018, table 8",
+        "bert_size": "Devlin et al. 2018, table 6",
+        "bert_steps": "Devlin et al. 2018, figure 5",
+    }.items()
+}

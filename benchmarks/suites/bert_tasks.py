@@ -6,6 +6,7 @@ from pathlib import Path
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.jobs import Job
@@ -108,3 +109,16 @@ def markdown(folder):
         count = results[0]["counts"]["train"]
         text.append(f"| {name} | {count:,} | {'; '.join(scores)} | {' | '.join(published)} |")
     return "\n".join(text) + "\n"
+
+
+SUITES = {
+    "bert_tasks": Suite(
+        markdown,
+        no_figures,
+        SCALES,
+        "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
+        published="2018-10",
+        jobs=jobs_of,
+        flags=("encoder", "features", "feature_gb"),
+    ),
+}

@@ -9,9 +9,10 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, Reading, row_of, shown
-from benchmarks.suites.elmo_features import jobs_of as reading_cells
+from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, OPTIONS, Reading, row_of, shown
+from benchmarks.suites.elmo_features import jobs_of as jobs_of_features
 from benchmarks.suites.elmo_features import scales as reading_scales
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.datasets.tasks import TASKS, write_text_of
 from keras_plm.experiments.jobs import Prerequisite
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
@@ -76,7 +77,7 @@ def jobs_of(adaptation, workspace, encoder=None, words=None):
     jobs = []
     for task, epochs in reading.epochs:
         of_task = dataclasses.replace(reading, epochs=((task, epochs),))
-        found = reading_cells(of_task, workspace, encoder, words)
+        found = jobs_of_features(of_task, workspace, encoder, words)
         adapted = features / f"{encoder.name}_on_{task}"
         make = functools.partial(_adapt, adaptation, task, workspace, encoder, adapted)
         prerequisite = Prerequisite(adapted.name, make)
@@ -145,3 +146,16 @@ def markdown(folder):
         name = record["task"] + (f", {record['init']}" if several else "")
         text.append(f"| {name}{metric} | {' | '.join(numbers + scores)} |")
     return "\n".join(text) + f"\n\n{PAPER}\n"
+
+
+SUITES = {
+    "elmo_domain_adaptation": Suite(
+        markdown,
+        no_figures,
+        scales(),
+        "Peters et al. 2018, table 7",
+        published="2018-02",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+}

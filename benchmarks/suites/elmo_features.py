@@ -14,6 +14,7 @@ import numpy as np
 
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import TASKS
@@ -28,6 +29,10 @@ from keras_plm.tokenizers import Characters
 from keras_plm.training.resume import set_seed
 
 HOME = "elmo"  # the folder of results of all suites of ELMo
+OPTIONS = {
+    "home": HOME,
+    "flags": ("encoder", "words", "features", "feature_gb"),
+}  # of all suites of ELMo
 ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
 ENCODER = WEIGHTS / "elmo_mini"
 # Key: the name in tables, and what it is beside the word vectors.
@@ -92,7 +97,7 @@ class Material:
         return kept if kept.is_dir() else Path(features) / self.words
 
     def words_for(self, workspace):
-        """`(folder, needs)`: of the default word vectors, what cells need that read them."""
+        """`(folder, needs)`: of the default word vectors, what jobs need that read them."""
         folder = self.words_path(workspace.features)
         make = functools.partial(self.words_folder, "", workspace.data, workspace.features)
         there = (folder / "config.json").is_file()
@@ -452,3 +457,34 @@ def efficiency_figures(folder):
             log_x=True,
         )  # fmt: skip
     return pictures
+
+
+SUITES = {
+    "elmo_layers": Suite(
+        layers_markdown,
+        layers_figures,
+        scales(LAYERS),
+        "Peters et al. 2018, table 2",
+        published="2018-02",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+    "elmo_placement": Suite(
+        placement_markdown,
+        placement_figures,
+        scales(PLACES),
+        "Peters et al. 2018, table 3 and figure 2",
+        published="2018-02",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+    "sample_efficiency": Suite(
+        efficiency_markdown,
+        efficiency_figures,
+        scales(EFFICIENCY, tuple(SHARES)),
+        "Peters et al. 2018, figure 1",
+        published="2018-02",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+}

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites.elmo_features import TEST_MATERIAL, Material
+from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.packing import words_of
 from keras_plm.data.task import find_file
@@ -365,3 +366,16 @@ def _shown_table(result, found):
 
 def _plain(text):
     return text.replace("|", "\\|")
+
+
+SUITES = {
+    "elmo_neighbours": Suite(
+        markdown,
+        no_figures,
+        SCALES,
+        "Peters et al. 2018, table 4",
+        published="2018-02",
+        run=run_neighbours,
+        **OPTIONS,
+    ),
+}

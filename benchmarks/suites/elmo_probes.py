@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
+from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material, shown
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
@@ -394,3 +395,17 @@ def _points(results, metric):
     found = [r["score"] if metric is None else r["metrics"][metric] for r in results]
     found = [value for value in found if value is not None]
     return 100 * float(np.mean(found)) if found else None
+
+
+SUITES = {
+    "elmo_intrinsic": Suite(
+        markdown,
+        no_figures,
+        SCALES,
+        "Peters et al. 2018, tables 5 and 6",
+        published="2018-02",
+        run=run_intrinsic,
+        home=OPTIONS["home"],
+        flags=(*OPTIONS["flags"], "task_file", "text", "label"),
+    ),
+}

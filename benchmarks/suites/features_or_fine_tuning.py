@@ -11,6 +11,7 @@ from pathlib import Path
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Job
@@ -380,3 +381,16 @@ def _costs(found, names):
             passes = {cost.get("encoder_passes", "") for cost in costs.values()}
             text.append(f"| {task} | {row} | {' | '.join(cells)} | {max(passes, key=str)} |")
     return "\n".join(text) + "\n"
+
+
+SUITES = {
+    "features_or_fine_tuning": Suite(
+        markdown,
+        figures,
+        SCALES,
+        "Peters, Ruder and Smith 2019; Devlin et al. 2018, section 5.3; Peters et al. 2018",
+        published="2019-03",
+        jobs=jobs_of,
+        flags=("encoder", "features", "feature_gb"),
+    ),
+}

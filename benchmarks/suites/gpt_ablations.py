@@ -12,6 +12,7 @@ import numpy as np
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Job
@@ -23,6 +24,7 @@ from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
 
 HOME = "gpt"  # the folder of results of the suites of GPT
+OPTIONS = {"home": HOME, "flags": ("encoder", "features", "feature_gb")}  # of all suites of GPT
 # What is fine-tuned: the models of these classes, by default of these folders.
 KINDS = {"gpt": ("GPT", WEIGHTS / "gpt_mini"), "lstm": ("RecurrentLM", WEIGHTS / "lstm_mini")}
 AUXILIARY = {"language_model_weight": 0.5}
@@ -311,3 +313,25 @@ def layers_figures(folder):
             drawn[f"{task}, {count:,}"] = range(-1, len(DEPTHS) - 1), means, spread
     title = "GPT: layers transferred (-1: nothing, 0: embeddings)"
     return {"gpt_layers_transferred": lines(drawn, title=title, xlabel="layers", ylabel="score")}
+
+
+SUITES = {
+    "gpt_ablation": Suite(
+        ablation_markdown,
+        ablation_figures,
+        scales(ABLATION, more=SIZES),
+        "Radford et al. 2018, table 5",
+        published="2018-06",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+    "gpt_layers_transferred": Suite(
+        layers_markdown,
+        layers_figures,
+        scales(DEPTHS, LAYERS_READ),
+        "Radford et al. 2018, figure 2, left",
+        published="2018-06",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+}

@@ -4,7 +4,8 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
-from benchmarks.suites.gpt_ablations import encoder_folder
+from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.decoding import generate, greedy, sample
 from keras_plm.experiments.environment import environment
 from keras_plm.experiments.results import NoResult, ResultFolder
@@ -84,3 +85,16 @@ def markdown(folder):
                 text.append(f"- {name}: **{prompt}**{written}")
             text.append("")
     return "\n".join(text)
+
+
+SUITES = {
+    "gpt_samples": Suite(
+        markdown,
+        no_figures,
+        {"small": Samples(), "test": Samples(("a", "a cat"), 5, tiny=True)},
+        "what a small GPT writes",
+        published="2018-06",
+        run=run_samples,
+        **OPTIONS,
+    ),
+}

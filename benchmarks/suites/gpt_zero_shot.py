@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites.gpt_ablations import encoder_folder
+from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
+from benchmarks.suites.registry import Suite
 from keras_plm import metrics
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
@@ -211,3 +212,19 @@ def figures(folder):
                 drawn, "tokens of pre-training, in millions", f"{metric}, in points", title
             )
     return pictures
+
+
+SUITES = {
+    "gpt_zero_shot": Suite(
+        markdown,
+        figures,
+        {
+            "small": ZeroShot(),
+            "test": ZeroShot(threshold_from=20, limit=20, questions=3, tiny=True),
+        },
+        "Radford et al. 2018, figure 2, right",
+        published="2018-06",
+        run=run_zero_shot,
+        **OPTIONS,
+    ),
+}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
 from keras_plm.datasets.corpora import WIKITEXT2
@@ -270,3 +271,27 @@ def _cell(values, workspace):
         return f"{np.mean(values):,.0f}"
     spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{np.mean(values):,.1f}{spread} ({len(values)})"
+
+
+SUITES = {
+    "language_models": Suite(
+        markdown,
+        no_figures,
+        {
+            "small": [
+                *(Counts("mle", order) for order in (1, 2)),
+                *(Counts("add_k", order) for order in (2, 3)),
+                *(Counts("interpolation", order) for order in (2, 3)),
+                *(Counts("kneser_ney", order) for order in (2, 3, 4, 5)),
+                Neural(),
+            ],
+            "test": [
+                *(Counts(kind, 2, limit=5000) for kind in ("add_k", "interpolation")),
+                Neural(3, 4, 5, epochs=1, batch_size=256, limit=2000),
+            ],
+        },
+        "Bengio et al. 2003, tables 1 and 2; Chen and Goodman 1998",
+        published="2003-02",
+        run=run_models,
+    ),
+}

@@ -2,11 +2,18 @@
 
 import dataclasses
 
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import find_file
 from keras_plm.datasets import word_similarity
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.environment import environment
-from keras_plm.experiments.pretraining.word_vectors import KINDS, MAKERS, TASK, VectorTrainer
+from keras_plm.experiments.pretraining.word_vectors import (
+    KINDS,
+    MAKERS,
+    TASK,
+    Vectors,
+    VectorTrainer,
+)
 from keras_plm.experiments.results import Record, ResultFolder, read_results, result_name
 
 
@@ -64,3 +71,36 @@ def markdown(results):
     found = [r for r in read_results(results) if r["task"] == TASK]
     found.sort(key=lambda r: (order.index((r["method"], r["settings"]["by"])), r["seed"]))
     return word_similarity.table(found)
+
+
+_VECTORS = [
+    (kind, by)
+    for kind in ("skip_gram", "cbow", "fasttext", "glove", "skip_gram_hs", "cbow_hs")
+    for by in MAKERS
+    if (kind, by) != ("glove", "gensim")
+]
+
+SUITES = {
+    "word_vectors": Suite(
+        markdown,
+        no_figures,
+        {
+            "small": [
+                *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
+                # gensim's own rates are for many passes.
+                *(
+                    Vectors(kind, "gensim", rate=0.1, limit=10_000_000)
+                    for kind in ("skip_gram", "cbow", "fasttext")
+                ),
+            ],
+            "long": [Vectors(kind, by) for kind, by in _VECTORS],
+            "test": [
+                Vectors(kind, by, dim=8, epochs=1, limit=20_000)
+                for kind, by in (("skip_gram", "keras_plm"), ("glove", "keras_plm"))
+            ],
+        },
+        "Mikolov et al. 2013, arXiv 1301.3781; Pennington et al. 2014; Bojanowski et al. 2017",
+        published="2013-01",
+        run=run_vectors,
+    ),
+}
