@@ -74,8 +74,8 @@ def test_rows_differ_in_what_they_say():
     settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
     for mix in MIXES:
         found = settings[bert_ablations._mix(*mix)]
-        same = 1 - found.mask_share - found.random_share
-        shares = (found.mask_share, same, found.random_share)
+        same = 1 - found.mask_token_rate - found.random_token_rate
+        shares = (found.mask_token_rate, same, found.random_token_rate)
         assert np.allclose(shares, np.array(mix) / 100)
     assert settings["masked"].steps == settings["left_to_right"].steps == settings["small"].steps
     for suite, study in STUDIES.items():

@@ -130,6 +130,6 @@ def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
     assert "perplexity" in capsys.readouterr().out
     encoder, _ = keras_plm.load(tmp_path / "ltr")
     assert encoder.causal and "pooled" not in encoder.output
-    mixed = ["--mask-share", "0.9", "--random-share", "0.2"]
+    mixed = ["--mask-token-rate", "0.9", "--random-token-rate", "0.2"]
     assert main(pretraining(tmp_path / "ready", tmp_path / "mix", *mixed)) == 2
-    assert "a share from 0 to what `mask_share` leaves" in capsys.readouterr().err
+    assert "a fraction from 0 to what `mask_token_rate` leaves" in capsys.readouterr().err

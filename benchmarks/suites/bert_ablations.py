@@ -43,7 +43,10 @@ ENCODERS = {
     "bert": {},
     "masked": {"next_sentence": False},
     "left_to_right": {"next_sentence": False, "left_to_right": True},
-    **{_mix(*mix): {"mask_share": mix[0] / 100, "random_share": mix[2] / 100} for mix in MIXES[1:]},
+    **{
+        _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
+        for mix in MIXES[1:]
+    },
     # At the rate of a tiny one these stay on the plateau of guessing frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},

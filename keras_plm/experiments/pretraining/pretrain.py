@@ -108,8 +108,8 @@ class Pretraining:
     left_to_right: bool = setting(
         False, "sees what stands before alone and guesses the next token, masks nothing", _BERT
     )
-    mask_share: float = setting(0.8, "of the tokens that are guessed, shown as [MASK]", _BERT)
-    random_share: float = setting(0.1, "of these, shown as a random token; the rest stays", _BERT)
+    mask_token_rate: float = setting(0.8, "fraction of the predicted tokens shown as [MASK]", _BERT)
+    random_token_rate: float = setting(0.1, "fraction of them replaced by random tokens", _BERT)
     split: str = setting(
         "punctuation", "words end at white space and 'punctuation', or at 'spaces' alone", _ELMO
     )
@@ -149,9 +149,10 @@ class Pretraining:
             ("accumulate", self.accumulate >= 1, "1 or more"),
             ("left_to_right", not (self.left_to_right and self.next_sentence),
              "without the next sentence: --no-next-sentence"),
-            ("mask_share", 0 <= self.mask_share <= 1, "a share from 0 to 1"),
-            ("random_share", 0 <= self.random_share and self.mask_share + self.random_share <= 1,
-             "a share from 0 to what `mask_share` leaves"),
+            ("mask_token_rate", 0 <= self.mask_token_rate <= 1, "a fraction from 0 to 1"),
+            ("random_token_rate",
+             0 <= self.random_token_rate and self.mask_token_rate + self.random_token_rate <= 1,
+             "a fraction from 0 to what `mask_token_rate` leaves"),
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
             ("unroll", self.unroll >= 1, "1 or more"),
             ("samples", self.samples >= 0, "0 or more"),
