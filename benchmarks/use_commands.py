@@ -31,7 +31,7 @@ def run_generate(flags):
         names = ("temperature", "top_k", "top_p", "seed")
         options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
     encoder, tokenizer = keras_plm.load(flags.encoder)
-    texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.tokens, **options)
+    texts = generate(encoder, tokenizer, flags.prompts, max_new_tokens=flags.tokens, **options)
     print("\n\n".join(texts))
 
 

@@ -165,7 +165,7 @@ def writing(settings, size):
     def ours():
         model = GPT(VOCABULARY, **GPT_SIZES[size])
         inputs = {"token_ids": ids, "padding_mask": np.ones(PROMPTS, bool)}
-        return lambda: greedy(model, inputs, 0, NEVER, max_length=settings.written)
+        return lambda: greedy(model, inputs, 0, NEVER, max_new_tokens=settings.written)
 
     def theirs():
         import torch

@@ -39,7 +39,7 @@ def works(kind, settings):
         for size in sizes
         for name, strategy in {
             "greedy": greedy,
-            f"beam-{BEAMS}": functools.partial(beam_search, beams=BEAMS),
+            f"beam-{BEAMS}": functools.partial(beam_search, num_beams=BEAMS),
         }.items()
     }
 
@@ -54,7 +54,7 @@ def decoding(settings, size, strategy):
 
     def maker(cache):
         def turn():
-            strategy(model, inputs, START, NEVER, max_length=settings.written, cache=cache)
+            strategy(model, inputs, START, NEVER, max_new_tokens=settings.written, cache=cache)
 
         return lambda: turn
 

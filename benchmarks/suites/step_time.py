@@ -158,7 +158,7 @@ class Copying:
         symbols = self._sequences(rng, self.test, length)
         ids = np.pad(symbols, ((0, 0), (0, 1)), constant_values=END).astype("int32")
         inputs = {"token_ids": ids, "padding_mask": ids > 0}
-        written, _ = greedy(model, inputs, START, END, max_length=length + 1)
+        written, _ = greedy(model, inputs, START, END, max_new_tokens=length + 1)
         return float((written[:, :length] == symbols).mean())
 
 

@@ -257,7 +257,7 @@ class TranslationBench:
         model = settings.build(len(tokenizer))
         seconds, tokens = self._train(settings, seed, model, tokenizer)
         dev_loss = self._dev_loss(settings, model, tokenizer)
-        options = {"beams": settings.beams, "length_penalty": settings.length_penalty}
+        options = {"num_beams": settings.beams, "length_penalty": settings.length_penalty}
         sources, references = self.part(settings, "test")
         alone = len(sources)
         rows = even_rows(alone, LONGEST_TESTED)

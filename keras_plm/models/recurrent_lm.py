@@ -105,8 +105,8 @@ class RecurrentLM(Saveable, keras.Model):
         self.initializer_range = initializer_range
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
-        """What decoding needs of prompts, read once: `(last tokens (B,), states)`; as `GPT`'s."""
+    def prefill(self, inputs, max_new_tokens):
+        """Reads prompts, as `GPT.prefill`: `(memory, state)`, last tokens (B,) and LSTM states."""
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         last = ops.sum(ops.cast(mask, "int32"), axis=1) - 1  # (B,)
         token_ids = ops.cast(inputs["token_ids"], "int32")
@@ -124,8 +124,8 @@ class RecurrentLM(Saveable, keras.Model):
         _, states = self._stack.run(tokens, padding_mask=before, training=False, states=zeros)
         return {"first": first}, states
 
-    def step(self, token_ids, state, memory, index):
-        """Logits (B, V) behind one more token of each row, and the states behind it."""
+    def decode_step(self, token_ids, state, memory, index):
+        """Logits (B, V) after one more token of each row, and the next states."""
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
         layers, state = self._stack.run(tokens, training=False, states=state)

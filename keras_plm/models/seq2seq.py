@@ -33,10 +33,10 @@ class EncoderDecoder(FitsBatches, keras.Model):
     Trained with teacher forcing it is an ordinary Keras model: `fit` on `translation_batches`.
     To write, `keras_plm.decoding` calls two methods:
 
-    - `start(inputs, max_length) -> (memory, state)`: reads the source. Both are structures of
-      tensors with the batch first; `memory` stays as it is.
-    - `step(token_ids, state, memory, index) -> (logits, state)`: one more token for each row, (B,)
-      ids to (B, V) scores, `index` counting from 0.
+    - `prefill(inputs, max_new_tokens) -> (memory, state)`: reads the source. Both are structures
+      of tensors with the batch first; `memory` stays constant.
+    - `decode_step(token_ids, state, memory, index) -> (logits, state)`: one more token for each
+      row, (B,) ids to (B, V) logits, `index` counting from 0.
 
     Call arguments:
         inputs: A dict of `token_ids` (B, S) and `padding_mask` (B, S), the source, and `target_ids`
@@ -249,12 +249,12 @@ class Seq2Seq(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
+    def prefill(self, inputs, max_new_tokens):
         """See `EncoderDecoder`."""
         source, state = self._read(inputs["token_ids"], inputs["padding_mask"])
         return self._decoder.prepare(**source), state
 
-    def step(self, token_ids, state, memory, index):
+    def decode_step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
         logits, state, *_ = self._write(token_ids[:, None], state, memory=memory)
         return logits[:, 0], state
@@ -269,7 +269,7 @@ class Seq2Seq(EncoderDecoder):
             raise ValueError(
                 "This model passes one vector and attends to nothing. Received: attention=None"
             )
-        memory, state = self.start(inputs, None)
+        memory, state = self.prefill(inputs, None)
         return self._write(inputs["target_ids"], state, memory=memory)[2]
 
     def get_config(self):

@@ -283,16 +283,16 @@ class Transformer(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
+    def prefill(self, inputs, max_new_tokens):
         """See `EncoderDecoder`."""
         sequence = self._encode(inputs)
         memory = {
             "source_cache": self._decoder.read_source(sequence),
             "padding_mask": inputs["padding_mask"],
         }
-        return memory, self._decoder.initial_cache(sequence.shape[0], max_length)
+        return memory, self._decoder.initial_cache(sequence.shape[0], max_new_tokens)
 
-    def step(self, token_ids, state, memory, index):
+    def decode_step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
         layers, state = self._decoder(
             self._embed(token_ids[:, None], start=index),
