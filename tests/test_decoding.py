@@ -17,7 +17,7 @@ from keras_plm.decoding import (
 )
 from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair, WordPiece
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close, to_numpy, under_torch
 
 V, B, S = 7, 3, 5
@@ -314,7 +314,7 @@ class TestTexts:
     def test_what_the_model_cannot_read_is_named(self, tokenizer):
         model = Transformer(len(tokenizer) - 1, 1, 2, 8)
         pairs = translation_batches(self.lines, self.lines, tokenizer)
-        model.compile(AdamW(1e-2))
+        model.compile(BertAdamW(1e-2))
         for use in (
             lambda: generate(model, tokenizer, self.lines),
             lambda: alignment(model, tokenizer, self.lines[0]),
@@ -329,7 +329,7 @@ class TestTexts:
         for texts in ((long,), ("ein", long)):
             with pytest.raises(ValueError, match="at most 4 tokens: shorten or split"):
                 alignment(model, tokenizer, *texts)
-        model.compile(AdamW(1e-2))
+        model.compile(BertAdamW(1e-2))
         with pytest.raises(ValueError, match="`max_length=4`.*Received: batches of length 8"):
             model.fit(translation_batches(self.lines[:1], self.lines[:1], tokenizer))
 
@@ -369,7 +369,7 @@ class TestTexts:
     @pytest.mark.parametrize("attention", [under_torch(None), "additive"])
     def test_a_fitted_model_saves_and_decodes_the_same(self, tokenizer, tmp_path, attention):
         model = Seq2Seq(len(tokenizer), 4, 6, attention=attention)
-        model.compile(AdamW(1e-2), label_smoothing=0.1)
+        model.compile(BertAdamW(1e-2), label_smoothing=0.1)
         model.fit(translation_batches(self.lines, self.lines, tokenizer), epochs=2, verbose=0)
         model.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")

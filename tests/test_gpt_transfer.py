@@ -11,7 +11,8 @@ from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, GPT, WordVectors
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
-from keras_plm.training.optimizers import AdamW, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
+from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import (
     GPT_SETTINGS,
     FeatureBased,
@@ -363,7 +364,7 @@ class TestTransferOfLayers:
         model = gpt(len(TOKENIZER))
         before = model.get_weights()
         head = Classifier(transferred(model, 2), ["no", "yes"], tokenizer=TOKENIZER)
-        head.compile(AdamW(1e-2))
+        head.compile(BertAdamW(1e-2))
         head.fit(head.batches(texts(16)), verbose=0)  # on JAX this gives arrays away
         assert_close(model.get_weights(), before, atol=0)
 
@@ -434,4 +435,4 @@ class TestSchedules:
         )
         schedule = fitted.optimizer._learning_rate
         assert schedule.warmup_steps == 1 and schedule.total_steps == 2
-        assert isinstance(fitted.optimizer, AdamW) and fitted.optimizer.bias_correction
+        assert isinstance(fitted.optimizer, BertAdamW) and fitted.optimizer.bias_correction

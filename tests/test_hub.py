@@ -13,8 +13,8 @@ from keras_plm.checkpoints.keras_hub import HubEncoder, HubTokenizer, from_hub, 
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
-from keras_plm.training.optimizers import layer_groups
 from keras_plm.transfer import FeatureBased, FineTune
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.surgery import clone, transferred
 from tests.checks import assert_close, check_encoder, to_numpy
 

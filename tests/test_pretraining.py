@@ -12,7 +12,7 @@ from keras_plm.heads import Classifier
 from keras_plm.models import BERT
 from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close, to_numpy
 from tests.released_texts import TEXTS
 
@@ -252,7 +252,7 @@ def test_loss_is_the_sum_of_the_two_means(stream):
 def test_learns_and_reloads(stream, tmp_path):
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, buckets=2)
     model = MaskedLM(BERT(25, **SIZE, dropout=0.1))
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     history = model.fit(source, epochs=4, verbose=0).history
     assert history["loss"][-1] < history["loss"][0] - 0.1
     assert {"masked_lm_accuracy", "next_sentence_accuracy"} <= set(history)
@@ -349,7 +349,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
 def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)
     model = CausalLM(bert)
-    model.compile(AdamW(1e-2))
+    model.compile(BertAdamW(1e-2))
     source = masked_lm_batches(
         stream, TOKENIZER, 32, left_to_right=True, next_sentence=False, batch_size=16
     )

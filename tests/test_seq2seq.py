@@ -14,7 +14,8 @@ from keras_plm.models import (
     Transformer,
     TransformerEncoder,
 )
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
+from keras_plm.training.schedules import WarmupLinearDecay
 from tests.checks import (
     assert_close,
     check_encoder,
@@ -254,7 +255,7 @@ def test_a_small_transformer_learns_to_copy_and_reverse(kind):
         texts[held_out:], answers[held_out:], Letters(), batch_size=50, buckets=1
     )
     schedule = WarmupLinearDecay(5e-3, 15 * len(batches), warmup_steps=20)
-    model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
+    model.compile(BertAdamW(schedule, bias_correction=True), weighted_metrics=[])
     model.fit(batches, epochs=15, verbose=0)
     packed = Letters().encode(texts[:held_out])
     token_ids = packed.padded("token_ids")

@@ -21,7 +21,7 @@ from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training.fit import run_on
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
 KINDS = ("train", "infer", "finetune", "encode", "pretrain", "tokenize")
@@ -83,7 +83,7 @@ def our_fit(model, x, y, steps):
 
 def our_classifier(size, precision, tokenizer=None):
     model = Classifier(ours(size, precision), LABELS, tokenizer=tokenizer)
-    model.compile(AdamW(1e-4), weighted_metrics=[])
+    model.compile(BertAdamW(1e-4), weighted_metrics=[])
     return model
 
 
@@ -323,7 +323,7 @@ def pretraining(settings, size):
 
     def our_turn(precision):
         model = MaskedLM(ours(size, precision))
-        model.compile(AdamW(1e-4), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4), weighted_metrics=[])
         return our_fit(model, x, y, steps)
 
     def peer_turn(tuned):

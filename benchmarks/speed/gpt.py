@@ -24,7 +24,7 @@ from keras_plm.layers import TokenEmbedding
 from keras_plm.models import GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM
 from keras_plm.pretraining.causal_lm import TiedLoss
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 KINDS = ("causal_lm", "gpt_loss", "write")
 VOCABULARY, WIDTH = 40_478, 768  # the released model's
@@ -77,7 +77,7 @@ def training(settings, size, rows, length):
 
     def ours(precision):
         model = CausalLM(GPT(VOCABULARY, **GPT_SIZES[size], dtype=policy(precision)))
-        model.compile(AdamW(1e-4, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4, bias_correction=True), weighted_metrics=[])
         x = {"token_ids": ids[:, :-1], "padding_mask": np.ones((rows, length), bool)}
         x["target_ids"] = ids[:, 1:]
 

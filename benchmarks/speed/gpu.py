@@ -22,7 +22,7 @@ from benchmarks.speed.bert import OURS_HALF, VOCABULARY
 from benchmarks.speed.clock import Work
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM, MaskedLM
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 KINDS = ("gpu_bert", "gpu_gpt", "gpu_elmo")
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
@@ -128,7 +128,7 @@ def bert(settings, size, rows, length):
     def ours():
         encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=0.0, dtype="mixed_bfloat16")
         model = MaskedLM(encoder, next_sentence=False)
-        model.compile(AdamW(1e-4), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4), weighted_metrics=[])
         return speed_bert.our_fit(model, x, {"masked_lm": words}, settings.steps)
 
     def peer():
@@ -153,7 +153,7 @@ def gpt(settings, size, rows, length):
     def ours():
         encoder = GPT(vocabulary, **s, dropout=0.0, dtype="mixed_bfloat16")
         model = CausalLM(encoder)
-        model.compile(AdamW(1e-4, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4, bias_correction=True), weighted_metrics=[])
         return speed_bert.our_fit(model, x, ids[:, 1:], settings.steps)
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}

@@ -20,7 +20,7 @@ from keras_plm.experiments.results import peak_so_far
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM
-from keras_plm.training.optimizers import AdamW, loss_scaled
+from keras_plm.training.optimizers import BertAdamW, loss_scaled
 
 KINDS = ("memory",)
 SIZE, ROWS, LENGTH = "medium", 16, 256
@@ -55,7 +55,7 @@ def pretraining(settings):
             recompute_blocks(encoder)
         model = MaskedLM(encoder, next_sentence=False)
         more = {"gradient_accumulation_steps": parts} if parts > 1 else {}
-        model.compile(loss_scaled(AdamW(1e-4, **more), encoder), weighted_metrics=[])
+        model.compile(loss_scaled(BertAdamW(1e-4, **more), encoder), weighted_metrics=[])
         rows = ROWS // PARTS if way == FLOOR else ROWS
         x, words, _ = masked_rows(rows, LENGTH, np.random.default_rng(settings.seed))
         y = {"masked_lm": words}

@@ -16,7 +16,7 @@ from keras_plm.decoding import beam_search, greedy
 from keras_plm.experiments.flags import policy
 from keras_plm.models import Transformer
 from keras_plm.models.transformer import TRANSFORMER_SIZES
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 
 KINDS = ("decode", "translate")
@@ -79,7 +79,7 @@ def translating(settings, size):
     def ours(precision):
         model = Transformer(VOCABULARY, **TRANSFORMER_SIZES[size], dtype=policy(precision))
         # Adam, as it is without decay.
-        optimizer = AdamW(1e-4, weight_decay=0, bias_correction=True, global_clipnorm=None)
+        optimizer = BertAdamW(1e-4, weight_decay=0, bias_correction=True, global_clipnorm=None)
         model.compile(optimizer, label_smoothing=0.1, weighted_metrics=[])
         x = {"token_ids": source, "padding_mask": source > PAD, "target_ids": target}
 

@@ -25,8 +25,9 @@ from keras_plm.experiments.flags import policy, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 TASK = "multi30k_en_de"
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
@@ -97,7 +98,7 @@ class Translation:
         """Gives a model its optimizer and loss for so many steps."""
         schedule = WarmupLinearDecay(self.learning_rate, steps, math.ceil(self.warmup * steps))
         model.compile(
-            AdamW(schedule, bias_correction=True),
+            BertAdamW(schedule, bias_correction=True),
             label_smoothing=self.label_smoothing,
             weighted_metrics=[],
         )

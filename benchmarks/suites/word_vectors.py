@@ -21,8 +21,8 @@ from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
-from keras_plm.training.optimizers import WarmupLinearDecay
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 BOOKS = [f"books/train-{i}.txt" for i in range(4)]
 SOURCE = "github.com/mlschmitt/classic-books-markdown"

@@ -12,7 +12,7 @@ from keras_plm.layers import Dense, Dropout, TokenEmbedding
 from keras_plm.layers._fused import compiled, token_cross_entropy
 from keras_plm.training.fit import FitsBatches, check_outputs
 from keras_plm.training.losses import TokenCrossEntropy
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions
@@ -180,9 +180,9 @@ class NNLM(FitsBatches, keras.Model):
         self.trainable = trainable
 
     def compile(self, optimizer=None, loss=None, **kwargs):
-        """As `keras.Model.compile`, by default with AdamW and the next word's cross-entropy."""
+        """As `keras.Model.compile`, by default with `BertAdamW` and cross-entropy."""
         if optimizer is None:
-            optimizer = AdamW(1e-3, bias_correction=True)
+            optimizer = BertAdamW(1e-3, bias_correction=True)
         if loss is None:
             loss = TokenCrossEntropy()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)

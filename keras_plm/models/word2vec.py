@@ -88,7 +88,7 @@ class FitsByAdaGrad(FitsBatches):
         """As `keras.Model.compile`, with AdaGrad, the published loss and its mean by default.
 
         A number or a schedule in place of an optimizer is AdaGrad's rate: with
-        `optimizers.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
+        `schedules.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
         """
         if optimizer is None or not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
             rate = self.default_rate if optimizer is None else optimizer

@@ -11,6 +11,7 @@ from keras_plm.transfer.feature_store import (
     layer_choice,
 )
 from keras_plm.transfer.fine_tune import FEW_EXAMPLES_SETTINGS, GPT_SETTINGS, SCHEDULES, FineTune
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.method import KeepBest, default_metric
 from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
 
@@ -31,6 +32,7 @@ __all__ = [
     "every_choice",
     "extract_features",
     "layer_choice",
+    "layer_groups",
     "transferred",
     "with_new_tokens",
 ]

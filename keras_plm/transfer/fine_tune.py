@@ -11,13 +11,9 @@ from keras_plm.layers import POOLINGS, recompute_blocks
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.training.distribution import Distribution
 from keras_plm.training.fit import check_encoder, lacks_special_tokens
-from keras_plm.training.optimizers import (
-    SlantedTriangular,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    layer_groups,
-)
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import SlantedTriangular, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.method import (
     READERS,
@@ -72,11 +68,11 @@ class FineTune(Method):
         dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
-        schedule: `"linear"` (`optimizers.WarmupLinearDecay`), `"gpt_linear"` (the same with
-            `decay_in_warmup`), `"cosine"` (`optimizers.WarmupCosineDecay`) or
-            `"slanted_triangular"` (`optimizers.SlantedTriangular`); all rise for `warmup`.
+        schedule: `"linear"` (`schedules.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`schedules.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`schedules.SlantedTriangular`); all rise for `warmup`.
         layer_decay: Rate of a layer over that of the next higher one, see
-            `optimizers.layer_groups`; ULMFiT's is 1 / 2.6.
+            `transfer.layer_groups`; ULMFiT's is 1 / 2.6.
         unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
             the last and the output layer; 0 for all at once. With more layers than epochs the
             lowest never learn.

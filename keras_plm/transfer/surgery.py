@@ -5,7 +5,7 @@ import numbers
 import keras
 import numpy as np
 
-from keras_plm.training.optimizers import weight_depths
+from keras_plm.models.encoder import weight_depths
 
 
 def clone(encoder, **changes):

@@ -27,14 +27,9 @@ from keras_plm.models import (
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.optimizers import (
-    AdaGrad,
-    AdamW,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    loss_scaled,
-)
+from keras_plm.training.optimizers import AdaGrad, BertAdamW, loss_scaled
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
@@ -192,7 +187,7 @@ class MaskedText(_OfPieces):
             self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay)
 
     def training_batches(self, length):
         return self._batches(self.settings, self.stream, length)
@@ -253,7 +248,7 @@ class NextToken(_OfPieces):
         self.model = CausalLM(self.encoder)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupCosineDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
     def training_batches(self, length):
         """Of full windows of so many tokens."""
