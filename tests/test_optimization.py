@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.models import ELMo
+from keras_plm.models import ELMo, Encoder
 from keras_plm.training.optimizers import AdaGrad, BertAdamW
 from keras_plm.training.schedules import (
     InverseSquareRoot,
@@ -351,12 +351,13 @@ def test_layer_groups_go_by_depth():
 
 def named_encoder(*names):
     """An encoder of dense blocks with these names."""
-    x = inputs = keras.Input((3, 4), name="vectors")
+    x = keras.Input((3, 4), name="vectors")
+    inputs = {"vectors": x, "padding_mask": keras.Input((3,), dtype="bool", name="padding_mask")}
     layers = [x]
     for name in names:
         x = keras.layers.Dense(4, name=name)(x)
         layers.append(x)
-    return keras.Model({"vectors": inputs}, {"sequence": x, "layers": layers})
+    return Encoder(inputs, {"sequence": x, "layers": layers})
 
 
 @pytest.mark.plumbing
@@ -375,7 +376,9 @@ def test_blocks_of_other_names_are_refused(names):
     for count in (-1, 0, 1):
         with pytest.raises(ValueError, match=f"block_0.*Received: blocks .*{names[1]}"):
             transferred(model, count)
-    for a, b in zip(transferred(model, 2).get_weights(), model.get_weights(), strict=True):
+    for a, b in zip(
+        transferred(model, 2).get_weights(), model.get_weights(), strict=True
+    ):
         assert np.array_equal(a, b)
 
 
@@ -544,7 +547,8 @@ def test_which_weights_of_the_models_decay():
     elmo = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
     mix = {"layers": LayerChoice(0, -1, "mix"), "reader": BiLSTM(4)}
     models = [
-        MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)), BiLM(elmo, 20, samples=5, rows=2),
+        MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)),
+        BiLM(elmo, 20, samples=5, rows=2),
         NNLM(7), Transformer(9, 1, 2, 8),
         *(Seq2Seq(9, 4, 6, attention=name) for name in (None, "dot", "cosine", "additive")),
         CRFTagger(BERT(13, **size), ["a", "b"], **mix),

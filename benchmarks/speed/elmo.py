@@ -235,7 +235,7 @@ def encode(settings, sentences):
         return lambda: [encoder.predict_on_batch(batch) for batch in batches]
 
     def cached():
-        cache = ELMo(**sizes).word_cache()
+        cache = ELMo(**sizes).stacked_layers()
         return lambda: [cache.predict_on_batch(batch) for batch in batches]
 
     return Work({OURS: anew, CACHED: cached}, len(packed), "sentences", {CACHED: (OURS,)})

@@ -82,7 +82,7 @@ def export(model, folder, pairs=False, max_length=None):
     both_orders = model.pairs == "both_orders"
     if both_orders and not pairs:
         raise ValueError("This model compares two texts: export it with pairs=True.")
-    limit = getattr(model.encoder, "max_sequence_length", None)
+    limit = model.encoder.max_sequence_length
     max_length = max_length or limit
     special = 3 if pairs else 2
     if max_length is None or max_length <= special or (limit and max_length > limit):

@@ -413,12 +413,11 @@ def check_word_vectors(words):
 
 def check_stateless(encoder):
     """Raises if what `encoder` gives depends on what it read before."""
-    rows = getattr(encoder, "carried_rows", 0)
-    if rows:
+    if encoder.carried_rows:
         raise ValueError(
             "Texts are sorted by length or shuffled here, and carried states would leak from one "
             "into another: build the encoder with carried_rows=0, or call it yourself, on "
-            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={rows}"
+            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={encoder.carried_rows}"
         )
 
 

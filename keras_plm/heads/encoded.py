@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_plm.data.examples import check_first
 from keras_plm.layers import POOLINGS
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -83,8 +83,7 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
     if pool is None:
         pool = "mean" if joint else "max"
         if joint and layers is None and not frozen:
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own else "last" if causal else "mean"
+            pool = "pooled" if own else "last" if encoder.causal else "mean"
     allowed = ("pooled", *POOLINGS) if own else POOLINGS
     if pool not in allowed:
         raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")

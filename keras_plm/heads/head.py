@@ -35,7 +35,8 @@ from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
-from keras_plm.training.fit import FitsBatches, check_encoder, check_vocabulary, run_on
+from keras_plm.models.encoder import check_encoder
+from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
 
 
@@ -95,7 +96,7 @@ class Head(FitsBatches, keras.Model):
         labels = as_names(labels, "labels")
         self.check_labels(labels)
         check_stateless(encoder)
-        if hasattr(encoder, "vocabulary_size") and tokenizer is not None:
+        if tokenizer is not None:
             check_vocabulary(encoder, len(tokenizer))
         if not frozen and not encoder.trainable:
             raise ValueError(
@@ -462,7 +463,7 @@ class Head(FitsBatches, keras.Model):
             for i, example in enumerate(examples):
                 if not is_missing(getattr(example, "label", None)):
                     self.check_label(example, i)
-        limit = getattr(self.encoder, "max_sequence_length", None)
+        limit = self.encoder.max_sequence_length
         options = {"max_length": limit, **options}
         if options["max_length"] is not None:
             check_whole(options["max_length"], "max_length")

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dense,
     Dropout,
@@ -11,6 +10,7 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 
 # Base and large: Devlin et al. 2018, section 3; the smaller ones: Turc et al. 2019,
 # arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) pieces.
@@ -33,7 +33,7 @@ BERT_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class BERT(Saveable, keras.Model):
+class BERT(Encoder):
     """BERT's encoder, with the output of every layer.
 
     Use it under a head (`keras_plm.heads`) to fine-tune, under `keras_plm.pretraining.MaskedLM`

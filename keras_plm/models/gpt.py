@@ -3,13 +3,13 @@
 import keras
 from keras import ops
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 
 
 def _size(num_layers, hidden_dim, **others):
@@ -35,7 +35,7 @@ GPT2 = {"pre_norm": True, "max_sequence_length": 1024}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class GPT(Saveable, keras.Model):
+class GPT(Encoder):
     """A Transformer that reads from left to right, with the output of every layer.
 
     Each position sees itself and what stands before it. Use it under `pretraining.CausalLM` to

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
+from keras_plm.models.encoder import Encoder
 
 # Base is the paper's, one layer of 2,048 units at GPT's width; mini is as wide as GPT's mini.
 RECURRENT_LM_SIZES = {
@@ -16,7 +16,7 @@ RECURRENT_LM_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class RecurrentLM(Saveable, keras.Model):
+class RecurrentLM(Encoder):
     """LSTMs that read from left to right, with the output of every layer.
 
     It stands wherever a `GPT` does: under `pretraining.CausalLM`, under a head, in
@@ -57,7 +57,6 @@ class RecurrentLM(Saveable, keras.Model):
     """
 
     causal = True  # what stands behind a token is not seen by it
-    max_sequence_length = None
 
     def __init__(
         self,

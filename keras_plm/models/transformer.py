@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
@@ -10,6 +9,7 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 from keras_plm.models.seq2seq import EncoderDecoder
 
 # Base and big: Vaswani et al. 2017, table 3; the small ones are ours.
@@ -72,7 +72,7 @@ def _stack(name, settings, **options):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class TransformerEncoder(Saveable, keras.Model):
+class TransformerEncoder(Encoder):
     """The Transformer's encoder, with the output of every layer.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.

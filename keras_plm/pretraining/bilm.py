@@ -17,7 +17,7 @@ from keras_plm.layers import (
     expected_counts,
     log_uniform_words,
 )
-from keras_plm.models.elmo import trimmed
+from keras_plm.models.elmo import ELMo, trimmed
 from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
 from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training.fit import FitsBatches
@@ -154,7 +154,7 @@ class BiLM(FitsBatches, keras.Model):
     takes_class_weight = False
 
     def __init__(self, encoder, vocabulary_size, samples=8192, rows=128, name=None):
-        if not hasattr(encoder, "forward_lm") or getattr(encoder, "carried_rows", 0):
+        if not isinstance(encoder, ELMo) or encoder.carried_rows:
             raise ValueError(
                 "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
                 f"Received: encoder={encoder!r:.60}"

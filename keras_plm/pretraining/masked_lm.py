@@ -13,6 +13,7 @@ from keras_plm.data.corpus import check_is_stream
 from keras_plm.layers import Dense, LayerNormalization
 from keras_plm.layers._fused import add_bias
 from keras_plm.layers.transformer import ACTIVATIONS
+from keras_plm.models.encoder import Encoder
 from keras_plm.pretraining.masked_inputs import (
     choose_positions,
     gather_chosen,
@@ -109,7 +110,7 @@ class MaskedLM(FitsBatches, keras.Model):
     """
 
     def __init__(self, encoder, next_sentence=True, name=None):
-        if getattr(encoder, "token_embedding", None) is None:
+        if not isinstance(encoder, Encoder) or encoder.token_embedding is None:
             raise ValueError(
                 "`MaskedLM` needs an encoder with a `token_embedding` that scores tokens. "
                 f"Received: encoder={encoder!r:.60}"

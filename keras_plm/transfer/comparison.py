@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_plm.data.task import as_examples, split_groups
 from keras_plm.files.sequences import as_names, check_whole
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import (
     FeatureStore,

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from keras_plm.data.examples import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_store import FeatureStore, layer_choice
 
 

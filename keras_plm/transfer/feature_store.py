@@ -24,8 +24,9 @@ from keras_plm.data.passages import MAX_LENGTH, Windows
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder
 from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.models.encoder import check_encoder
 from keras_plm.tokenizers.characters import Spelled
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
+from keras_plm.training.fit import lacks_special_tokens
 
 LAYER_CHOICES = {
     # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
@@ -217,7 +218,7 @@ class FeatureStore:
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
-        limit = getattr(encoder, "max_sequence_length", None)
+        limit = encoder.max_sequence_length
         texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
         windows, settings, words = None, (), None
         paired = any(pair is not None for _, pair in texts)
@@ -236,7 +237,7 @@ class FeatureStore:
         if pool is None:
             settings = ("texts",) if paired else ()
             words = functools.partial(words_of, examples, tokenizer, limit)
-        precision = getattr(encoder, "compute_dtype", "float32")
+        precision = encoder.compute_dtype
         key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION, *settings)[:24]
         final = Path(folder) / key
         if (final / "features.npy").is_file():
@@ -285,7 +286,7 @@ class FeatureStore:
             ValueError: If `words` is no `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
-        own, limit = words.tokenizer(), getattr(encoder, "max_sequence_length", None)
+        own, limit = words.tokenizer(), encoder.max_sequence_length
         if pool == TOKENS:  # windows of as many words, with room for the other's marks
             room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()
             longest = room + own.num_special()
@@ -347,7 +348,7 @@ class FeatureStore:
             packed.collate,
             training=False,
             **size,
-            longest=getattr(encoder, "max_sequence_length", None),
+            longest=encoder.max_sequence_length,
             fill_last=False,
         )
         model = _every_layer(encoder)
@@ -494,11 +495,7 @@ def _every_layer(encoder):
     known, model = _EVERY_LAYER.get(encoder, (None, None))
     if known == weights:
         return model
-    if hasattr(encoder, "word_cache"):
-        model = encoder.word_cache()
-    else:
-        stacked = keras.ops.stack(encoder.output["layers"], axis=2)
-        model = keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
+    model = encoder.stacked_layers()
     _EVERY_LAYER[encoder] = weights, model
     return model
 

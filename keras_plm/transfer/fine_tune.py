@@ -8,9 +8,10 @@ import numpy as np
 from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
+from keras_plm.models.encoder import check_encoder
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
+from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.training.resume import set_seed
 from keras_plm.training.schedules import SlantedTriangular, WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer.layer_groups import layer_groups
@@ -51,9 +52,9 @@ class FineTune(Method):
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds differ,
-    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the number of
-    layers the top ones and the pooler begin anew.
+    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds
+    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the
+    number of layers the top ones and the pooler begin anew.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019,
@@ -80,7 +81,8 @@ class FineTune(Method):
         bias_correction: Of AdamW; BERT was trained without, GPT with it.
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+        n_transfer: How many layers are taken from pre-training, see `transferred`; by
+            default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
@@ -261,7 +263,7 @@ class FineTune(Method):
                 options["pairs"] = "words" if reads_two else True
             elif reads_two:
                 pass  # which has no order to read both of
-            elif symmetric and getattr(encoder, "causal", False):
+            elif symmetric and encoder.causal:
                 options["pairs"] = "both_orders"
         if self.remat:
             recompute_blocks(copy)

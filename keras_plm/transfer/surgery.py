@@ -64,7 +64,7 @@ def transferred(encoder, count):
             f"layers. Received: {count!r}"
         )
     depths = {} if count == layers else weight_depths(encoder)
-    if 0 < count < layers != getattr(encoder, "num_blocks", layers):
+    if 0 < count < layers != encoder.num_blocks:
         raise ValueError(
             "The layers of this encoder share their weights: `n_transfer` must be None, 0 or -1. "
             f"Received: {count}"
