@@ -41,7 +41,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         "pretrain", "--corpus", str(corpus), "--valid", str(corpus), "--size", "tiny",
         "--tokens", "4000", "--tokens-per-batch", "512", "--vocabulary-size", "300",
         "--sentences", "lines", "--max-length", "32", "--buckets", "1", "--first-length", "16",
-        "--first-share", "0.5",
+        "--first-fraction", "0.5",
     ]  # fmt: skip
     out = tmp_path / "enc"
     assert main([*flags, "--out", str(out), "--vocabulary-size", "3"]) == 2

@@ -73,7 +73,7 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
     [
         (["--max-length", "1024"], r"`max_length` must be 8 to the model's 512. Received: 1024"),
         (["--first-length", "4"], r"`first_length` must be 0, or 8 to"),
-        (["--first-share", "1.5"], r"`first_share` must be a share between 0 and 1"),
+        (["--first-fraction", "1.5"], r"`first_fraction` must be a fraction between 0 and 1"),
         (["--sentences", "line"], r"`sentences` must be 'split' or 'lines'"),
         (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be 1 or more"),
         (["--tokens", "inf"], r"`tokens` must be at least one batch"),

@@ -372,12 +372,12 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
 
 def test_work_of_bert_and_elmo():
     bert = BERT(11, 2, 1, 4, 6)
-    note = {"max_length": 8, "first_length": 4, "first_share": 0.5}
+    note = {"max_length": 8, "first_length": 4, "first_fraction": 0.5}
     block = 2 * (4 * 16 + 2 * 24) + 4 * 6 * 4  # rows of 6 on average
     assert forward_work(bert, note) == 2 * block + 0.15 * (2 * 11 * 4 + 2 * 16)
     elmo = ELMo(units=3, projection_dim=2, filters=[[1, 2]], num_highway=0)
     layer = 4 * 3 * 4 + 3 * 2
-    assert forward_work(elmo, {"samples": 5}) == 4 * (2 * layer + 5 * 2)
+    assert forward_work(elmo, {"num_sampled": 5}) == 4 * (2 * layer + 5 * 2)
 
 
 def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):

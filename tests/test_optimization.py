@@ -13,7 +13,7 @@ from keras_plm.training.schedules import (
     WarmupLinearDecay,
 )
 from keras_plm.transfer.layer_groups import layer_groups
-from keras_plm.transfer.surgery import transferred
+from keras_plm.transfer.surgery import keep_pretrained_layers
 from tests.checks import assert_close, to_numpy, waits
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
@@ -375,9 +375,9 @@ def test_blocks_of_other_names_are_refused(names):
             layer_groups(model, **options)
     for count in (-1, 0, 1):
         with pytest.raises(ValueError, match=f"block_0.*Received: blocks .*{names[1]}"):
-            transferred(model, count)
+            keep_pretrained_layers(model, count)
     for a, b in zip(
-        transferred(model, 2).get_weights(), model.get_weights(), strict=True
+        keep_pretrained_layers(model, 2).get_weights(), model.get_weights(), strict=True
     ):
         assert np.array_equal(a, b)
 
@@ -548,7 +548,7 @@ def test_which_weights_of_the_models_decay():
     mix = {"layers": LayerChoice(0, -1, "mix"), "reader": BiLSTM(4)}
     models = [
         MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)),
-        BiLM(elmo, 20, samples=5, rows=2),
+        BiLM(elmo, 20, num_sampled=5, batch_size=2),
         NNLM(7), Transformer(9, 1, 2, 8),
         *(Seq2Seq(9, 4, 6, attention=name) for name in (None, "dot", "cosine", "additive")),
         CRFTagger(BERT(13, **size), ["a", "b"], **mix),

@@ -26,7 +26,7 @@ def flags(tmp_path, monkeypatch):
     text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\n" * 20)
     other = tmp_path / "other.txt"
     other.write_text("a zebra sat .\nit saw a dog .\n" * 20)
-    onward = ["--sentences", "lines", "--tokens-per-batch", "20", "--unroll", "5"]
+    onward = ["--sentences", "lines", "--tokens-per-batch", "20", "--unroll-steps", "5"]
     onward += ["--model", "elmo"]
     return {"text": text, "other": other, "onward": onward, "common": [*onward, "--size", "tiny"]}
 
@@ -35,7 +35,8 @@ def flags(tmp_path, monkeypatch):
 def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     out = tmp_path / "elmo"
     command = ["pretrain", "--corpus", str(flags["text"]), "--valid", str(flags["other"])]
-    command += [*flags["common"], "--out", str(out), "--vocabulary-size", "12", "--samples", "5"]
+    command += [*flags["common"], "--out", str(out), "--vocabulary-size", "12"]
+    command += ["--num-sampled", "5"]
     assert main([*command, "--tokens", "200"]) == 0
     assert "forwards" in capsys.readouterr().out
     encoder, tokenizer = keras_plm.load(out)
@@ -59,7 +60,8 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
     """Weights, states that are carried and the place in the text are those of a run in one go."""
 
     def run(name, stop=None):
-        command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--samples", "0"]
+        command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"]]
+        command += ["--num-sampled", "0"]
         command += ["--out", str(tmp_path / name), "--tokens", "160", "--dropout", "0"]
         if stop:
             end = Meter.on_train_batch_end
@@ -119,7 +121,7 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
 def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     first = tmp_path / "first"
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
-    assert main([*command, "--out", str(first), "--samples", "0"]) == 0
+    assert main([*command, "--out", str(first), "--num-sampled", "0"]) == 0
     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(first / WORDS)
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "second"), "--init", str(first)]) == 2
@@ -138,9 +140,9 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
         ({"model": "gpd"}, "Known models: bert in tiny.*elmo in tiny"),
         ({"model": "elmo", "size": "base"}, "Received: model='elmo', size='base'"),
         ({"model": "elmo", "max_length": 64}, "`max_length` applies only to bert, gpt, lstm"),
-        ({"model": "bert", "unroll": 10}, "`unroll` applies only to elmo"),
+        ({"model": "bert", "unroll_steps": 10}, "`unroll_steps` applies only to elmo"),
         ({"model": "elmo", "split": "words"}, "`split` must be one of punctuation, spaces"),
-        ({"model": "elmo", "unroll": 0}, "`unroll` must be 1 or more"),
+        ({"model": "elmo", "unroll_steps": 0}, "`unroll_steps` must be 1 or more"),
         ({"model": "elmo", "tokens_per_batch": 10}, "at least a row"),
     ],
 )
@@ -279,8 +281,8 @@ def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, 
 @pytest.mark.plumbing
 def test_models_of_a_setting_are_data_and_begin_its_help():
     fields = {field.name: field for field in dataclasses.fields(Pretraining)}
-    assert fields["unroll"].metadata["models"] == ("elmo",)
-    assert help_of(fields["unroll"]) == "elmo: " + fields["unroll"].metadata["help"]
+    assert fields["unroll_steps"].metadata["models"] == ("elmo",)
+    assert help_of(fields["unroll_steps"]) == "elmo: " + fields["unroll_steps"].metadata["help"]
     assert help_of(fields["seed"]) == fields["seed"].metadata["help"]
     other = {int: 3, float: 0.25, bool: None, str: "lines"}  # values that are no defaults
     for name, field in fields.items():
@@ -299,8 +301,8 @@ def test_the_words_of_a_help_text_restrict_nothing():
     @dataclasses.dataclass(frozen=True)
     class Reworded(Pretraining):
         seed: int = setting(0, "bert: of everything random")
-        unroll: int = setting(20, "steps through which gradients go back", ("elmo",))
+        unroll_steps: int = setting(20, "steps through which gradients go back", ("elmo",))
 
     assert Reworded("elmo", "mini", seed=1).seed == 1
-    with pytest.raises(ValueError, match="`unroll` applies only to elmo"):
-        Reworded("bert", "mini", unroll=5)
+    with pytest.raises(ValueError, match="`unroll_steps` applies only to elmo"):
+        Reworded("bert", "mini", unroll_steps=5)

@@ -193,7 +193,7 @@ def pretraining(settings, batch, steps, size):
     turns = max(settings.steps // (4 if size == "original" else 1), 1)
 
     def ours(dtype):
-        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, rows=batch)
+        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, batch_size=batch)
         model.compile()
         stream, lexicon = _made_up_text(settings.seed, batch * (steps + 25) * 4)
         batches = model.batches(stream, lexicon, steps)

@@ -87,7 +87,7 @@ class Study:
         learning_rate=1e-3,
         warmup=0.15,
         first_length=64,
-        first_share=0.85,
+        first_fraction=0.85,
         precision="bfloat16",
         snapshots=6,
     )

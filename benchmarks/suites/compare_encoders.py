@@ -30,7 +30,7 @@ def forward_work(encoder, note):
     if isinstance(encoder, ELMo):
         n, p = encoder.units, encoder.projection_dim
         layer = 4 * n * (p + p) + n * p
-        return 2 * 2 * (encoder.num_layers * layer + note["samples"] * p)
+        return 2 * 2 * (encoder.num_layers * layer + note["num_sampled"] * p)
     width = encoder.hidden_dim
     softmax = 2 * encoder.vocabulary_size * width
     if isinstance(encoder, RecurrentLM):
@@ -38,7 +38,7 @@ def forward_work(encoder, note):
         return 2 * encoder.num_layers * (4 * n * (width + width) + n * width) + softmax
     length = note["max_length"]
     if note["first_length"]:
-        share = note["first_share"]
+        share = note["first_fraction"]
         length = share * note["first_length"] + (1 - share) * length
     block = 2 * (4 * width**2 + 2 * width * encoder.intermediate_dim) + 4 * length * width
     if isinstance(encoder, BERT) and not note.get("left_to_right"):

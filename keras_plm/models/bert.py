@@ -54,7 +54,7 @@ class BERT(Encoder):
         intermediate_dim: Width of the feed-forward networks.
         max_sequence_length: Number of positions.
         num_segments: Number of segments (token types).
-        dropout: Share dropped in embeddings, attention weights and both parts of a block.
+        dropout: Fraction dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block.
         causal: If True, a token sees itself and what stands before it alone: for

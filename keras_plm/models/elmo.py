@@ -55,7 +55,7 @@ class ELMo(Encoder):
         num_layers: Number of LSTMs on top of each other, L.
         cell_clip, projection_clip: Largest absolute value of a cell and of its projection.
         use_skip_connections: If True, a layer's input is added to its output from the second on.
-        dropout: Share dropped before each LSTM, in training.
+        dropout: Fraction dropped before each LSTM, in training.
         carried_rows: If above 0, every batch goes on where the one before ended, row by row, for
             at most so many rows, as the original does; `reset_states` begins anew. Files do not
             hold these states.

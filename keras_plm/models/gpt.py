@@ -57,7 +57,7 @@ class GPT(Encoder):
         hidden_dim: Width D.
         intermediate_dim: Width of the feed-forward networks.
         max_sequence_length: Number of positions.
-        dropout: Share dropped in embeddings, attention weights and both parts of a block.
+        dropout: Fraction dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_tanh"`, `"gelu_erf"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block, and once at the end, as GPT-2.
         initializer_range: Standard deviation of the normal of all kernels and tables.

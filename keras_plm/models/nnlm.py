@@ -96,7 +96,7 @@ class NNLM(FitsBatches, keras.Model):
         hidden_dim: Number of hidden units h; 0 for no hidden layer.
         direct: If True, word vectors also reach the output directly, through W.
         end_id: What ends a sentence; it also fills contexts beyond the start of one.
-        dropout: Share dropped of the word vectors and of the hidden units.
+        dropout: Fraction dropped of the word vectors and of the hidden units.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
         name: Of the model.

@@ -32,7 +32,7 @@ class RecurrentLM(Encoder):
         num_layers: Number of LSTMs on top of each other, L.
         units: Number of cells of each.
         hidden_dim: Width D.
-        dropout: Share dropped in the embeddings and before each LSTM.
+        dropout: Fraction dropped in the embeddings and before each LSTM.
         initializer_range: Standard deviation of the normal of the table.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.

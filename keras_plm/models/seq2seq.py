@@ -104,7 +104,7 @@ class MaxoutScores(keras.layers.Layer):
 
     Args:
         units: Width l after the maxout.
-        dropout: Share of it that is dropped in training.
+        dropout: Fraction of it that is dropped in training.
 
     Call arguments:
         inputs: (B, T, ...), state, embedding and context side by side.
@@ -159,7 +159,7 @@ class Seq2Seq(EncoderDecoder):
         attention: `None`, a score (`"additive"`, the paper's, `"dot"`, `"scaled_dot"`,
             `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores that need equal widths are
             given the sum of both directions as keys.
-        dropout: Share dropped of the embeddings, the annotations and the maxout layer.
+        dropout: Fraction dropped of the embeddings, the annotations and the maxout layer.
         share_embeddings: If True, source, target and output have one table of tokens.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.

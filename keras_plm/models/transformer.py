@@ -193,8 +193,8 @@ class Transformer(EncoderDecoder):
         intermediate_dim: Width of the feed-forward networks; 4 D when omitted.
         max_sequence_length: Number of learned positions, and the most that is read and written;
             sines need none.
-        dropout: Share dropped of embeddings and of the output of every part of a block.
-        attention_dropout: Share of attention weights dropped.
+        dropout: Fraction dropped of embeddings and of the output of every part of a block.
+        attention_dropout: Fraction of attention weights dropped.
         positions: `"sine"` or `"learned"`.
         share_embeddings: If True, source, target and output have one table of tokens; otherwise
             each its own.

@@ -201,7 +201,7 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         Args:
             token_ids: (N,) ids, each sentence ended by `end_id`, as `data.read_ids` gives them.
             negatives: Noise words per pair.
-            sample: Words more frequent than this share are left out at random; `None` for none.
+            sample: Words more frequent than this fraction are left out at random; `None` for none.
             end_id: Ends sentences, which windows do not cross.
             left_out: Ids that are no words, as the unknown word: their neighbours move together.
             tokens_per_batch: Words of a batch.

@@ -145,7 +145,7 @@ class WordVectors(Encoder):
             which learns with a task (`Spelling`); 0 for none.
         learns: If False, the vectors stay as they are when a head is trained; the convolution
             learns.
-        dropout: Share dropped of the output, in training.
+        dropout: Fraction dropped of the output, in training.
         trainable: If False, the whole encoder is frozen.
         dtype: Keras policy; by default Keras' own.
         name: Of the model.

@@ -389,7 +389,7 @@ def check_vocabulary(model, count):
         raise ValueError(
             "A model must know every id of its tokenizer: build it with "
             "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
-            "`with_new_tokens`. "
+            "`resize_token_embeddings`. "
             f"Received: {count} pieces, vocabulary_size={known}"
         )
 

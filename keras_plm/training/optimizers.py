@@ -68,7 +68,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
 
     Args:
         learning_rate: A float or a schedule.
-        weight_decay: Share of the learning rate by which weights shrink at each step.
+        weight_decay: Fraction of the learning rate by which weights shrink at each step.
         beta_1, beta_2: Decay of the means of gradients and of their squares.
         epsilon: Added to the root of the mean square.
         bias_correction: If True, divide both means by `1 - beta^t`, which is AdamW as published.

@@ -166,7 +166,7 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         peak: Highest learning rate.
         total_steps: Number of steps T.
-        cut_fraction: Share of the steps in which the rate rises.
+        cut_fraction: Fraction of the steps in which the rate rises.
         ratio: How much smaller the lowest rate is than the peak.
 
     Raises:
@@ -192,8 +192,8 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.minimum(ops.cast(step, "float32"), self.total_steps)
         cut = int(self.total_steps * self.cut_fraction + 1e-9)  # 100 * 0.29 is below 29
         fall = 1.0 - (step - cut) / (self.total_steps - cut)
-        share = ops.where(step < cut, step / max(cut, 1), fall)
-        return self.peak * (1.0 + share * (self.ratio - 1.0)) / self.ratio
+        height = ops.where(step < cut, step / max(cut, 1), fall)
+        return self.peak * (1.0 + height * (self.ratio - 1.0)) / self.ratio
 
     def get_config(self):
         return {

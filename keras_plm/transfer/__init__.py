@@ -13,7 +13,7 @@ from keras_plm.transfer.feature_store import (
 from keras_plm.transfer.fine_tune import FEW_EXAMPLES_SETTINGS, GPT_SETTINGS, SCHEDULES, FineTune
 from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.method import KeepBest, default_metric
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import clone, keep_pretrained_layers, resize_token_embeddings
 
 __all__ = [
     "FEW_EXAMPLES_SETTINGS",
@@ -33,6 +33,6 @@ __all__ = [
     "extract_features",
     "layer_choice",
     "layer_groups",
-    "transferred",
-    "with_new_tokens",
+    "keep_pretrained_layers",
+    "resize_token_embeddings",
 ]

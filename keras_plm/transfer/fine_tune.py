@@ -27,7 +27,7 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import clone, keep_pretrained_layers, resize_token_embeddings
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
 # How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
@@ -52,7 +52,7 @@ class FineTune(Method):
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds
+    know, they get new vectors, see `resize_token_embeddings`. Where examples are few and seeds
     differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the
     number of layers the top ones and the pooler begin anew.
 
@@ -81,7 +81,7 @@ class FineTune(Method):
         bias_correction: Of AdamW; BERT was trained without, GPT with it.
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        n_transfer: How many layers are taken from pre-training, see `transferred`; by
+        n_transfer: How many layers are taken from pre-training, see `keep_pretrained_layers`; by
             default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
@@ -249,10 +249,10 @@ class FineTune(Method):
             check_reads(self.reader, head, train)
             options["reader"] = new_reader(self, encoder.hidden_dim)
         if self.n_transfer is not None:
-            encoder = transferred(encoder, self.n_transfer)
+            encoder = keep_pretrained_layers(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
         if lacks_special_tokens(encoder, tokenizer):
-            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
+            encoder = resize_token_embeddings(encoder, len(tokenizer), self.seed)
         copy = clone(encoder, **dropout)
         if self.lora_rank is not None:
             adapt(copy, self.lora_rank)

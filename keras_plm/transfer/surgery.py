@@ -39,7 +39,7 @@ def check_merged(encoder):
         )
 
 
-def transferred(encoder, count):
+def keep_pretrained_layers(encoder, count):
     """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
@@ -78,7 +78,7 @@ def transferred(encoder, count):
     return copy
 
 
-def with_new_tokens(encoder, vocabulary_size, seed=0):
+def resize_token_embeddings(encoder, vocabulary_size, seed=0):
     """A copy of an encoder that knows more tokens, whose vectors are new.
 
     They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,

@@ -320,10 +320,10 @@ class BothWays(_Objective):
 
     def make(self):
         settings, count = self.settings, len(self.words)
-        # Fewer words than samples are all taken.
-        samples = settings.samples if settings.samples < count else 0
-        rows = settings.tokens_per_batch // settings.unroll
-        self.model = BiLM(self.encoder, count, samples, rows)
+        # A smaller vocabulary is not sampled.
+        num_sampled = settings.num_sampled if settings.num_sampled < count else 0
+        rows = settings.tokens_per_batch // settings.unroll_steps
+        self.model = BiLM(self.encoder, count, num_sampled, rows)
         start = {"initial_accumulator_value": 1.0, "global_clipnorm": 10.0}
         self.compile(AdaGrad, settings.learning_rate, **start)
 
@@ -332,7 +332,7 @@ class BothWays(_Objective):
         Words(self.words, split=self.settings.split).save(Path(out) / WORDS)
 
     def training_batches(self, length):
-        steps, seed = self.settings.unroll, self.settings.seed
+        steps, seed = self.settings.unroll_steps, self.settings.seed
         return self.model.batches(self.stream, self.lexicon, steps, seed)
 
     def held_out_batches(self, valid):
@@ -340,7 +340,7 @@ class BothWays(_Objective):
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
         self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
-        return self.model.batches(stream, words, self.settings.unroll, training=False)
+        return self.model.batches(stream, words, self.settings.unroll_steps, training=False)
 
     def about_held_out(self, losses):
         """The share of its words that are predicted as the one unknown word."""

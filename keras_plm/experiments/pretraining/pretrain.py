@@ -93,8 +93,8 @@ class Pretraining:
     first_length: int = setting(
         0, "longest row of the first part of the steps; 0 for no such part", _TEXT
     )
-    first_share: float = setting(
-        0.9, "that part; the paper's nine tenths are at 128, the rest at 512", _TEXT
+    first_fraction: float = setting(
+        0.9, "fraction of the steps with --first-length; the paper's nine tenths are at 128", _TEXT
     )
     buckets: int = setting(4, "how many row lengths; each is compiled once on JAX", _BERT)
     warmup: float = setting(0.04, "share of the steps in which the rate rises", _TEXT)
@@ -113,11 +113,11 @@ class Pretraining:
     split: str = setting(
         "punctuation", "words end at white space and 'punctuation', or at 'spaces' alone", _ELMO
     )
-    unroll: int = setting(20, "steps through which gradients go back", _ELMO)
+    unroll_steps: int = setting(20, "steps through which gradients go back", _ELMO)
     snapshots: int = setting(
         0, "encoders kept on the way in OUT/snapshots, each at half the steps of the next"
     )
-    samples: int = setting(
+    num_sampled: int = setting(
         2048, "words that stand for all in training, if there are more; 0 takes all", _ELMO
     )
 
@@ -144,7 +144,7 @@ class Pretraining:
             ("max_length", 8 <= self.max_length <= longest, f"8 to the model's {longest}"),
             ("first_length", self.first_length == 0 or 8 <= self.first_length <= longest,
              f"0, or 8 to the model's {longest}"),
-            ("first_share", 0 < self.first_share < 1, "a share between 0 and 1"),
+            ("first_fraction", 0 < self.first_fraction < 1, "a fraction between 0 and 1"),
             ("buckets", self.buckets >= 1, "1 or more"),
             ("accumulate", self.accumulate >= 1, "1 or more"),
             ("left_to_right", not (self.left_to_right and self.next_sentence),
@@ -154,11 +154,11 @@ class Pretraining:
              0 <= self.random_token_rate and self.mask_token_rate + self.random_token_rate <= 1,
              "a fraction from 0 to what `mask_token_rate` leaves"),
             ("split", self.split in SPLITS, f"one of {', '.join(SPLITS)}"),
-            ("unroll", self.unroll >= 1, "1 or more"),
-            ("samples", self.samples >= 0, "0 or more"),
+            ("unroll_steps", self.unroll_steps >= 1, "1 or more"),
+            ("num_sampled", self.num_sampled >= 0, "0 or more"),
             ("snapshots", self.snapshots >= 0, "0 or more"),
             ("tokens_per_batch",
-             self.tokens_per_batch >= (self.unroll if self.model == "elmo" else 1),
+             self.tokens_per_batch >= (self.unroll_steps if self.model == "elmo" else 1),
              "1 or more, and at least a row"),
             ("tokens", self.tokens_per_batch <= self.tokens < math.inf,
              f"at least one batch, {self.tokens_per_batch}"),
@@ -185,7 +185,7 @@ class Pretraining:
         """`(longest row, first step, step behind the last)` of each part."""
         if not self.first_length:
             return [(self.max_length, 0, self.steps)]
-        end = round(self.first_share * self.steps)
+        end = round(self.first_fraction * self.steps)
         return [(self.first_length, 0, end), (self.max_length, end, self.steps)]
 
 
