@@ -341,7 +341,7 @@ def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
                 {"source": sources[i], "reference": references[i], "output": outputs[i]}
                 for i in (SHOWN,)
             ],
-            "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"beams": 1}),
+            "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"num_beams": 1}),
         },
         **environment(),
     )

@@ -53,7 +53,7 @@ def run_samples(
         return
     texts = {
         name: generate(
-            model, tokenizer, settings.prompts, strategy, max_length=settings.tokens, **options
+            model, tokenizer, settings.prompts, strategy, max_new_tokens=settings.tokens, **options
         )
         for name, (strategy, options) in STRATEGIES.items()
     }

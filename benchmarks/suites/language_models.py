@@ -26,8 +26,9 @@ from keras_plm.files.cache import cache_folder
 from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.ngram import SMOOTHINGS
 from keras_plm.tokenizers import Words
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 TASK, FILES = WIKITEXT2.name, WIKITEXT2.files
 ADDED = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # k of add-k, chosen on the validation text
@@ -185,7 +186,7 @@ class LanguageModelRunner:
         batches = model.batches(train, settings.batch_size, seed)
         steps = settings.epochs * len(batches)
         schedule = WarmupLinearDecay(settings.rate, steps, min(1000, steps // 10))
-        model.compile(AdamW(schedule, bias_correction=True))
+        model.compile(BertAdamW(schedule, bias_correction=True))
         name, work = f"{settings.name} seed {seed}", self._work(settings, seed)
         seconds, _ = fit_resumed(model, batches, settings.epochs, work, name, self.progress)
         texts = {split: self.text(settings, split) for split in ("valid", "test")}

@@ -20,8 +20,9 @@ from keras_plm.experiments.flags import setting
 from keras_plm.experiments.results import archive, environment, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 START, END, FIRST = 1, 2, 3  # ids; 0 is padding
 
@@ -73,7 +74,7 @@ class StepTimes:
         made = {name: make() for name, make in models(self.width, self.vocabulary_size).items()}
         del made["RNN, one vector"]
         for model in made.values():
-            model.compile(AdamW(1e-3), weighted_metrics=[])
+            model.compile(BertAdamW(1e-3), weighted_metrics=[])
             model.train_on_batch(x, ids)  # compiles
             model.train_on_batch(x, ids)
         seconds = {name: [] for name in made}
@@ -122,7 +123,7 @@ class Copying:
         set_seed(part["seed"])
         model = models(self.width, self.symbols + FIRST)[part["model"]]()
         schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)
-        model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(schedule, bias_correction=True), weighted_metrics=[])
         model.fit(self._batches(part["seed"]), epochs=1, verbose=0)
         shares = {length: self._score(model, length) for length in self.lengths}
         shown = ", ".join(f"{share:.2f} at {length}" for length, share in shares.items())
@@ -158,7 +159,7 @@ class Copying:
         symbols = self._sequences(rng, self.test, length)
         ids = np.pad(symbols, ((0, 0), (0, 1)), constant_values=END).astype("int32")
         inputs = {"token_ids": ids, "padding_mask": ids > 0}
-        written, _ = greedy(model, inputs, START, END, max_length=length + 1)
+        written, _ = greedy(model, inputs, START, END, max_new_tokens=length + 1)
         return float((written[:, :length] == symbols).mean())
 
 

@@ -28,8 +28,9 @@ from keras_plm.experiments.results import Record, ResultFolder, result_hash, res
 from keras_plm.files.cache import cache_folder
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 TASK = MULTI30K.name
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
@@ -106,7 +107,7 @@ class Translation:
         """Gives a model its optimizer and loss for so many steps."""
         schedule = WarmupLinearDecay(self.learning_rate, steps, math.ceil(self.warmup * steps))
         model.compile(
-            AdamW(schedule, bias_correction=True),
+            BertAdamW(schedule, bias_correction=True),
             label_smoothing=self.label_smoothing,
             weighted_metrics=[],
         )
@@ -269,7 +270,7 @@ class TranslationRunner:
         model = settings.build(len(tokenizer))
         seconds, tokens = self._train(settings, seed, model, tokenizer)
         dev_loss = self._dev_loss(settings, model, tokenizer)
-        options = {"beams": settings.beams, "length_penalty": settings.length_penalty}
+        options = {"num_beams": settings.beams, "length_penalty": settings.length_penalty}
         sources, references = self.part(settings, "test")
         alone = len(sources)
         rows = even_rows(alone, LONGEST_TESTED)

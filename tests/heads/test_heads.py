@@ -16,7 +16,7 @@ from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
 from keras_plm.models import ELMo
 from keras_plm.tokenizers import Characters
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 from tests.small_encoders import (
@@ -49,7 +49,7 @@ from tests.small_encoders import (
 )
 def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     model = classifier(dropout=0.0, **options)
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     train = texts()
     source = model.batches(train, batch_size=16, buckets=1)
     losses = model.fit(source, epochs=10, verbose=0).history["loss"]
@@ -74,7 +74,7 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
 )
 def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **with_reader(options))
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     train = sentences()
     source = model.batches(train, batch_size=16, buckets=1)
     history = model.fit(source, epochs=8, validation_data=source, verbose=0).history
@@ -227,7 +227,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
     source = model.batches(train, batch_size=16)
     x = source[0][0]
     assert x["token_ids"].shape[:2] == x["padding_mask"].shape[:2] == (16, 2)
-    model.compile(AdamW(5e-3))
+    model.compile(BertAdamW(5e-3))
     losses = model.fit(source, epochs=8, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert any("bi_attention" in weight.path for weight in model.trainable_weights)
@@ -285,7 +285,7 @@ def test_a_frozen_encoder_neither_learns_nor_drops():
     inner = encoder(dropout=0.5)
     model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)
     before = [to_numpy(w).copy() for w in inner.weights]
-    model.compile(AdamW(0.1))
+    model.compile(BertAdamW(0.1))
     source = model.batches(texts(16), batch_size=16, buckets=1)
     x = source[0][0]
     assert_close(model(x, training=True), model(x, training=False), atol=1e-6)
@@ -431,7 +431,7 @@ def test_float16_scales_its_loss():
 @pytest.mark.backend_neutral
 def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     model = classifier(units=2, words=word_encoder())
-    model.compile(AdamW(1e-3))
+    model.compile(BertAdamW(1e-3))
     model.save(tmp_path / "model.keras")
     code = "import sys, keras, keras_plm; keras.saving.load_model(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path / "model.keras")]

@@ -60,7 +60,7 @@ def test_weights_that_are_not_finite_write_nothing(strategy):
     model = gpt(len(PAIRS))
     model.set_weights([np.nan * w for w in model.get_weights()])
     with pytest.raises(FloatingPointError, match="outputs must be finite.* Received: nan"):
-        generate(model, PAIRS, ["a b"], strategy, max_length=3)
+        generate(model, PAIRS, ["a b"], strategy, max_new_tokens=3)
 
 
 @pytest.mark.backend_neutral

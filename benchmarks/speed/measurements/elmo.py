@@ -196,7 +196,7 @@ def bilm(settings, inputs, batch, steps, size):
     count = max(settings.steps // (4 if size == "original" else 1), 1)
 
     def ours(dtype):
-        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, rows=batch)
+        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, batch_size=batch)
         model.compile()
         stream, lexicon = _generated_text(settings.seed, batch * (steps + 25) * 4)
         batches = model.batches(stream, lexicon, steps)
@@ -247,7 +247,7 @@ def encode_words(settings, inputs):
         return lambda: [encoder.predict_on_batch(batch) for batch in batches]
 
     def from_cache():
-        cache = ELMo(**sizes).word_cache()
+        cache = ELMo(**sizes).stacked_layers()
         return lambda: [cache.predict_on_batch(batch) for batch in batches]
 
     implementations = {OURS: from_characters, CACHED: from_cache}

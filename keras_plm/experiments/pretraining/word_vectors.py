@@ -20,8 +20,8 @@ from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
-from keras_plm.training.optimizers import WarmupLinearDecay
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 TASK = "word_vectors"
 KINDS = ("skip_gram", "cbow", "skip_gram_hs", "cbow_hs", "fasttext", "glove")
