@@ -13,6 +13,7 @@ def main(arguments=None):
         from benchmarks.checks.command import add_check
         from benchmarks.claims.command import add_claims
         from benchmarks.demo import add_demo
+        from benchmarks.pack import add_pack
         from benchmarks.report import add_report
         from benchmarks.speed.command import add_speed
         from benchmarks.suites.command import add_encoders, add_suite
@@ -23,8 +24,8 @@ def main(arguments=None):
         prog="python -m benchmarks",
         description="Run the comparisons of this repository. `keras-plm` has the other commands.",
     )
-    adders = (add_demo, add_suite, add_encoders, add_report, add_claims, add_speed, add_check)
-    return run_command(parser, adders, arguments)
+    adders = (add_demo, add_suite, add_encoders, add_report, add_claims, add_pack, add_speed)
+    return run_command(parser, (*adders, add_check), arguments)
 
 
 if __name__ == "__main__":

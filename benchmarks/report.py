@@ -16,9 +16,8 @@ from keras_plm.experiments.report.result_tables import (
     into_readme,
     layer_figure,
     markdown,
-    read_results,
 )
-from keras_plm.experiments.results import marked
+from keras_plm.experiments.results import marked, read_results
 
 CHECKS = {
     "check_devices": "Several devices next to one",

@@ -17,12 +17,15 @@ def pytest_collection_modifyitems(items):
 
     torch starts fastest and compiles nothing.
     """
+    on_torch = keras.backend.backend() == "torch"
     skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
     for item in items:
         in_quick = item.get_closest_marker("quick_cases")
         if in_quick and item.callspec.id not in in_quick.args:
             item.add_marker(pytest.mark.full)
-        if item.get_closest_marker("backend_neutral") and keras.backend.backend() != "torch":
+        if item.get_closest_marker("compiles") and not on_torch:
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("backend_neutral") and not on_torch:
             item.add_marker(skip)
 
 

@@ -1,17 +1,33 @@
-"""Published orderings as rows, and what results say of them."""
+"""Published orderings as rows, and whether results reproduce them.
 
-from benchmarks.claims.before_elmo import EARLY_ROWS
-from benchmarks.claims.elmo_gpt_bert import BERT_ROWS, CHOICE_ROWS, ELMO_ROWS, GPT_ROWS
-from benchmarks.claims.judge import RESAMPLES
-from benchmarks.claims.judge import judge as _judge
+Each module of this package lists its claims in `ROWS`. A new file is found.
+"""
 
-CLAIMS = {}
-for _claim in (*EARLY_ROWS, *ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS):
-    if _claim.name in CLAIMS:
-        raise ValueError(f"A claim's name must be unique. Received: {_claim.name!r} twice")
-    CLAIMS[_claim.name] = _claim
+import importlib
+import pkgutil
+
+from benchmarks.claims import judge
 
 
-def verdicts(results_root, resamples=RESAMPLES, seed=0):
-    """What results say of each of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
-    return _judge(CLAIMS.values(), results_root, resamples, seed)
+def load_all():
+    """`{name: Claim}` of all modules.
+
+    Raises:
+        ValueError: If two claims have the same name.
+    """
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{module.name}")
+        for claim in getattr(module, "ROWS", ()):
+            if claim.name in found:
+                raise ValueError(f"Names of claims must be unique. Received: {claim.name!r} twice")
+            found[claim.name] = claim
+    return found
+
+
+CLAIMS = load_all()
+
+
+def verdicts(results_root, resamples=judge.RESAMPLES, seed=0):
+    """Verdicts of results on all of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
+    return judge.judge(CLAIMS.values(), results_root, resamples, seed)

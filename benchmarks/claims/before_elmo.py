@@ -2,12 +2,17 @@
 
 import math
 
-from benchmarks.claims.match import NATS, Side, row
+from benchmarks.claims.match import NATS, Arm, row
 
 BAHDANAU, VASWANI = "Bahdanau et al. 2015", "Vaswani et al. 2017"
 BENGIO, MIKOLOV = "Bengio et al. 2003", "Mikolov et al. 2013, arXiv 1301.3781"
 NOISE, GLOVE = "Mikolov et al. 2013, arXiv 1310.4546", "Pennington et al. 2014"
 FASTTEXT = "Bojanowski et al. 2017"
+
+
+def _named(name):
+    """Whether a result is of a model and a run, as "rnn.additive"."""
+    return lambda result: f"{result['encoder']}.{result.get('run')}" == name
 
 
 def _bleu(label, run, scale=None, words=None, beside=None):
@@ -17,9 +22,9 @@ def _bleu(label, run, scale=None, words=None, beside=None):
         found = {bucket["from"]: bucket["bleu"] for bucket in result["by_length"]}
         return (found[words] - (0 if beside is None else found[beside])) / 100
 
-    return Side(
+    return Arm(
         label, "seq2seq", "multi30k_en_de", metric="bleu", scale=scale,
-        value=None if words is None else of_length, where=lambda result: result.get("run") == run,
+        value=None if words is None else of_length, where=_named(run),
     )  # fmt: skip
 
 
@@ -28,10 +33,7 @@ def _perplexity(label, run, mixture=None):
         scores = result["metrics"] if mixture is None else result["mixtures"][mixture]
         return -math.log(scores["perplexity_test"])
 
-    return Side(
-        label, "language_models", "wikitext2", value=of_text,
-        where=lambda result: result.get("run") == run,
-    )  # fmt: skip
+    return Arm(label, "language_models", "wikitext2", value=of_text, where=_named(run))
 
 
 def _words(label, kind, section=None, pairs="WS-353"):
@@ -43,9 +45,9 @@ def _words(label, kind, section=None, pairs="WS-353"):
         return result["scores"]["analogies"][section]["accuracy"]
 
     def of_kind(result):
-        return (result["fields"]["kind"], result["fields"]["by"]) == (kind, "keras_plm")
+        return (result["settings"]["kind"], result["settings"]["by"]) == (kind, "keras_plm")
 
-    return Side(label, "word_vectors", "word_vectors", value=score, where=of_kind)
+    return Arm(label, "word_vectors", "word_vectors", value=score, where=of_kind)
 
 
 def _pair(name, kinds, what, source, published, on, verified=True, note=""):
@@ -63,7 +65,7 @@ ON_BROWN = {"source": f"{BENGIO}, table 1", "on": "Brown, perplexity", **NATS}
 PASSES = "GloVe took ten passes over its pairs, the other one over the text"
 FRENCH, GERMAN = "WMT 2014 English to French", "WMT 2014 English to German"
 
-EARLY_ROWS = [
+ROWS = [
     row("bahdanau-t1", _bleu("attention", "rnn.additive"), _bleu("one vector", "rnn.none"),
         f"{BAHDANAU}, table 1", (26.75, 17.82), FRENCH),
     row("bahdanau-t1-longer", _bleu("attention, 30 passes", "rnn.additive", "long"),

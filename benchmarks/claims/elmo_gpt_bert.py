@@ -11,11 +11,11 @@ table 3 of GPT's paper) are not here.
 import dataclasses
 import math
 
-from benchmarks.claims.match import ANY, NATS, Side
+from benchmarks.claims.match import ANY, NATS, Arm
 from benchmarks.claims.match import row as _row
 from benchmarks.suites import bert_ablations, elmo_features, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.elmo_features import ADAPTED
-from keras_plm.experiments.results import read_json
+from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"
@@ -37,7 +37,7 @@ def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
     if row != "baseline":
         fields |= {"words": "books_skip_gram", "feature_dropout": 0.5}
     encoder = "books_skip_gram" if row == "baseline" else "elmo_mini"
-    return Side(label, suite, task, encoder, fields, **more)
+    return Arm(label, suite, task, encoder, fields, **more)
 
 
 def _elmo_layers():
@@ -65,16 +65,16 @@ def _elmo_places():
     both, into, out = "ELMo at input and output", "ELMo at the input", "ELMo at the output"
     for task in ("wikigold", "sst5"):
         note = "our reader has no attention behind it, as that of semantic roles"
-        sides = {row: _elmo(row, task, label, "elmo_placement")
+        arms = {row: _elmo(row, task, label, "elmo_placement")
                  for row, label in (("mix", into), ("both", both), ("output", out))}  # fmt: skip
         for one, two, published in (("mix", "both", (84.7, 84.3)), ("mix", "output", (84.7, 80.9))):
-            yield _row(f"elmo-t3-{one}-{two}-{task}", sides[one], sides[two], f"{ELMO}, table 3",
+            yield _row(f"elmo-t3-{one}-{two}-{task}", arms[one], arms[two], f"{ELMO}, table 3",
                        published, "semantic roles F1", note=note)  # fmt: skip
     for task, figures in (("snli", (89.5, 88.9, 88.7)), ("squad", (85.6, 85.1, 84.8))):
-        sides = [_elmo(row, task, label, "elmo_placement")
+        arms = [_elmo(row, task, label, "elmo_placement")
                  for row, label in (("both", both), ("mix", into), ("output", out))]  # fmt: skip
         for i, names in enumerate(("both-mix", "mix-output")):
-            yield _row(f"elmo-t3-{names}-{task}", sides[i], sides[i + 1], f"{ELMO}, table 3",
+            yield _row(f"elmo-t3-{names}-{task}", arms[i], arms[i + 1], f"{ELMO}, table 3",
                        figures[i : i + 2])  # fmt: skip
 
 
@@ -122,16 +122,16 @@ EWT = "ud_english_ewt"
 
 def _probe(layer, label, encoder="elmo_mini"):
     fields = {"method": "features", "layers": f"layer_{layer}"}
-    return Side(label, "elmo_intrinsic", EWT, encoder, fields)
+    return Arm(label, "elmo_intrinsic", EWT, encoder, fields)
 
 
 def _nearest(label, layer):
     run = "most_frequent" if layer is None else f"nearest-layer_{layer}"
-    return Side(label, "elmo_intrinsic", "semcor", where=lambda r: r.get("run") == run)
+    return Arm(label, "elmo_intrinsic", "semcor", where=lambda r: r.get("run") == run)
 
 
 def _same_kind(label, encoder, layer):
-    return Side(
+    return Arm(
         label, "elmo_neighbours", EWT, value=lambda r: r["metrics"][f"layer_{layer}"],
         where=lambda r: (r["encoder"], r.get("run")) == (encoder, "neighbours"),
     )  # fmt: skip
@@ -139,10 +139,11 @@ def _same_kind(label, encoder, layer):
 
 def _adapted(task, label, key):
     def read(folder):
-        paths = sorted(folder.glob(f"{task}/elmo_mini_on_{task}{ADAPTED}"))
-        return {i: -math.log(read_json(p)[key]["perplexity"]) for i, p in enumerate(paths)}
+        kept = ResultFolder(folder)
+        found = [kept.json(name) for name in kept.names(f"{task}/elmo_mini_on_{task}{ADAPTED}")]
+        return {i: -math.log(note[key]["perplexity"]) for i, note in enumerate(found)}
 
-    return Side(label, "domain_transfer", task, read=read)
+    return Arm(label, "elmo_domain_adaptation", task, read=read)
 
 
 WSD = "senses of words F1; here of a tagged text, --task-file semcor.conll"
@@ -186,7 +187,7 @@ def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
     limit = dict(gpt_ablations.TASKS_READ).get(task, ANY) if limit is None else limit
     fields = {"schedule": "gpt_linear", "bias_correction": True, "train_limit": limit, **own}
     metric = gpt_ablations.PAPERS_METRIC.get(task, "")
-    return Side(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
+    return Arm(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
 
 
 # Table 5, in the order of `gpt_ablations.ABLATION`; of SNLI the figures of MNLI.
@@ -218,9 +219,9 @@ def _gpt_depths():
     labels = ["nothing", "embeddings", *(f"{n} layers" for n in range(1, 4)), "all layers"]
     labels[2] = "1 layer"
     for task, on in (("snli", "MultiNLI"), ("race", "")):
-        sides = [_gpt(row, task, label, suite="gpt_layers_transferred")
+        arms = [_gpt(row, task, label, suite="gpt_layers_transferred")
                  for row, label in zip(gpt_ablations.DEPTHS, labels, strict=True)]  # fmt: skip
-        for less, more in zip(sides, sides[1:], strict=False):
+        for less, more in zip(arms, arms[1:], strict=False):
             name = f"gpt-f2-{more.label}-{less.label}-{task}".replace(" ", "")
             more = dataclasses.replace(more, label=f"transferred: {more.label}")
             yield _row(name, more, less, f"{GPT}, figure 2", on=on)
@@ -228,11 +229,12 @@ def _gpt_depths():
 
 def _untaught(task, label, last):
     def read(folder):
-        paths = folder.glob(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
-        found = {r["step"]: r["scores"][task] for r in map(read_json, paths)}
+        kept = ResultFolder(folder)
+        names = kept.names(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
+        found = {r["step"]: r["scores"][task] for r in map(kept.json, names)}
         return {0: found[max(found) if last else 0]} if 0 in found and max(found) else {}
 
-    return Side(label, "gpt_zero_shot", task, read=read)
+    return Arm(label, "gpt_zero_shot", task, read=read)
 
 
 def _gain(limit, label):
@@ -241,7 +243,7 @@ def _gain(limit, label):
 
 
 def _transfer(task, encoder, how="fine_tune", label=None):
-    """A side of the suite to come: encoders fine-tuned and read, on equal terms."""
+    """An arm of the suite to come: encoders fine-tuned and read, on equal terms."""
     name = {"books_skip_gram": "word vectors"}.get(encoder, encoder.split("_")[0])
     name = {"elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}.get(name, name)
     loose = ["train_limit", "dev_limit", "units", "schedule", "layer_decay", "unfreeze_epochs"]
@@ -255,7 +257,7 @@ def _transfer(task, encoder, how="fine_tune", label=None):
             fields |= {"reader": "bilstm_crf", "character_filters": ANY}
     words = "fine-tuned" if how == "fine_tune" else "read"
     fields = dict.fromkeys(loose, ANY) | fields
-    return Side(label or f"{name} {words}", "transfer", task, encoder, fields)
+    return Arm(label or f"{name} {words}", "features_or_fine_tuning", task, encoder, fields)
 
 
 GPT_ROWS = [
@@ -280,18 +282,18 @@ GPT_ROWS = [
 def _bert(layers, label=None, reader="bilstm", task="wikigold"):
     """A frozen BERT-mini, read; README's first table."""
     fields = {"method": "features", "layers": layers, "reader": reader}
-    return Side(label or layers, "first", task, "bert_mini", fields)
+    return Arm(label or layers, "first", task, "bert_mini", fields)
 
 
 def _whole(method, label, task="wikigold", limit=0):
-    return Side(label, "first", task, "bert_mini", {"method": method, "train_limit": limit})
+    return Arm(label, "first", task, "bert_mini", {"method": method, "train_limit": limit})
 
 
 def _study(suite, encoder, reading, label, **own):
     """A BERT of one of the suites of `bert_studies`."""
     _, task, fields = reading
     fields = {n: v for n, v in fields.items() if n != "epochs"} | own
-    return Side(label, suite, task, encoder, {"method": "fine_tune"} | fields)
+    return Arm(label, suite, task, encoder, {"method": "fine_tune"} | fields)
 
 
 def _bert_systems():
@@ -305,7 +307,7 @@ def _bert_systems():
         metric = gpt_ablations.PAPERS_METRIC.get(task, "")
         yield _row(
             f"bert-t1-gpt-{task}",
-            Side(
+            Arm(
                 "BERT fine-tuned", "bert_tasks", task, "bert_mini", {"method": "fine_tune"}, metric
             ),
             _gpt("full", task, "GPT fine-tuned"),
@@ -320,9 +322,9 @@ def _bert_systems():
     squad = [_transfer("squad", "bert_mini"), _transfer("squad", "elmo_mini", "read")]
     yield _row("bert-t2-elmo-squad", *squad, f"{BERT}, table 2", (88.5, 85.6))
     swag = [("bert_mini", "fine_tune"), ("elmo_mini", "read"), ("books_skip_gram", "read")]
-    sides = [_transfer("swag", *which) for which in swag]
+    arms = [_transfer("swag", *which) for which in swag]
     for name, i, published in (("bert-elmo", 0, (81.6, 59.1)), ("elmo-words", 1, (59.1, 51.9))):
-        yield _row(f"bert-t4-{name}", sides[i], sides[i + 1], f"{BERT}, table 4",
+        yield _row(f"bert-t4-{name}", arms[i], arms[i + 1], f"{BERT}, table 4",
                    published)  # fmt: skip
 
 
@@ -333,7 +335,7 @@ def _bert_objectives():
         (bert_ablations.SNLI, "snli", "MNLI", 84.4, 83.9, 82.1, None),
         (bert_ablations.NER, "wikigold", "SQuAD F1", 88.5, 87.9, 77.8, 84.9),
     ):
-        sides = {
+        arms = {
             "next": _study(suite, "bert", reading, "masked words and next sentence"),
             "masked": _study(suite, "masked", reading, masked),
             "left": _study(suite, "left_to_right", reading, leftward),
@@ -343,10 +345,10 @@ def _bert_objectives():
         pairs = [("next", "masked"), ("masked", "left")]
         pairs += [("top", "left"), ("masked", "top")] if bilstm else []
         for one, two in pairs:
-            yield _row(f"bert-t5-{one}-{two}-{task}", sides[one], sides[two], source,
+            yield _row(f"bert-t5-{one}-{two}-{task}", arms[one], arms[two], source,
                        (figures[one], figures[two]), on, conclusion=two == "left")  # fmt: skip
         scratch = _study(suite, "bert", reading, "no pre-training", method="scratch")
-        yield _row(f"bert-end-study-{task}", sides["next"], scratch, f"{BERT}, conclusion",
+        yield _row(f"bert-end-study-{task}", arms["next"], scratch, f"{BERT}, conclusion",
                    verified=False, conclusion=True)  # fmt: skip
 
 
@@ -358,8 +360,8 @@ def _bert_sizes():
         ("small", "mini", (84.4, 81.9), "MNLI; 12 layers and 6"),
     ):
         for reading, task in ((bert_ablations.SNLI, "snli"), (bert_ablations.NER, "wikigold")):
-            sides = [_study("bert_size", name, reading, labels[name]) for name in (large, less)]
-            yield _row(f"bert-t6-{large}-{task}", *sides, f"{BERT}, table 6", published, on)
+            arms = [_study("bert_size", name, reading, labels[name]) for name in (large, less)]
+            yield _row(f"bert-t6-{large}-{task}", *arms, f"{BERT}, table 6", published, on)
 
 
 def _bert_masks():
@@ -444,10 +446,10 @@ def _tune():
             "stsb": ("", 82.9, 87.1)}  # fmt: skip
     for encoder, table in (("elmo", elmo), ("bert", bert)):
         for task, (on, *figures) in table.items():
-            sides = [_transfer(task, f"{encoder}_mini", how) for how in ("read", "fine_tune")]
+            arms = [_transfer(task, f"{encoder}_mini", how) for how in ("read", "fine_tune")]
             if figures[0] < figures[1]:
-                sides, figures = sides[::-1], figures[::-1]
-            yield _row(f"tune-{encoder}-{task}".replace("_", ""), *sides, source, tuple(figures),
+                arms, figures = arms[::-1], figures[::-1]
+            yield _row(f"tune-{encoder}-{task}".replace("_", ""), *arms, source, tuple(figures),
                        on, verified=False)  # fmt: skip
     yield _row("tune-bert-first", _whole("fine_tune", "BERT fine-tuned"),
                _bert("elmo_mix", "its mix of layers under a BiLSTM"), source, (92.4, 92.2),
@@ -469,7 +471,9 @@ CHOICE_ROWS = [
          _probe(0, "word vectors", "books_skip_gram"), f"{LIU}, table 1", (95.61, 83.93),
          verified=False),
     _row("liu-t1-ner", _bert("layer_2", "names: BERT's middle layer", "linear"),
-         Side("word vectors", "words", "wikigold", "books_skip_gram",
+         Arm("word vectors", "words", "wikigold", "books_skip_gram",
               {"method": "features", "layers": "last"}), f"{LIU}, table 1", (82.71, 53.22),
          "CoNLL-2003 F1", verified=False),
 ]  # fmt: skip
+
+ROWS = [*ELMO_ROWS, *GPT_ROWS, *BERT_ROWS, *CHOICE_ROWS]

@@ -1,10 +1,10 @@
 """What the results say of published orderings: reproduced, contradicted, not separable, not run.
 
-Where files of examples lie beside the results, the difference of a claim's two sides is resampled
+Where files of examples lie beside the results, the difference of a claim's two arms is resampled
 over seeds and examples (`statistics.contrast`), and from three seeds of each the p values decide,
 adjusted by Holm among the claims of one published table. Without such files seeds alone are
 compared: from eight of each Welch's t test decides in the same way, of these test examples. With
-fewer nothing is tested: where three or more seeds of one side are all above all of the other, and
+fewer nothing is tested: where three or more seeds of one arm are all above all of the other, and
 Welch's interval leaves out 0, that is told as a description; else the verdict is "not separable".
 """
 
@@ -55,10 +55,10 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
     Returns:
         A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
         high`, in points (`unit` tells where not), and `detectable`, the smallest difference that
-        could have been seen, `None` where unknown; `means` of both sides' seeds, in points, or
+        could have been seen, `None` where unknown; `means` of both arms' seeds, in points, or
         perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
-        `basis`, of what the verdict is; `seeds`, of both sides; `trained`, examples of both
-        sides, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
+        `basis`, of what the verdict is; `seeds`, of both arms; `trained`, examples of both
+        arms, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
         `left_out`, why results that are there were not read: one is damaged, none of the harness,
         or disagrees with another; `note`.
 
@@ -89,14 +89,14 @@ def _measured(claim, results):
 
 
 def _unmeasured(claim):
-    sides = claim.better, claim.worse
+    arms = claim.better, claim.worse
     return {
         "name": claim.name, "statement": claim.statement, "task": claim.task,
         "source": claim.source, "verdict": "not run", "effect": None, "low": None, "high": None,
         "p": None, "adjusted": None, "detectable": None, "basis": "", "unit": claim.unit,
         "seeds": (0, 0), "published": claim.published, "on": claim.on,
         "verified": claim.verified, "conclusion": claim.conclusion, "lower": claim.lower,
-        "suites": tuple(dict.fromkeys(side.suite for side in sides)), "note": claim.note,
+        "suites": tuple(dict.fromkeys(arm.suite for arm in arms)), "note": claim.note,
         "means": None, "metric": "", "trained": None, "left_out": "",
     }  # fmt: skip
 
@@ -107,10 +107,10 @@ def _measure(row, claim, results):
     Raises:
         ValueError: If a result is damaged, none of the harness, or disagrees with another.
     """
-    sides = claim.better, claim.worse
-    scores = [results.scores(side) for side in sides]
+    arms = claim.better, claim.worse
+    scores = [results.scores(arm) for arm in arms]
     row["seeds"], row["metric"] = tuple(map(len, scores)), results.metric(claim.better)
-    missing = [side.label for side, found in zip(sides, scores, strict=True) if not found]
+    missing = [arm.label for arm, found in zip(arms, scores, strict=True) if not found]
     if missing:
         row["note"] = _notes(claim.note, f"no result of {' and of '.join(missing)}")
         return None
@@ -150,7 +150,7 @@ def _see(row):
 
 
 def _resample(rows, resamples, seed):
-    """Effects, intervals and p from examples, into rows; each side is resampled once for all."""
+    """Effects, intervals and p from examples, into rows; each arm is resampled once for all."""
     alike = {}  # arrays (S, N, k) that are resampled together, by their identity
     for _, (kind, terms) in rows:
         for _, parts in terms:
@@ -190,16 +190,16 @@ def _by_seeds(row, by_seed):
 
 
 def _examples(claim, results):
-    """`(kind, terms)` of both sides' examples, or why there are none.
+    """`(kind, terms)` of both arms' examples, or why there are none.
 
     Raises:
         ValueError: If both have some, and these are not the same.
     """
-    sides = [results.terms(claim.better, 1), results.terms(claim.worse, -1)]
-    for side in sides:
-        if isinstance(side, str):
-            return side
-    (kind, terms), (other, more) = sides
+    arms = [results.terms(claim.better, 1), results.terms(claim.worse, -1)]
+    for arm in arms:
+        if isinstance(arm, str):
+            return arm
+    (kind, terms), (other, more) = arms
     if kind != other or not paired(kind, terms + more):
         raise ValueError(
             "Both sides of a claim are scored on the same examples by the same metric: run the "
@@ -210,11 +210,11 @@ def _examples(claim, results):
 
 
 def _terms_of(claim, results):
-    """How many examples each side was trained on, if that is told, and unequal terms, as texts."""
-    sides = [side for side in (claim.better, claim.worse) if side.read is None]
-    if len(sides) < 2 or any(side.minus for side in sides):
+    """How many examples each arm was trained on, if that is told, and unequal terms, as texts."""
+    arms = [arm for arm in (claim.better, claim.worse) if arm.read is None]
+    if len(arms) < 2 or any(arm.minus for arm in arms):
         return None, []
-    one, two = (next(iter(results.runs(side).values()))[1] for side in sides)
+    one, two = (next(iter(results.runs(arm).values()))[1] for arm in arms)
     counts = [result.get("counts", {}) for result in (one, two)]
     if counts[0].get("test") != counts[1].get("test"):
         raise ValueError(
@@ -222,12 +222,12 @@ def _terms_of(claim, results):
             f"Received: {claim.name} with {counts[0].get('test')} and {counts[1].get('test')}"
         )
     trained = tuple(count["train"] for count in counts if "train" in count) or None
-    if any(side.where for side in sides):  # the claim is of that inequality
+    if any(arm.where for arm in arms):  # the claim is of that inequality
         return trained, []
     unlike = []
-    frozen = {"features", "untrained"} & {one["method"], two["method"]}
+    frozen = {"features", "randomly_initialised"} & {one["method"], two["method"]}
     for name in ("learning_rates", "epochs", "batch_size", "dropout", "precision"):
-        values = [result["fields"].get(name) for result in (one, two)]
+        values = [result["settings"].get(name) for result in (one, two)]
         if values[0] != values[1] and not (name == "precision" and frozen):
             unlike.append(f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}")
     return trained, unlike

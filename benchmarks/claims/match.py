@@ -1,4 +1,4 @@
-"""What a claim is, where its two sides are among the result files, and their scores by seed."""
+"""What a claim is, where its two arms are among the result files, and their scores by seed."""
 
 import dataclasses
 import math
@@ -9,20 +9,19 @@ import numpy as np
 
 from benchmarks.suites import SUITES, folder
 from keras_plm.experiments.config import DEFAULTS, NEUTRAL, run_of, settings_of
-from keras_plm.experiments.results import read_examples, read_json
+from keras_plm.experiments.results import SEEDS, ResultFolder
 from keras_plm.experiments.statistics import SCORES
 
-ANY = object()  # a field of any value, the same for all results of the side
-# Of how a run was trained: not asked for unless a side names them.
+ANY = object()  # a field of any value, the same for all results of the arm
+# Of how a run was trained: not asked for unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
-# Folders of results that are no suite of `SUITES`: runs of single tasks, and one to come.
-FOLDERS = {"first": "first", "words": "words", "transfer": "transfer"}
-NEEDED = ("task", "encoder", "method", "seed", "score", "metrics", "fields")
+# Folders of results that are no suite of `SUITES`: runs of single tasks.
+FOLDERS = {"first": "first", "words": "words"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
-    """One side of a claim: the results of one kind of run, a score for each seed.
+class Arm:
+    """One arm of a claim: the results of one kind of run, a score for each seed.
 
     By default the results are those of runs: of a task, an encoder, and the fields of a `Run`;
     fields that are not named have their defaults, those of `TRAINED_BY` any value. `where` and
@@ -38,9 +37,9 @@ class Side:
         scale: Of the suite.
         value: `value(result)`: a score in place of the metric, the higher the better, of which a
             point is 0.01.
-        where: `where(result)`: True for results of the side, which then are no runs.
+        where: `where(result)`: True for results of the arm, which then are no runs.
         read: `read(folder)`: `{seed: score}`, of files without seeds in their names.
-        minus: Another side of the same task: the score is how much better this one is.
+        minus: Another arm of the same task: the score is how much better this one is.
     """
 
     label: str
@@ -62,10 +61,10 @@ class Side:
         return folder(root, self.suite, self.scale)
 
     def has(self, result):
-        """True if a result is one of the side's."""
+        """True if a result is one of the arm's."""
         if self.where is not None:
             return result["task"] == self.task and bool(self.where(result))
-        fields = result["fields"]
+        fields = result["settings"]
         if result["task"] != self.task or result["encoder"] != self.encoder:
             return False
         if fields.get("method") != result["method"]:
@@ -81,9 +80,9 @@ class Claim:
 
     Attributes:
         name: Its own.
-        statement: "this > that", the labels of its sides.
+        statement: "this > that", the labels of its arms.
         task: Where it is tried here.
-        better, worse: A `Side` each.
+        better, worse: An `Arm` each.
         source: The paper and its table: what Holm's correction takes together.
         published: The paper's figures of both, `None` where it prints none.
         on: What the figures are of, where that is not `task`.
@@ -97,8 +96,8 @@ class Claim:
     name: str
     statement: str
     task: str
-    better: Side
-    worse: Side
+    better: Arm
+    worse: Arm
     source: str
     published: tuple | None = None
     on: str = ""
@@ -133,27 +132,29 @@ class Results:
     def files(self, folder):
         """`[(path, result)]` of all seeds in a folder, none if it is not there.
 
-        In place of a result that is damaged, or none of the harness, stands its ValueError.
+        The paths are those of loose files. In place of a result that is damaged, or not of the
+        harness, stands its ValueError.
         """
         if folder not in self._read:
-            paths = sorted(Path(folder).glob("**/*.seed*.json"))
-            self._read[folder] = [(path, _checked(path)) for path in paths]
+            kept = ResultFolder(folder)
+            found = [(kept.file(name), _record(kept, name)) for name in kept.names(SEEDS)]
+            self._read[folder] = found
         return self._read[folder]
 
-    def runs(self, side):
-        """`{seed: (path, result)}` of a side.
+    def runs(self, arm):
+        """`{seed: (path, result)}` of an arm.
 
         Raises:
             ValueError: If two of them are of one seed and differ, or of different settings, or a
                 file of the task is damaged.
         """
         found = {}
-        for path, result in self.files(side.folder(self.root)):
+        for path, result in self.files(arm.folder(self.root)):
             if isinstance(result, ValueError):
-                if path.parent.name == side.task:  # it may have been one of the side's
+                if path.parent.name == arm.task:  # it may have been one of the arm's
                     raise result
                 continue
-            if not side.has(result):
+            if not arm.has(result):
                 continue
             beside, first = found.get(result["seed"]), next(iter(found.values()), None)
             if (
@@ -163,67 +164,68 @@ class Results:
             ):
                 continue  # a seed counts once: of files in order the first, of plain settings
             for other, differ, rule in (
-                (beside, beside and _score(side, *beside) != _score(side, path, result),
+                (beside, beside and _score(arm, *beside) != _score(arm, path, result),
                  "Two results of one run and seed disagree: remove one"),
                 (first, first and settings_of(first[1]) != settings_of(result),
                  "Seeds of one run share settings, data and encoder: remove the older files"),
             ):  # fmt: skip
                 if differ:
                     raise ValueError(
-                        f"{rule}. Received: of {side.label!r} on {side.task} {other[0]} and {path}"
+                        f"{rule}. Received: of {arm.label!r} on {arm.task} {other[0]} and {path}"
                     )
             found.setdefault(result["seed"], (path, result))
         return dict(sorted(found.items()))
 
-    def scores(self, side):
-        """`{seed: score}` of a side, the higher the better, in hundreds of points; maybe empty.
+    def scores(self, arm):
+        """`{seed: score}` of an arm, the higher the better, in hundreds of points; maybe empty.
 
         Raises:
             ValueError: If files are damaged, are no results, or disagree.
         """
-        if side.read is not None:
-            place = side.folder(self.root)
+        if arm.read is not None:
+            place = arm.folder(self.root)
             try:
-                scores = side.read(place)
+                scores = arm.read(place)
             except (KeyError, TypeError) as error:
                 raise ValueError(
                     f"A file below {place} is no result of the harness: move it elsewhere. "
-                    f"Received: {error!r} reading {side.label!r} on {side.task}"
+                    f"Received: {error!r} reading {arm.label!r} on {arm.task}"
                 ) from error
         else:
-            scores = {seed: _score(side, *found) for seed, found in self.runs(side).items()}
-        if side.minus is not None:
-            beside = self.scores(side.minus)
+            scores = {seed: _score(arm, *found) for seed, found in self.runs(arm).items()}
+        if arm.minus is not None:
+            beside = self.scores(arm.minus)
             scores = {s: score - beside[s] for s, score in scores.items() if s in beside}
         return scores
 
-    def metric(self, side):
-        """The name of the metric by which a side is scored; "" for other scores, or of nothing."""
-        if side.read is not None or side.value is not None:
+    def metric(self, arm):
+        """The name of the metric by which an arm is scored; "" for other scores, or of nothing."""
+        if arm.read is not None or arm.value is not None:
             return ""
-        return side.metric or next(
-            (name for _, result in self.runs(side).values() for name in result["metrics"]), ""
+        return arm.metric or next(
+            (name for _, result in self.runs(arm).values() for name in result["metrics"]), ""
         )
 
-    def terms(self, side, sign=1):
+    def terms(self, arm, sign=1):
         """What each example adds: `(kind, [(sign, (S, N, k))])`, or why there is none, a text.
 
         Raises:
             ValueError: If a file of examples is damaged, or tells another score than the result.
         """
-        if side.read is not None or side.value is not None:
+        if arm.read is not None or arm.value is not None:
             return "not scored by example"
-        found, runs = [], self.runs(side)
-        metric = self.metric(side)
+        found, runs = [], self.runs(arm)
+        metric, kept = self.metric(arm), ResultFolder(arm.folder(self.root))
+        names = {path: path.relative_to(kept.path).as_posix() for path, _ in runs.values()}
         for path, result in runs.values():
             if path not in self._examples:
-                self._examples[path] = read_examples(path, result.get("hash")) or {}
+                self._examples[path] = kept.examples(names[path], result.get("hash")) or {}
             if metric not in self._examples[path]:
-                lacking = sum(not p.with_suffix(".npz").is_file() for p, _ in runs.values())
+                lacking = sum(not kept.has_examples(name) for name in names.values())
                 if lacking == len(runs):
                     return "examples were not kept"
                 if lacking:
-                    return f"examples of {lacking} of {len(runs)} seeds of {side.label} not kept"
+                    return f"examples of {lacking} of {len(runs)} seeds of {arm.label} not kept"
                 return f"the examples beside {path.name} are another run's"
             kind, parts = self._examples[path][metric]
             told = float(SCORES[kind](parts.sum(axis=0)))
@@ -234,13 +236,13 @@ class Results:
                 )
             found.append((kind, parts))
         if len({(kind, parts.shape) for kind, parts in found}) > 1:
-            return f"results of {side.label} are of different examples"
+            return f"results of {arm.label} are of different examples"
         key = metric, tuple(path for path, _ in runs.values())
-        if key not in self._stacked:  # one array of one side, for many claims
+        if key not in self._stacked:  # one array of one arm, for many claims
             self._stacked[key] = np.stack([parts for _, parts in found]).astype("float64")
         terms = [(sign, self._stacked[key])]
-        if side.minus is not None:
-            beside = self.terms(side.minus, -sign)
+        if arm.minus is not None:
+            beside = self.terms(arm.minus, -sign)
             if isinstance(beside, str):
                 return beside
             terms += beside[1]
@@ -271,40 +273,28 @@ def _truth(kind, parts):
     return parts[:, 1]
 
 
-def _score(side, path, result):
+def _score(arm, path, result):
     try:
-        metric = side.metric or next(iter(result["metrics"]))
-        score = result["metrics"][metric] if side.value is None else side.value(result)
+        metric = arm.metric or next(iter(result["metrics"]))
+        score = result["metrics"][metric] if arm.value is None else arm.value(result)
     except (KeyError, TypeError, StopIteration, IndexError):
         score = None
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise ValueError(
-            f"{path} has no score of {side.label!r}, a finite number: remove it to run again. "
+            f"{path} has no score of {arm.label!r}, a finite number: remove it to run again. "
             f"Received: {score!r}"
         )
     return float(score)
 
 
-def _checked(path):
-    """The result in a file, or the ValueError of why there is none."""
+def _record(kept, name):
+    """The `Record` of a name, or the ValueError of why there is none."""
     try:
-        result = read_json(path)
+        return kept.record(name)
     except ValueError as error:
         return error
-    whole = isinstance(result, dict)
-    wrong = [name for name in NEEDED if not whole or name not in result]
-    wrong += [
-        name for name, kind in (("seed", int), ("metrics", dict), ("fields", dict))
-        if not wrong and not isinstance(result[name], kind)
-    ]  # fmt: skip
-    if wrong:
-        return ValueError(
-            f"{path} is no result of the harness, which has {', '.join(NEEDED)}: move it "
-            f"elsewhere. Received: no {wrong[0]!r} as it should be"
-        )
-    return result
 
 
 def names_of_suites():
-    """What a side's `suite` may be."""
+    """What an arm's `suite` may be."""
     return [*SUITES, *FOLDERS]

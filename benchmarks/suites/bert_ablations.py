@@ -14,18 +14,19 @@ from filelock import FileLock
 import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import checksum
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.jobs import Job, Prerequisite
 from keras_plm.experiments.pretraining.callbacks import snapshot_name
 from keras_plm.experiments.pretraining.prepare import prepare
 from keras_plm.experiments.pretraining.pretrain import pretrain
 from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, ResultFolder, read_json, read_results
 from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 
@@ -191,12 +192,14 @@ def scales(suite):
     }  # fmt: skip
 
 
-def cells_of(study, place):
-    """The suite's cells: each needs its encoder, which is pre-trained if it is not there."""
-    home = Path(place.features) / Path(place.results).name
-    cells = []
+def jobs_of(study, workspace):
+    """The suite's jobs: each needs its encoder, which is pre-trained if it is not there."""
+    home = Path(workspace.features) / Path(workspace.results).name
+    jobs = []
     for _, name, own in study.rows:
-        making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
+        prerequisite = Prerequisite(
+            f"pre-train {name}", functools.partial(pretrained, study, name, workspace)
+        )
         points = {name: home / name}
         if study.points:
             for step in sorted(settings_of(study, name).snapshot_steps):
@@ -204,8 +207,8 @@ def cells_of(study, place):
                 points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():
             for _, task, fields in study.readings:
-                cells.append(Cell(task, str(folder), study.run(fields, own), point, (making,)))
-    return cells
+                jobs.append(Job(task, str(folder), study.run(fields, own), point, (prerequisite,)))
+    return jobs
 
 
 def settings_of(study, name):
@@ -213,13 +216,16 @@ def settings_of(study, name):
     return dataclasses.replace(study.pretraining, **ENCODERS[name])
 
 
-def pretrained(study, name, place, progress):
+def pretrained(study, name, workspace, progress):
     """Pre-trains an encoder if it is not; the results tell how."""
-    settings, home = settings_of(study, name), Path(place.features) / Path(place.results).name
+    settings, home = (
+        settings_of(study, name),
+        Path(workspace.features) / Path(workspace.results).name,
+    )
     out, text = home / name, home / "text"
-    *corpus, valid = (find_file(place.data, file) for file in study.text)
+    *corpus, valid = (find_file(workspace.data, file) for file in study.text)
     note = out / "pretraining.json"
-    made = records.read_json(note) if note.is_file() else {}
+    made = read_json(note) if note.is_file() else {}
     asked = dataclasses.asdict(settings) | {
         "steps_done": settings.steps,
         "corpus_sha256": [checksum(path) for path in corpus],
@@ -242,11 +248,11 @@ def pretrained(study, name, place, progress):
             progress=lambda entry: progress(f"{name}  {pretraining_line(entry, settings.steps)}"),
             prepared=text,
         )
-        made = records.read_json(note)
+        made = read_json(note)
     encoder, _ = keras_plm.load(out)
     work = TRAINING * forward_work(encoder, made) * made["tokens_per_batch"]
     about = {"encoder": name, "weights": encoder.count_params(), "flop_per_step": work, **made}
-    write_json(Path(place.results) / MADE / f"{name}.json", about)
+    write_json(Path(workspace.results) / MADE / f"{name}.json", about)
 
 
 def _kind(fields):
@@ -255,10 +261,11 @@ def _kind(fields):
 
 def _read(folder):
     """`({(encoder, task, kind of run): [result of each seed]}, {encoder: how it was made})`."""
-    made = [records.read_json(path) for path in sorted((Path(folder) / MADE).glob("*.json"))]
+    kept = ResultFolder(folder)
+    made = [kept.json(name) for name in kept.names(f"{MADE}/*")]
     found = {}
     for result in read_results(folder):
-        key = result["encoder"], result["task"], _kind(result["fields"])
+        key = result["encoder"], result["task"], _kind(result["settings"])
         add_seed(result, found.setdefault(key, []))
     return found, {about["encoder"]: about for about in made}
 
@@ -275,7 +282,7 @@ def _table(suite, folder):
         keys = [(encoder, task, _kind({**fields, **own})) for _, task, fields in study.readings]
         rows.append((names, made.get(encoder), own, [found.get(key, []) for key in keys]))
     if not any(results for *_, of_row in rows for results in of_row):
-        raise records.NoResult(
+        raise NoResult(
             f"No result of {suite} below {folder}: `python -m benchmarks suite {suite}` "
             f"writes them. Received: {str(folder)!r}"
         )
@@ -323,7 +330,7 @@ def _curves(folder):
 def _steps_table(folder):
     curves = _curves(folder)
     if not curves:
-        raise records.NoResult(
+        raise NoResult(
             f"No result of bert_steps below {folder}: `python -m benchmarks suite "
             f"bert_steps` writes them. Received: {str(folder)!r}"
         )
@@ -361,3 +368,23 @@ def _steps_figures(folder):
                 name = f"bert_steps_{task}" if axis == 0 else f"bert_flop_{task}"
                 pictures[name] = lines(drawn, label, "score, in points", title=reading, log_x=True)
     return pictures
+
+
+SUITES = {
+    name: Suite(
+        markdown(name),
+        figures(name),
+        scales(name),
+        source,
+        published="2018-10",
+        jobs=jobs_of,
+        home=HOME,
+        flags=("features", "feature_gb"),
+    )
+    for name, source in {
+        "bert_objectives": "Devlin et al. 2018, table 5",
+        "bert_masking": "Devlin et al. 2018, table 8",
+        "bert_size": "Devlin et al. 2018, table 6",
+        "bert_steps": "Devlin et al. 2018, figure 5",
+    }.items()
+}

@@ -57,7 +57,7 @@ def run_suite(flags):
 
     suite = named(SUITES, flags.name, "suite")
     own = ("encoder", "words", "task_file", "text", "label")
-    for name in (*own, *(("task",) if suite.cells is None else ())):
+    for name in (*own, *(("task",) if suite.jobs is None else ())):
         if getattr(flags, name) is not None and name not in suite.flags:
             raise ValueError(
                 f"The suite {flags.name} sets its own tasks and settings. "
@@ -70,10 +70,10 @@ def run_suite(flags):
     results = folder(flags.results, flags.name, flags.scale)
     given = vars(flags) | {"features": flags.feature_cache, "feature_gb": flags.max_cache_gb}
     taken = {name: given[name] for name in suite.flags}
-    if suite.cells is not None:
-        failed, total = _run_cells(flags, suite, runs, results, taken)
+    if suite.jobs is not None:
+        failed, total = _run_jobs(flags, suite, runs, results, taken)
     elif flags.dry_run or flags.ray:
-        able = [name for name, other in SUITES.items() if other.cells is not None]
+        able = [name for name, other in SUITES.items() if other.jobs is not None]
         raise ValueError(
             f"`--dry-run` and `--ray` take suites that consist of runs: {', '.join(able)}. "
             f"Received: {flags.name}"
@@ -94,35 +94,33 @@ def run_suite(flags):
     check(failed, total)
 
 
-def _run_cells(flags, suite, runs, results, taken):
-    """Plans or does the cells of a suite; gives those that failed, and their number."""
+def _run_jobs(flags, suite, runs, results, taken):
+    """Plans or does the jobs of a suite; gives those that failed, and the number of all."""
     from keras_plm.experiments.flags import devices, named
-    from keras_plm.experiments.jobs import Place, run_cells, work
+    from keras_plm.experiments.jobs import Workspace, run_jobs, work
     from keras_plm.experiments.plan import measured, plan
-    from keras_plm.experiments.progress import cells_view, console, silence_ahead
+    from keras_plm.experiments.progress import console, jobs_view, silence_ahead
     from keras_plm.experiments.ray import run_on_ray
 
-    place = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
-    place = Place(*map(str, place), taken.pop("feature_gb"), devices(flags.devices))
-    cells = suite.cells(runs, place, **taken)
+    workspace = [Path(path).resolve() for path in (flags.data, results, taken.pop("features"))]
+    workspace = Workspace(*map(str, workspace), taken.pop("feature_gb"), devices(flags.devices))
+    jobs = suite.jobs(runs, workspace, **taken)
     if flags.task:
         at = f" at scale {flags.scale}" if flags.scale else ""
-        task = named(
-            {cell.task: cell.task for cell in cells}, flags.task, f"task of this suite{at}"
-        )
-        cells = [cell for cell in cells if cell.task == task]
-    total = len(work(cells, flags.seeds))
+        task = named({job.task: job.task for job in jobs}, flags.task, f"task of this suite{at}")
+        jobs = [job for job in jobs if job.task == task]
+    total = len(work(jobs, flags.seeds))
     if flags.dry_run:
         silence_ahead("Reading each task and encoder, to see which runs are done")
-        table, words = plan(cells, place, flags.seeds, measured(RESULTS, flags.results))
+        table, words = plan(jobs, workspace, flags.seeds, measured(RESULTS, flags.results))
         console.print(table, words, sep="\n")
         return {}, total
-    with cells_view(flags.name, total) as (progress, epoch, finished):
+    with jobs_view(flags.name, total) as (progress, epoch, finished):
         if flags.ray:
             ray = {"address": flags.ray, "cpus": flags.ray_cpus, "gpus": flags.ray_gpus}
-            failed = run_on_ray(cells, place, flags.seeds, progress, finished, **ray)
+            failed = run_on_ray(jobs, workspace, flags.seeds, progress, finished, **ray)
         else:
-            failed = run_cells(cells, place, flags.seeds, progress, epoch, finished)
+            failed = run_jobs(jobs, workspace, flags.seeds, progress, epoch, finished)
     return failed, total
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import keras_plm
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
-from keras_plm.experiments import results as records
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
 from keras_plm.tokenizers import Characters, Words, open_text
@@ -57,7 +58,7 @@ def _pieces(tokenizer, lines, words):
 
 def describe(folder, lines, words):
     """One encoder's row."""
-    note = records.read_json(folder / "pretraining.json")
+    note = read_json(folder / "pretraining.json")
     encoder, tokenizer = keras_plm.load(folder)
     tokens = note["steps_done"] * note["tokens_per_batch"]
     work = TRAINING * forward_work(encoder, note)
@@ -88,7 +89,7 @@ def compare(data, results, say=print):
         if (folder / "config.json").is_file() and (folder / "pretraining.json").is_file():
             rows.append(describe(folder, lines, words))
             say(f"{folder.name}: {rows[-1]['tokens']:,} tokens")
-    report = {"text": TEXT, "words": words, "rows": rows, **records.environment()}
+    report = {"text": TEXT, "words": words, "rows": rows, **environment()}
     write_json(Path(results) / FILE, report)
     return report
 
@@ -110,7 +111,7 @@ def markdown(results):
         "|---|---:|---:|---:|---:|---|---|",
     ]
     order = {kind.__name__: i for i, kind in enumerate((BERT, ELMo, GPT, RecurrentLM))}
-    for row in sorted(records.read_json(path)["rows"], key=lambda row: order[row["model"]]):
+    for row in sorted(read_json(path)["rows"], key=lambda row: order[row["model"]]):
         read = row["tokens"] / row["tokens_per_word"] / 1e6
         machine = f"{row['device']}, {row['backend']}, {row['precision']}"
         text.append(

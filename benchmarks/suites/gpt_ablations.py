@@ -12,17 +12,19 @@ import numpy as np
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.jobs import Job
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, read_json, read_results
 from keras_plm.models import GPT, RecurrentLM
 from keras_plm.plots import lines
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
 
 HOME = "gpt"  # the folder of results of the suites of GPT
+OPTIONS = {"home": HOME, "flags": ("encoder", "features", "feature_gb")}  # of all suites of GPT
 # What is fine-tuned: the models of these classes, by default of these folders.
 KINDS = {"gpt": ("GPT", WEIGHTS / "gpt_mini"), "lstm": ("RecurrentLM", WEIGHTS / "lstm_mini")}
 AUXILIARY = {"language_model_weight": 0.5}
@@ -39,7 +41,7 @@ DEPTHS = {
         f"layers_{n}": (
             "embeddings" if n == 0 else f"+ {n} layer{'s' if n > 1 else ''}",
             "gpt",
-            {**AUXILIARY, "n_transfer": str(n)},
+            {**AUXILIARY, "pretrained_layers": str(n)},
         )
         for n in range(4)
     },
@@ -131,7 +133,7 @@ def encoder_folder(kind, given, data, features, tiny):
             f"pretrain --model {kind}` and name its folder with --encoder, or put it into "
             f"{str(WEIGHTS)!r}. Received: no encoder in {str(folder)!r}"
         )
-    found = records.read_json(folder / "config.json").get("model")
+    found = read_json(folder / "config.json").get("model")
     if found != name:
         raise ValueError(
             f"The suites of GPT fine-tune a {name}. Received: {found} in {str(folder)!r}"
@@ -139,16 +141,20 @@ def encoder_folder(kind, given, data, features, tiny):
     return str(folder)
 
 
-def cells_of(tuning, place, encoder=None):
-    """The suite's cells; the encoder given stands for its GPT."""
+def jobs_of(tuning, workspace, encoder=None):
+    """The suite's jobs; the encoder given stands for its GPT."""
     runs = list(tuning.runs)
     folders = {
         kind: encoder_folder(
-            kind, encoder if kind == "gpt" else None, place.data, place.features, tuning.tiny
+            kind,
+            encoder if kind == "gpt" else None,
+            workspace.data,
+            workspace.features,
+            tuning.tiny,
         )
         for kind in dict.fromkeys(kind for _, kind, _ in runs)
     }
-    return [Cell(task, folders[kind], run) for task, kind, run in runs]
+    return [Job(task, folders[kind], run) for task, kind, run in runs]
 
 
 def scales(rows, tasks=TASKS_READ, more=()):
@@ -164,8 +170,8 @@ def scales(rows, tasks=TASKS_READ, more=()):
 
 def row_of(result, rows=ROWS):
     """The key in `rows` of a result, or `None` of another kind of run."""
-    fields = result["fields"]
-    asked = {name: fields[name] for name in ("language_model_weight", "n_transfer")
+    fields = result["settings"]
+    asked = {name: fields[name] for name in ("language_model_weight", "pretrained_layers")
              if name in fields}  # fmt: skip
     asked |= {"method": "scratch"} if fields["method"] == "scratch" else {}
     for key, (_, kind, own) in rows.items():
@@ -187,7 +193,7 @@ def cells(folder, rows):
             of_task = found.setdefault((result["task"], result["counts"]["train"]), {})
             add_seed(result, of_task.setdefault(row, []))
     if not found:
-        raise records.NoResult(
+        raise NoResult(
             f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
@@ -251,7 +257,7 @@ def _by_size(found):
             rows.append((count, task, gains, first))
     text = [
         "| training examples | task | gain of the auxiliary LM (each seed) "
-        "| on the choosing set behind the first pass: with, without |",
+        "| on the dev set after the first epoch: with, without |",
         "|---:|---|---:|---:|",
     ]
     for count, task, gains, (first, without) in sorted(rows):
@@ -266,7 +272,7 @@ def _first_epoch(results):
 
 
 def ablation_figures(folder):
-    """The score on the choosing set by update, with and without the auxiliary objective."""
+    """The score on the dev set by update, with and without the auxiliary objective."""
     pictures = {}
     for (task, count), of_task in cells(folder, ABLATION).items():
         if not {"full", "no_auxiliary"} <= of_task.keys():
@@ -282,7 +288,7 @@ def ablation_figures(folder):
             {name: drawn[name] for name in order},
             title=f"{task}, {count:,} training examples",
             xlabel="update",
-            ylabel="score on the choosing set, in points",
+            ylabel="score on the dev set, in points",
         )
     return pictures
 
@@ -307,3 +313,25 @@ def layers_figures(folder):
             drawn[f"{task}, {count:,}"] = range(-1, len(DEPTHS) - 1), means, spread
     title = "GPT: layers transferred (-1: nothing, 0: embeddings)"
     return {"gpt_layers_transferred": lines(drawn, title=title, xlabel="layers", ylabel="score")}
+
+
+SUITES = {
+    "gpt_ablation": Suite(
+        ablation_markdown,
+        ablation_figures,
+        scales(ABLATION, more=SIZES),
+        "Radford et al. 2018, table 5",
+        published="2018-06",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+    "gpt_layers_transferred": Suite(
+        layers_markdown,
+        layers_figures,
+        scales(DEPTHS, LAYERS_READ),
+        "Radford et al. 2018, figure 2, left",
+        published="2018-06",
+        jobs=jobs_of,
+        **OPTIONS,
+    ),
+}

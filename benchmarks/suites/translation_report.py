@@ -6,9 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites.translation import LONGEST_TESTED, LONGEST_TRAINED
-from keras_plm.experiments.report.result_tables import read_results
-from keras_plm.experiments.results import read_json
+from benchmarks.suites.registry import Suite
+from benchmarks.suites.step_time import Copying, StepTimes, measure
+from benchmarks.suites.translation import (
+    LONGEST_TESTED,
+    LONGEST_TRAINED,
+    Translation,
+    TranslationRunner,
+)
+from keras_plm.experiments.results import read_json, read_results
 from keras_plm.plots import attention, lines
 
 NAMES = {
@@ -26,9 +32,9 @@ def read(folder):
     """Results of each run that is there, in the order of the table, all seeds of one setting."""
     runs = defaultdict(list)
     for result in read_results(folder):
-        runs[result["run"]].append(result)
+        runs[f"{result['encoder']}.{result['run']}"].append(result)
     for name, results in runs.items():
-        if len({json.dumps(result["fields"], sort_keys=True) for result in results}) > 1:
+        if len({json.dumps(result["settings"], sort_keys=True) for result in results}) > 1:
             raise ValueError(
                 "Seeds of one run share their settings: remove the older files. "
                 f"Received: {name} of different settings in {folder}"
@@ -124,7 +130,7 @@ def _step_times(report):
     for row in report["rows"]:
         curves.setdefault(row["model"], []).append((row["length"], row["seconds"]))
     curves = {name: (*zip(*points, strict=True), None) for name, points in curves.items()}
-    tokens = report["fields"]["tokens"]
+    tokens = report["settings"]["tokens"]
     return lines(
         curves,
         "length of source and target",
@@ -152,3 +158,40 @@ def _copying(report):
         "Copying a sequence",
         log_x=True,
     )
+
+
+def _run_seq2seq(runs, data, results, seeds, progress):
+    runner = TranslationRunner(data, results, progress=progress)
+    for seed in range(seeds):
+        for settings in runs:
+            if isinstance(settings, Translation):
+                runner.run(settings, seed)
+    for settings in runs:
+        if not isinstance(settings, Translation):
+            measure(settings, results, progress)
+
+
+_TEST = {"vocabulary_size": 400, "embedding_dim": 16, "hidden_dim": 16, "num_layers": 1,
+         "num_heads": 2, "epochs": 1, "limit": 40, "beams": 2}  # fmt: skip
+
+# With attention and without, and the Transformer, before the other scores.
+_MODELS = ("additive", "none", "transformer", "dot", "scaled_dot", "bilinear", "cosine")
+
+SUITES = {
+    "seq2seq": Suite(
+        markdown,
+        figures,
+        {
+            "small": [*(Translation(model) for model in _MODELS), StepTimes(), Copying()],
+            "long": [Translation(model, epochs=30) for model in ("transformer", "additive")],
+            "test": [
+                *(Translation(model, **_TEST) for model in ("additive", "none", "transformer")),
+                StepTimes(width=16, vocabulary_size=20, lengths=(4, 8), tokens=16, turns=1),
+                Copying(width=16, symbols=3, lengths=(2, 4), steps=3, tokens=20, seeds=1, test=5),
+            ],
+        },
+        "Bahdanau et al. 2015, table 1 and figure 2; Vaswani et al. 2017, tables 1 and 2",
+        published="2014-09",
+        run=_run_seq2seq,
+    ),
+}

@@ -1,20 +1,26 @@
 """Word vectors of this library and of gensim, scored on word similarity and analogies."""
 
 import dataclasses
-from pathlib import Path
 
+from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import find_file
 from keras_plm.datasets import word_similarity
 from keras_plm.datasets.corpora import BOOKS
-from keras_plm.experiments import results as records
-from keras_plm.experiments.pretraining.word_vectors import KINDS, MAKERS, VectorTrainer
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.pretraining.word_vectors import (
+    KINDS,
+    MAKERS,
+    TASK,
+    Vectors,
+    VectorTrainer,
+)
+from keras_plm.experiments.results import Record, ResultFolder, read_results, result_name
 
 
 def run_vectors(runs, data, results, seeds, progress):
     """The suite `word_vectors`: trains and scores what is not done yet."""
-    trainer = VectorTrainer(
-        [find_file(data, name) for name in BOOKS.files.values()], progress=progress
-    )
+    texts = [find_file(data, name) for name in BOOKS.files.values()]
+    trainer = VectorTrainer(texts, progress=progress)
     for seed in range(seeds):
         for settings in runs:
             evaluate_run(trainer, settings, seed, data, results, progress)
@@ -22,42 +28,79 @@ def run_vectors(runs, data, results, seeds, progress):
 
 def evaluate_run(trainer, settings, seed, data, results, progress):
     """One training with its scores, as one JSON file; skipped where that is there."""
-    key = trainer.key(settings, seed)
-    path = Path(results) / f"{settings.name}.seed{seed}.json"
-    result = records.stored(path, key)
-    if result is not None:
-        return result
+    key, kept = trainer.key(settings, seed), ResultFolder(results)
+    name = result_name(TASK, settings.kind, settings.run, seed)
+    done = kept.done(name, key)
+    if done is not None:
+        return done
     encoder, report = trainer.train(settings, seed)
     passes = "pass" if settings.epochs == 1 else "passes"
     passes += " over pairs" if settings.kind == "glove" else ""
     scores = word_similarity.evaluate(encoder.words, encoder.vectors[3:], data)
-    result = {
-        "task": "word_vectors",
-        "encoder": settings.name,
-        "method": settings.kind,
-        "name": settings.title,
-        "source": f"{report['tokens'] / 1e6:.1f} M words, {settings.epochs} {passes}",
-        "fields": dataclasses.asdict(settings),
-        "seed": seed,
-        "score": scores["similarity"]["MEN"]["spearman"],
-        "metrics": {name: part["spearman"] for name, part in scores["similarity"].items()},
-        "scores": scores,
-        **report,
-        **records.environment(),
-        "hash": key,
-    }
-    records.store(path, result)
+    seconds = report.pop("seconds")
+    record = Record(
+        task=TASK,
+        encoder=settings.kind,
+        method=settings.kind,
+        run=settings.run,
+        settings=dataclasses.asdict(settings),
+        seed=seed,
+        score=scores["similarity"]["MEN"]["spearman"],
+        metrics={pairs: part["spearman"] for pairs, part in scores["similarity"].items()},
+        seconds=seconds,
+        hash=key,
+        inputs=trainer.checksums,
+        extra={
+            "name": settings.title,
+            "source": f"{report['tokens'] / 1e6:.1f} M words, {settings.epochs} {passes}",
+            "scores": scores,
+            **report,
+        },
+        **environment(),
+    )
+    kept.write(name, record)
     trainer.finish(settings, seed)
-    shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in result["metrics"].items() if v is not None)
+    shown = ", ".join(f"{n} {100 * v:.1f}" for n, v in record.metrics.items() if v is not None)
     progress(f"{settings.name} seed {seed}: {shown}; {report['words_per_second']:,} words/s")
-    return result
+    return record
 
 
 def markdown(results):
     """The suite's tables."""
-    from keras_plm.experiments.report.result_tables import read_results
-
     order = [(kind, maker) for kind in KINDS for maker in MAKERS]
-    found = [r for r in read_results(results) if r["task"] == "word_vectors"]
-    found.sort(key=lambda r: (order.index((r["method"], r["fields"]["by"])), r["seed"]))
+    found = [r for r in read_results(results) if r["task"] == TASK]
+    found.sort(key=lambda r: (order.index((r["method"], r["settings"]["by"])), r["seed"]))
     return word_similarity.table(found)
+
+
+_VECTORS = [
+    (kind, by)
+    for kind in ("skip_gram", "cbow", "fasttext", "glove", "skip_gram_hs", "cbow_hs")
+    for by in MAKERS
+    if (kind, by) != ("glove", "gensim")
+]
+
+SUITES = {
+    "word_vectors": Suite(
+        markdown,
+        no_figures,
+        {
+            "small": [
+                *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
+                # gensim's own rates are for many passes.
+                *(
+                    Vectors(kind, "gensim", rate=0.1, limit=10_000_000)
+                    for kind in ("skip_gram", "cbow", "fasttext")
+                ),
+            ],
+            "long": [Vectors(kind, by) for kind, by in _VECTORS],
+            "test": [
+                Vectors(kind, by, dim=8, epochs=1, limit=20_000)
+                for kind, by in (("skip_gram", "keras_plm"), ("glove", "keras_plm"))
+            ],
+        },
+        "Mikolov et al. 2013, arXiv 1301.3781; Pennington et al. 2014; Bojanowski et al. 2017",
+        published="2013-01",
+        run=run_vectors,
+    ),
+}

@@ -10,8 +10,8 @@ from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from keras_plm.files.arrays import read_object
-from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import as_text
+from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.encoded import Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
@@ -84,7 +84,7 @@ def _keras_hub():
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class HubEncoder(Saveable, keras.Model):
+class HubEncoder(Encoder):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
     For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read
@@ -144,7 +144,6 @@ class HubEncoder(Saveable, keras.Model):
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
         self.causal = any("Decoder" in type(block.operation).__name__ for block in blocks)
-        self.hidden_dim = layers[-1].shape[-1]
         self.num_layers = len(blocks)
         self.num_blocks = len({id(block.operation) for block in blocks})  # ALBERT's is one
         config = backbone.get_config()

@@ -117,7 +117,7 @@ def _check_exportable(model, pairs):
 
 def _row_length(model, pairs, max_length):
     """The longest row in tokens: what is asked for, or the encoder's limit."""
-    limit = getattr(model.encoder, "max_sequence_length", None)
+    limit = model.encoder.max_sequence_length
     max_length, special = max_length or limit, model.tokenizer.num_special(pairs)
     if max_length is None or max_length <= special or max_length > (limit or max_length):
         raise ValueError(

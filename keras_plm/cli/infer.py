@@ -93,5 +93,6 @@ def run_generate(flags):
         names = ("temperature", "top_k", "top_p", "seed")
         options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
     encoder, tokenizer = keras_plm.load(flags.encoder)
-    texts = generate(encoder, tokenizer, flags.prompts, max_length=flags.max_new_tokens, **options)
+    options["max_new_tokens"] = flags.max_new_tokens
+    texts = generate(encoder, tokenizer, flags.prompts, **options)
     print("\n\n".join(texts))

@@ -66,7 +66,8 @@ def print_runs(folder, plots=None, plot_type="png"):
         plots: A folder for the plots, or `None`.
         plot_type: "png" or "svg".
     """
-    from keras_plm.experiments.report.result_tables import layer_figure, markdown, read_results
+    from keras_plm.experiments.report.result_tables import layer_figure, markdown
+    from keras_plm.experiments.results import read_results
 
     results = read_results(folder)
     print_strays(folder)

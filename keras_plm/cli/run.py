@@ -40,11 +40,11 @@ def add_data_flags(parser):
     )  # fmt: skip
 
 
-def open_bench(flags):
+def open_runner(flags):
     """The task and encoder that the flags name, ready for runs."""
     from keras_plm.datasets.tasks import TASKS, task_from_file
     from keras_plm.experiments.flags import devices, named
-    from keras_plm.experiments.runner import Bench
+    from keras_plm.experiments.runner import Runner
 
     if flags.seeds < 1:
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
@@ -60,7 +60,7 @@ def open_bench(flags):
             raise ValueError(
                 f"`--{given[0]}` needs a --task-file. Received: --task {flags.task} --{given[0]}"
             )
-    return Bench(
+    return Runner(
         task,
         flags.data,
         flags.encoder,
@@ -103,10 +103,10 @@ def run_all(flags, runs, between=None):
     Args:
         flags: Parsed flags of `add_run_flags`.
         runs: `Run` objects.
-        between: `between(bench, results)` is called before the first run that trains the encoder.
+        between: `between(runner, results)` is called before the first run that trains the encoder.
 
     Returns:
-        `(bench, results, failed)`: the `Bench`, the results, and `{(run, seed): error}`.
+        `(runner, results, failed)`: the `Runner`, the results, and `{(run, seed): error}`.
 
     Raises:
         FloatingPointError: If every run diverges.
@@ -115,50 +115,50 @@ def run_all(flags, runs, between=None):
     from keras_plm.experiments.report.result_tables import markdown
     from keras_plm.experiments.results import failure_of, write_failure
 
-    bench = open_bench(flags)
-    counts = {split: len(part) for split, part in bench.examples.items()}
+    runner = open_runner(flags)
+    counts = {split: len(part) for split, part in runner.examples.items()}
     for split in ("train", "dev"):
         limits = [getattr(run, f"{split}_limit") or counts[split] for run in runs]
         counts[split] = min([counts[split], *limits])
     console.print(
-        f"{bench.task.name}: {counts['train']:,} training examples, {counts['dev']:,} in the dev "
+        f"{runner.task.name}: {counts['train']:,} training examples, {counts['dev']:,} in the dev "
         f"set, {counts['test']:,} in the evaluation split"
     )
-    if bench.task.head.kind == "words":
-        marks = "tags that mark no spans" if bench.scheme is None else f"tags in {bench.scheme}"
-        console.print(f"{bench.task.name}: {next(iter(bench.task.metrics))} of {marks}")
-    unseen = bench.unseen_labels()
+    if runner.task.head.kind == "words":
+        marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
+        console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
+    unseen = runner.unseen_labels()
     if unseen:
         console.print(
-            f"{bench.task.name}: labels that no training example has count as errors: "
+            f"{runner.task.name}: labels that no training example has count as errors: "
             f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
             markup=False,
         )
     todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
     fits = sum(run.lines(seed) for run, seed in todo)
     results, failed = [], {}
-    with progress_bar(bench.task.name, fits, unit=True) as advance:
-        bench.progress, bench.epoch = advance, now_and_then(console.print)
+    with progress_bar(runner.task.name, fits, unit=True) as advance:
+        runner.progress, runner.epoch = advance, now_and_then(console.print)
         for run, seed in todo:
             if between is not None and not run.reads_features:
-                between(bench, results)
+                between(runner, results)
                 between = None
             if (run, 0) in failed:  # whose learning rate this one takes
                 failed[run, seed] = failed[run, 0]
                 continue
-            path = bench.path(run, seed)
+            path = runner.path(run, seed)
             try:
-                results.append(bench.run(run, seed))
+                results.append(runner.run(run, seed))
             except FloatingPointError as error:
-                write_failure(path, bench.task.name, bench.name, run, seed, error)
+                write_failure(path, runner.task.name, runner.name, run, seed, error)
                 failed[run, seed] = error
             else:
                 failure_of(path).unlink(missing_ok=True)
     if not results:
         raise next(iter(failed.values()))
     console.print("\n" + markdown(results))
-    console.print(f"Result files: {Path(bench.results) / bench.task.name}")
-    return bench, results, failed
+    console.print(f"Result files: {Path(runner.results) / runner.task.name}")
+    return runner, results, failed
 
 
 def check_diverged(failed, total):
@@ -184,7 +184,7 @@ def add_layers(commands):
         "dev_limit",
     ])  # fmt: skip
     parser.add_argument(
-        "--method", default="features", choices=("features", "untrained"),
+        "--method", default="features", choices=("features", "randomly_initialised"),
         help="features of the pre-trained encoder (default), or of its random initialisation",
     )  # fmt: skip
     parser.add_argument(
@@ -201,7 +201,8 @@ def run_layers(flags):
     from keras_plm.experiments.flags import from_flags
     from keras_plm.experiments.progress import console
     from keras_plm.experiments.recommend import Choice
-    from keras_plm.experiments.report.result_tables import layer_figure, read_results
+    from keras_plm.experiments.report.result_tables import layer_figure
+    from keras_plm.experiments.results import read_results
     from keras_plm.files.writing import replacing
     from keras_plm.transfer import distinct_choices
 
@@ -224,28 +225,31 @@ def run_layers(flags):
         shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
         tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
 
-    def read(bench, results, runs, names):
+    def read(runner, results, runs, names):
         for run, name in zip(runs, names, strict=True):
             found = [result for result in results if result["run"] == run.name]
             if found:  # else its runs diverged
-                yield Choice.read(name, found, [bench.path(run, r["seed"]) for r in found])
+                kept = [
+                    runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found
+                ]
+                yield Choice.read(name, found, kept)
 
-    def so_far(bench, results):  # fine-tuning may take hours
-        choices = list(read(bench, results, runs, names))
+    def so_far(runner, results):  # fine-tuning may take hours
+        choices = list(read(runner, results, runs, names))
         if choices:
             console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
         console.print("Fine-tuning, to compare (--no-fine-tune skips it) ...")
 
-    bench, results, failed = run_all(flags, runs + tuning, so_far)
-    choices = list(read(bench, results, runs, names))
+    runner, results, failed = run_all(flags, runs + tuning, so_far)
+    choices = list(read(runner, results, runs, names))
     if flags.method == "features" and choices:
-        tuned = next(read(bench, results, tuning, ["fine-tuned"] * len(tuning)), None)
+        tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
         console.print(
             recommend.markdown(choices), recommend.recommendation(choices, tuned), sep="\n"
         )
     if flags.plot:
         task, encoder = results[0]["task"], results[0]["encoder"]
-        others = read_results(Path(flags.results) / task)
+        others = read_results(flags.results, task)
         drawn = [r for r in results if r["method"] == "features"]
         # Those of this call, too, are among the files.
         drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]

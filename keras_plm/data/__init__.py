@@ -21,7 +21,7 @@ from keras_plm.data.labels import label_names
 from keras_plm.data.packing import PackedExamples, stack_padded
 from keras_plm.data.passages import Windows
 from keras_plm.data.spans import Span, best_answers, best_spans
-from keras_plm.data.task import Example, Task, find_file, split_groups
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file, split_groups
 from keras_plm.data.translation import translation_batches
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "best_answers",
     "best_spans",
     "best_threshold",
+    "cut_dev_set",
     "evaluate_squad",
     "find_file",
     "join_sentences",

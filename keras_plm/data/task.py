@@ -251,6 +251,26 @@ def split_groups(examples, fractions, seed=0):
     return [[examples[i] for i in sorted(part)] for part in parts]
 
 
+def cut_dev_set(examples, dev, test=0.0, seed=0):
+    """Cuts a dev set out of examples, and a test set where there is none, without parting a group.
+
+    Args:
+        examples: A list of `Example`.
+        dev, test: The fractions of the examples that the two sets take.
+        seed: Of the random order of groups, see `split_groups`.
+
+    Returns:
+        A dict of the lists "train" and "dev", and "test" unless its fraction is 0.
+
+    >>> parts = cut_dev_set([Example(str(i), "ab"[i % 2]) for i in range(20)], dev=0.1)
+    >>> {split: len(part) for split, part in parts.items()}
+    {'train': 18, 'dev': 2}
+    """
+    fractions = {"train": 1 - (dev + test), "dev": dev} | ({"test": test} if test else {})
+    parts = split_groups(examples, tuple(fractions.values()), seed)
+    return dict(zip(fractions, parts, strict=True))
+
+
 def _move_rare_labels(examples, parts, groups):
     """Moves groups to the first part, in place, until it has every label; says which and where."""
     scores = [e.label for e in examples if isinstance(e.label, float)]

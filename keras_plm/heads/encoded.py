@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_plm._arguments import check_one_of
 from keras_plm.layers import POOLINGS, Pooling
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -80,7 +80,7 @@ def check_word_vectors(words):
 
 def check_stateless(encoder):
     """Raises if what `encoder` gives depends on what it read before."""
-    rows = getattr(encoder, "carried_rows", 0)
+    rows = encoder.carried_rows
     if rows:
         raise ValueError(
             "Texts are sorted by length or shuffled here, and carried states would leak from one "
@@ -113,8 +113,7 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
     if pool is None:
         pool = "mean" if joint else "max"
         if joint and layers is None and not frozen:
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own else "last" if causal else "mean"
+            pool = "pooled" if own else "last" if encoder.causal else "mean"
     allowed = ("pooled", *POOLINGS) if own else POOLINGS
     check_one_of(pool, "pool", allowed)
     check_first(pool, tokenizer)

@@ -28,7 +28,8 @@ from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
-from keras_plm.training.fit import FitsBatches, check_encoder, check_vocabulary, run_on
+from keras_plm.models.encoder import check_encoder
+from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
 
 
@@ -128,7 +129,7 @@ class Head(FitsBatches, keras.Model):
             if value is not None:
                 check_type(value, argument, kind, example)
         check_stateless(encoder)
-        if hasattr(encoder, "vocabulary_size") and tokenizer is not None:
+        if tokenizer is not None:
             check_vocabulary(encoder, len(tokenizer))
         if not frozen and not encoder.trainable:
             raise ValueError(
@@ -450,7 +451,7 @@ class Head(FitsBatches, keras.Model):
             for i, example in enumerate(examples):
                 if not is_missing(getattr(example, "label", None)):
                     self.check_label(example, i)
-        limit = getattr(self.encoder, "max_sequence_length", None)
+        limit = self.encoder.max_sequence_length
         options = {"max_length": limit, **options}
         if options["max_length"] is not None:
             check_whole(options["max_length"], "max_length")

@@ -18,7 +18,7 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -105,7 +105,7 @@ class SpanFinder(Head):
         name="span_finder",
     ):
         check_encoder(encoder, tokenizer)
-        limit = getattr(encoder, "max_sequence_length", None)
+        limit = encoder.max_sequence_length
         if max_length is None:
             max_length = min(limit or MAX_LENGTH, MAX_LENGTH)
         for argument, value in (
@@ -242,7 +242,7 @@ class SpanFinder(Head):
         if isinstance(examples, dict):
             return super().batches(examples, **options)
         max_length = options.pop("max_length", None) or self.max_length
-        limit = getattr(self.encoder, "max_sequence_length", None)
+        limit = self.encoder.max_sequence_length
         if limit is not None and max_length > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"

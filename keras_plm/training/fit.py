@@ -12,7 +12,6 @@ from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
-from keras_plm.tokenizers.subwords import check_tokenizer
 from keras_plm.training.distribution.one_device import Distribution
 
 
@@ -393,23 +392,6 @@ def check_batches(model, batches):
         check_vocabulary(model, batches.vocabulary_size)
 
 
-def check_encoder(encoder, tokenizer=None):
-    """Raises unless a head can be built on `encoder`, and `tokenizer`, if given, packs texts.
-
-    Raises:
-        TypeError: If one of them is something else.
-    """
-    inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
-    if not (isinstance(inputs, dict) and isinstance(outputs, dict) and "layers" in outputs):
-        raise TypeError(
-            "`encoder` must be a Keras model with a dict of inputs and a dict of outputs with "
-            "`layers`, as `BERT`; `encoder, tokenizer = keras_plm.load(folder)` gives both. "
-            f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}"
-        )
-    if tokenizer is not None:
-        check_tokenizer(tokenizer)
-
-
 def check_vocabulary(model, count):
     """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
     known = getattr(model, "vocabulary_size", None)
@@ -419,7 +401,7 @@ def check_vocabulary(model, count):
         raise ValueError(
             "A model must know every id of its tokenizer: build it with "
             "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
-            "`with_new_tokens`. "
+            "`resize_token_embeddings`. "
             f"Received: {count} tokens, vocabulary_size={known}"
         )
 

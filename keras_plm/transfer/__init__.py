@@ -11,8 +11,9 @@ from keras_plm.transfer.layer_choices import (
     every_choice,
     layer_choice,
 )
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.method import KeepBest, default_metric
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import clone, keep_pretrained_layers, resize_token_embeddings
 
 __all__ = [
     "FEW_EXAMPLES_SETTINGS",
@@ -31,6 +32,7 @@ __all__ = [
     "every_choice",
     "extract_features",
     "layer_choice",
-    "transferred",
-    "with_new_tokens",
+    "layer_groups",
+    "keep_pretrained_layers",
+    "resize_token_embeddings",
 ]

@@ -31,7 +31,7 @@ def read_apart(examples, tokenizer):
 
 def feature_rows(examples, tokenizer, pool, encoder, max_length):
     """The rows of examples for an encoder, as `FeatureStore.build` takes these arguments."""
-    limit = getattr(encoder, "max_sequence_length", None)
+    limit = encoder.max_sequence_length
     if pool == TOKENS:
         return TokenRows(examples, tokenizer, min(limit or max_length, max_length))
     if pool is None:

@@ -6,9 +6,9 @@ import tempfile
 import numpy as np
 
 from keras_plm._arguments import check_whole
-from keras_plm.data.task import as_examples, split_groups
+from keras_plm.data.task import as_examples, cut_dev_set
 from keras_plm.files.sequences import as_names
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore, fitting
 from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
@@ -58,8 +58,7 @@ def compare_layers(
         raise TypeError(f"`method` must be a `FeatureBased`. Received: method={method!r:.60}")
     choices = None if choices is None else as_names(choices, "choices")
     if not isinstance(examples, dict):
-        parts = split_groups(as_examples(examples), (0.7, 0.15, 0.15))
-        examples = dict(zip(("train", "dev", "test"), parts, strict=True))
+        examples = cut_dev_set(as_examples(examples), 0.15, 0.15)
     missing = {"train", "dev", "test"} - examples.keys()
     if missing:
         raise ValueError(

@@ -10,7 +10,7 @@ from keras_plm._arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_store import FeatureStore
 from keras_plm.transfer.layer_choices import layer_choice
 

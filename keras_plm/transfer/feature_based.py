@@ -12,7 +12,8 @@ from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import check_encoder, run_on
+from keras_plm.models.encoder import check_encoder
+from keras_plm.training.fit import run_on
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer._feature_rows import TOKENS, read_apart
 from keras_plm.transfer.feature_store import FeatureStore, fitting

@@ -17,8 +17,9 @@ from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder
 from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS
+from keras_plm.models.encoder import check_encoder
 from keras_plm.tokenizers.characters import CharacterIds
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
+from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
@@ -129,7 +130,7 @@ class FeatureStore:
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
         rows = feature_rows(examples, tokenizer, pool, encoder, max_length)
-        precision = getattr(encoder, "compute_dtype", "float32")
+        precision = encoder.compute_dtype
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
         final = Path(folder) / fingerprint(*asked)[:24]
         if not (final / "features.npy").is_file():
@@ -181,7 +182,7 @@ class FeatureStore:
             ValueError: If `words` is no `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
-        own, limit = words.tokenizer(), getattr(encoder, "max_sequence_length", None)
+        own, limit = words.tokenizer(), encoder.max_sequence_length
         if pool == TOKENS:  # windows of as many words, with room for the other's marks
             room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()
             longest = room + own.num_special()
@@ -198,7 +199,7 @@ class FeatureStore:
             packed.collate,
             training=False,
             **size,
-            longest=getattr(encoder, "max_sequence_length", None),
+            longest=encoder.max_sequence_length,
             fill_last=False,
         )
         model = _every_layer(encoder)
@@ -362,10 +363,6 @@ def _every_layer(encoder):
     known, model = _EVERY_LAYER.get(encoder, (None, None))
     if known == weights:
         return model
-    if hasattr(encoder, "word_cache"):
-        model = encoder.word_cache()
-    else:
-        stacked = keras.ops.stack(encoder.output["layers"], axis=2)
-        model = keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
+    model = encoder.stacked_layers()
     _EVERY_LAYER[encoder] = weights, model
     return model

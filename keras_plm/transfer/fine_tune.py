@@ -8,16 +8,13 @@ from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
+from keras_plm.models.encoder import check_encoder
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
-from keras_plm.training.optimizers import (
-    SlantedTriangular,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    layer_groups,
-)
+from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import SlantedTriangular, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.method import (
     READERS,
@@ -30,7 +27,11 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import (
+    clone,
+    keep_pretrained_layers,
+    resize_token_embeddings,
+)
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
 # How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
@@ -55,9 +56,9 @@ class FineTune(Method):
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds differ,
-    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the number of
-    layers the top ones and the pooler begin anew.
+    know, they get new vectors, see `resize_token_embeddings`. Where examples are few and seeds
+    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the
+    number of layers the top ones and the pooler begin anew.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019,
@@ -72,11 +73,11 @@ class FineTune(Method):
         dropout: Fraction dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
-        schedule: `"linear"` (`optimizers.WarmupLinearDecay`), `"gpt_linear"` (the same with
-            `decay_in_warmup`), `"cosine"` (`optimizers.WarmupCosineDecay`) or
-            `"slanted_triangular"` (`optimizers.SlantedTriangular`); all rise for `warmup`.
+        schedule: `"linear"` (`schedules.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`schedules.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`schedules.SlantedTriangular`); all rise for `warmup`.
         layer_decay: Rate of a layer over that of the next higher one, see
-            `optimizers.layer_groups`; ULMFiT's is 1 / 2.6.
+            `transfer.layer_groups`; ULMFiT's is 1 / 2.6.
         unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
             the last and the output layer; 0 for all at once. With more layers than epochs the
             lowest never learn.
@@ -84,7 +85,8 @@ class FineTune(Method):
         bias_correction: Of AdamW; BERT was trained without, GPT with it.
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+        n_transfer: How many layers are taken from pre-training, see `keep_pretrained_layers`; by
+            default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
@@ -274,16 +276,16 @@ class FineTune(Method):
         if not getattr(tokenizer, "joint_pairs", True):
             return "words" if reads_two else True
         # A reader of two texts has no order of rows to add up.
-        both_orders = symmetric and getattr(encoder, "causal", False) and not reads_two
+        both_orders = symmetric and encoder.causal and not reads_two
         return "both_orders" if both_orders else False
 
     def prepare_encoder(self, encoder, tokenizer):
         """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
         if self.n_transfer is not None:
-            encoder = transferred(encoder, self.n_transfer)
+            encoder = keep_pretrained_layers(encoder, self.n_transfer)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
         if lacks_special_tokens(encoder, tokenizer):
-            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
+            encoder = resize_token_embeddings(encoder, len(tokenizer), self.seed)
         encoder = clone(encoder, **dropout)
         if self.lora_rank is not None:
             adapt(encoder, self.lora_rank)

@@ -15,7 +15,8 @@ from keras_plm.heads.head import Head
 from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.heads.readers.reading import check_serves, texts_of
 from keras_plm.heads.span_finder import NO_ANSWER
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay, loss_scaled
+from keras_plm.training.optimizers import BertAdamW, loss_scaled
+from keras_plm.training.schedules import WarmupLinearDecay
 
 READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 
@@ -87,11 +88,11 @@ class Method:
         return WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
 
     def _groups(self, model, steps):
-        """`AdamW`'s groups for a model and epochs of so many steps."""
+        """`BertAdamW`'s groups for a model and epochs of so many steps."""
         return None
 
     def _optimizer(self, rate, **options):
-        return AdamW(rate, weight_decay=self.weight_decay, **options)
+        return BertAdamW(rate, weight_decay=self.weight_decay, **options)
 
     def _train(self, model, source, score, callbacks, verbose, loss, distribution=None):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""

@@ -19,12 +19,12 @@ from benchmarks.claims.judge import (
     markdown,
     text,
 )
-from benchmarks.claims.match import ANY, FOLDERS, Claim, Results, Side, paired, row
+from benchmarks.claims.match import ANY, FOLDERS, Arm, Claim, Results, paired, row
 from benchmarks.suites import SUITES
 from keras_plm import metrics
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.results import write_examples
+from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.writing import write_json
 from keras_plm.transfer import LAYER_CHOICES
@@ -41,14 +41,14 @@ READERS = (
 )  # that a `Run` knows already; the others come with their wires
 
 
-def side(name, task="sst5", **more):
+def arm(name, task="sst5", **more):
     fields = {"method": "features", "layers": "last"}
-    return Side(name, "first", task, name, fields, **more)
+    return Arm(name, "first", task, name, fields, **more)
 
 
 def claim(better="a", worse="b", source="a paper, table 1", name="", task="sst5"):
-    sides = [side(better, task), side(worse, task)]
-    return row(name or f"{better}-{worse}", *sides, source, (2.0, 1.0))
+    arms = [arm(better, task), arm(worse, task)]
+    return row(name or f"{better}-{worse}", *arms, source, (2.0, 1.0))
 
 
 def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
@@ -59,14 +59,15 @@ def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
         score = float(of_seed.mean())
         result = {
             "task": task, "encoder": name, "method": run.method, "run": run.name,
-            "fields": run.config, "seed": seed, "score": score, "metrics": {"accuracy": score},
+            "settings": run.to_json(), "seed": seed, "score": score, "metrics": {"accuracy": score},
             "counts": {"train": 100, "test": len(of_seed)}, "trials": [], "inputs": name,
             "hash": f"{hash}{seed}",
         }  # fmt: skip
         write_json(path, result)
         if examples:
             parts = np.stack([of_seed, np.ones_like(of_seed)], axis=1)
-            write_examples(path, result["hash"], {"accuracy": ("mean", parts)})
+            kept = ResultFolder(path.parent)
+            kept.write_examples(path.name, result["hash"], {"accuracy": ("mean", parts)})
     return path
 
 
@@ -109,19 +110,19 @@ class TestRows:
     def test_a_row_names_what_is_there(self):
         for claim in CLAIMS.values():
             assert claim.source, claim.name
-            for side in (claim.better, claim.worse):
-                assert side.suite in SUITES or side.suite in FOLDERS, claim.name
-                if side.suite in SUITES:
-                    assert (side.scale or "small") in SUITES[side.suite].scales, claim.name
-                assert side.task in TASKS or OWN[side.suite] == side.task, claim.name
-                assert side.task == claim.task and "micro" not in side.task, claim.name
-                if side.where is None and side.read is None:
-                    assert side.encoder and "method" in side.fields, claim.name
-                    fields = {n: v for n, v in side.fields.items() if v is not ANY}
+            for arm in (claim.better, claim.worse):
+                assert arm.suite in SUITES or arm.suite in FOLDERS, claim.name
+                if arm.suite in SUITES:
+                    assert (arm.scale or "small") in SUITES[arm.suite].scales, claim.name
+                assert arm.task in TASKS or OWN[arm.suite] == arm.task, claim.name
+                assert arm.task == claim.task and "micro" not in arm.task, claim.name
+                if arm.where is None and arm.read is None:
+                    assert arm.encoder and "method" in arm.fields, claim.name
+                    fields = {n: v for n, v in arm.fields.items() if v is not ANY}
                     if fields.get("reader", "linear") in READERS:
                         Run(**fields)  # says what does not go together
                 else:
-                    assert not side.encoder and not side.fields, claim.name
+                    assert not arm.encoder and not arm.fields, claim.name
 
     def test_a_statement_goes_the_way_of_its_cells_and_figures(self):
         for claim in CLAIMS.values():
@@ -130,16 +131,16 @@ class TestRows:
             if claim.published is not None:
                 better, worse = claim.published
                 assert (better < worse) if claim.lower else (better > worse), claim.name
-            for side in (claim.better, claim.worse):
-                words = side.label.replace(" ", "_")
-                if "layers" in side.fields and words.removesuffix("_layer") in LAYER_CHOICES:
-                    assert words.removesuffix("_layer") == side.fields["layers"], claim.name
+            for arm in (claim.better, claim.worse):
+                words = arm.label.replace(" ", "_")
+                if "layers" in arm.fields and words.removesuffix("_layer") in LAYER_CHOICES:
+                    assert words.removesuffix("_layer") == arm.fields["layers"], claim.name
                 for word, method in (("fine-tuned", "fine_tune"), ("pre-training", "scratch"),
                                      ("random weights, all trained", "scratch"),
                                      ("random weights", "scratch"),
                                      (" read", "features")):  # fmt: skip
-                    if side.label.endswith(word) and side.read is None:
-                        assert side.fields.get("method") == method, side.label
+                    if arm.label.endswith(word) and arm.read is None:
+                        assert arm.fields.get("method") == method, arm.label
 
     def test_published_tables_are_whole(self):
         """Copied figures against a second copy of some rows of the papers."""
@@ -247,7 +248,7 @@ class TestPlanted:
     def test_a_gain_beside_a_gain(self, tmp_path):
         for i, (name, share) in enumerate({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.55}.items()):
             plant(tmp_path, name, answers(share, count=600, seed=i))
-        one, two = side("a", minus=side("b")), side("c", minus=side("d"))
+        one, two = arm("a", minus=arm("b")), arm("c", minus=arm("d"))
         (found,) = judged(tmp_path, row("gain", one, two, "a paper, table 1"))
         assert found["verdict"] == "reproduced" and found["effect"] == pytest.approx(25, abs=6)
 
@@ -332,15 +333,15 @@ class TestFiles:
         plant(tmp_path, "a", answers(0.1), feature_dropout=0.5)
         plant(tmp_path, "a", answers(0.1), train_limit=10)
         assert judged(tmp_path) == alone
-        loose = side("a")
+        loose = arm("a")
         loose.fields["train_limit"] = ANY
         with pytest.raises(ValueError, match="of one run and seed disagree.*'a' on sst5"):
             Results(tmp_path).runs(loose)
 
     @pytest.mark.parametrize("text,message", [
         ("{", "b.features-linear-last.seed2.json is no whole result file"),
-        ("[1]", "seed2.json is no result of the harness.*no 'task'"),
-        ('{"task": "sst5"}', "seed2.json is no result of the harness.*no 'encoder'"),
+        ("[1]", "seed2.json: This is no result of a run.*a list without task"),
+        ('{"task": "sst5"}', "seed2.json: This is no result of a run.*without encoder"),
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
@@ -373,7 +374,7 @@ class TestFiles:
             write_json(path, result | {"metrics": wrong})
             assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
-        assert re.search("no 'seed' as it should be", refused(tmp_path))
+        assert re.search("seed2.json: This is no result of a run.*seed='2'", refused(tmp_path))
 
     def test_two_results_that_disagree_are_named(self, tmp_path):
         path = self.both(tmp_path)
@@ -388,11 +389,11 @@ class TestFiles:
 
     def test_examples_must_belong(self, tmp_path):
         path = self.both(tmp_path)
-        parts = np.ones((300, 2))
-        write_examples(path, "another run", {"accuracy": ("mean", parts)})
+        parts, kept = np.ones((300, 2)), ResultFolder(path.parent)
+        kept.write_examples(path.name, "another run", {"accuracy": ("mean", parts)})
         (found,) = judged(tmp_path)
         assert found["basis"] == "seeds, descriptive" and "are another run's" in found["note"]
-        write_examples(path, "h2", {"accuracy": ("mean", parts)})
+        kept.write_examples(path.name, "h2", {"accuracy": ("mean", parts)})
         assert re.search("gives another accuracy than the result beside it", refused(tmp_path))
         path.with_suffix(".npz").write_bytes(b"PK nothing")
         assert re.search("is no whole file of examples", refused(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.__main__ import main as of_benchmarks
 from keras_plm.cli.main import main
 from keras_plm.datasets.tasks import task_from_file
-from keras_plm.experiments.runner import Bench
+from keras_plm.experiments.runner import Runner
 from tests.small_runs import FAST, common, result_files
 
 pytestmark = pytest.mark.backend_neutral
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.backend_neutral
     [
         (["run", "--task", "sst3"], r"Unknown task 'sst3'. Did you mean 'sst"),
         (["run", "--task", "sst5", "--data", "nowhere"], r"No file nowhere/sst/trees/train.txt"),
-        (["run", "--task", "wikigold", "--method", "tune"], r"Known methods: .*'tune'"),
-        (["run", "--task", "wikigold", "--layers", "last"], r"Only the methods features"),
+        (["run", "--task", "wikigold", "--method", "tune"], r"`method` must be one of .*'tune'"),
+        (["run", "--task", "wikigold", "--layers", "last"], r"`layers` has no effect here"),
         (["run", "--task", "wikigold", "--units", "5"], r"`units` has no effect here"),
         (["run", "--task", "wikigold", "--penalty", "1"], r"`penalty` has no effect here"),
         (["run", "--task", "wikigold", "--method", "features", "--words", "x"], r"`words` has no"),
@@ -58,7 +58,7 @@ pytestmark = pytest.mark.backend_neutral
             r"`text_pool` has no effect here",
         ),
         (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
-        (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0 parted by"),
+        (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0, separated"),
         (["run", "--task", "wikigold", "--learning-rates", "1,nan"], r"numbers above 0"),
         (["run", "--task", "wikigold", "--train-limit", "-5"], r"`train_limit` must be 0"),
         (["run", "--task", "wikigold", "--dev-limit", "-5"], r"`dev_limit` must be 0"),
@@ -134,9 +134,12 @@ def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, ca
     known = [line.rpartition(",")[2] for line in lines[-9:]]
     lines[-1] = lines[-1].rpartition(",")[0] + ",maybe"
     path.write_text("\n".join(lines))
-    split = lambda rows, fractions: [rows[:42], rows[42:51], rows[51:]]  # noqa: E731
-    monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", split)
-    monkeypatch.setattr(Bench, "_predict", lambda *arguments: known)
+
+    def cut(rows, dev, test):
+        return {"train": rows[:42], "dev": rows[42:51], "test": rows[51:]}
+
+    monkeypatch.setattr("keras_plm.datasets.tasks.cut_dev_set", cut)
+    monkeypatch.setattr(Runner, "_predict", lambda *arguments: known)
     assert main(["run", *table, *common(encoder, tmp_path), *FAST, "--seeds", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "labels that no training example has count as errors: maybe" in shown

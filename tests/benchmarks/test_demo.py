@@ -23,7 +23,12 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert main(["demo", "--small", "--out", str(out)]) == 0
     results = json.loads((out / "results.json").read_text())
     assert {r["task"] for r in results} == {"micro_ner"}
-    assert {r["method"] for r in results} == {"scratch", "untrained", "features", "fine_tune"}
+    assert {r["method"] for r in results} == {
+        "scratch",
+        "randomly_initialised",
+        "features",
+        "fine_tune",
+    }
     assert {r["encoder"] for r in results} == {"tiny_words", "tiny_bert"}
     assert (out / "micro_ner.png").is_file() and (out / "tiny_bert" / "config.json").is_file()
     shown = capsys.readouterr().out
@@ -48,6 +53,7 @@ def test_every_encoder_has_its_runs_on_every_task():
     assert lines[0].endswith("b 70.0 > a 50.0") and lines[1].endswith("b 10.0")
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
     translator, trained, stops = demo._translator, [], [False, True]
@@ -61,7 +67,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
     monkeypatch.setattr(demo, "_translator", stopping)
     with pytest.raises(KeyboardInterrupt):
         demo.translate(World(), tmp_path, small=True)
-    assert [path.name for path in tmp_path.glob("translation/*.json")] == ["rnn.none.seed0.json"]
+    assert [path.name for path in tmp_path.glob("translation/*/*.json")] == ["rnn.none.seed0.json"]
     results, pictures = demo.translate(World(), tmp_path, small=True)
     assert trained == [result["run"] for result in results]
     assert trained == ["rnn.none", "rnn.additive", "transformer.self"]
@@ -93,6 +99,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
     assert len(trained) == 3
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_full_demo_has_elmo_beside_bert(tmp_path):
     corpus = tmp_path / "corpus.txt"
@@ -108,8 +115,8 @@ def test_full_demo_has_elmo_beside_bert(tmp_path):
         assert [run.method for run in runs] == ["scratch", "features", "fine_tune"]
         tried = runs[1:] if pooled else runs[2:]
         results = demo.put_to_work(task, tmp_path / "tiny_elmo", tried, tmp_path, None)
-        assert ("text_pool" in results[-1]["fields"]) == pooled
-        assert results[-1]["fields"]["schedule"] == "slanted_triangular"
+        assert ("text_pool" in results[-1]["settings"]) == pooled
+        assert results[-1]["settings"]["schedule"] == "slanted_triangular"
 
 
 @pytest.mark.backend_neutral

@@ -13,7 +13,7 @@ from benchmarks.suites.elmo_features import ROWS, cells, row_of
 from benchmarks.suites.elmo_neighbours import nearest_of_word
 from benchmarks.suites.elmo_probes import nearest_average, tagged_accuracy
 from keras_plm.datasets.corpora import BOOKS
-from keras_plm.experiments.results import marked
+from keras_plm.experiments.results import Record, ResultFolder, marked
 from keras_plm.models import ELMo
 from tests import ROOT
 from tests.benchmarks.small_data import SmallData
@@ -72,6 +72,7 @@ def files(tmp_path):
     return {str(path): path.stat().st_mtime_ns for path in found}
 
 
+@pytest.mark.full
 def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
@@ -87,10 +88,10 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     assert {row_of(result) for result in results} == set(ROWS)
     both = next(r for r in results if row_of(r) == "both")
     assert list(both["mixes"]) == ["input", "output"]
-    assert {r["fields"].get("units") for r in results} == {4}
-    assert {r["fields"].get("feature_dropout", 0) for r in results if row_of(r) != "baseline"} == {
-        0.5
-    }
+    assert {r["settings"].get("units") for r in results} == {4}
+    assert {
+        r["settings"].get("feature_dropout", 0) for r in results if row_of(r) != "baseline"
+    } == {0.5}
     for suite, text, picture in (
         ("elmo_layers", "| task | baseline | last only | all, λ = 1 |", "elmo_layers_mixes"),
         ("elmo_placement", "| task | input | both | output |", "elmo_placement_mixes"),
@@ -101,9 +102,10 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
 
 
+@pytest.mark.full
 def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, shown = run("domain_transfer")
+    code, shown = run("elmo_domain_adaptation")
     assert code == 0 and "wikigold step" in shown
     (record,) = (
         json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.adapted.json")
@@ -116,10 +118,10 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
                 for p in (tmp_path / "results").glob("**/*.seed0.json")]  # fmt: skip
     assert sorted(encoders) == ["elmo_test", "elmo_test_on_wikigold"]
     first = files(tmp_path)
-    assert run("domain_transfer")[0] == 0
+    assert run("elmo_domain_adaptation")[0] == 0
     done = {name: at for name, at in files(tmp_path).items() if "adapted" not in name}
     assert done.items() <= first.items()
-    code, shown = run("domain_transfer", command="report")
+    code, shown = run("elmo_domain_adaptation", command="report")
     assert code == 0 and "| wikigold (span f1) | " in shown and "The paper (table 7)" in shown
     # The tables of the other suites are of the biLM as it was.
     run("elmo_layers")
@@ -127,7 +129,7 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
     assert code == 0 and "_on_wikigold" not in shown
 
     (tmp_path / "f" / "elmo_test").rename(tmp_path / "mine")
-    code, shown = run("domain_transfer", "--encoder", str(tmp_path / "mine"))
+    code, shown = run("elmo_domain_adaptation", "--encoder", str(tmp_path / "mine"))
     assert code == 2 and "goes on with the softmax that it was trained with" in shown
 
 
@@ -146,6 +148,7 @@ def test_what_is_equal_is_said_to_be_equal():
     assert order == "C < A = B"
 
 
+@pytest.mark.full
 def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
     monkeypatch.chdir(tmp_path)
     material = elmo_features.TEST_MATERIAL
@@ -186,7 +189,8 @@ def test_flags_that_a_suite_does_not_take(flags, match, run):
 
 
 def test_tables_without_results_say_how_to_make_them(tmp_path):
-    (tmp_path / "a.seed0.json").write_text('{"task": "t", "method": "fine_tune", "encoder": "e"}')
+    record = Record("t", "e", "fine_tune", score=0.5)
+    ResultFolder(tmp_path).write("t/a.seed0.json", record)
     for name, suite in SUITES.items():
         if suite.home == "elmo":
             assert folder(tmp_path, name, "small") == tmp_path / "elmo"
@@ -196,12 +200,12 @@ def test_tables_without_results_say_how_to_make_them(tmp_path):
 
 
 def write(folder, task, score, seed=0, limit=0, words="w", mixes=None, **fields):
-    """A result file as `Bench` writes it; without `words` of the baseline."""
+    """A result file as `Runner` writes it; without `words` of the baseline."""
     fields = {"reader": "bilstm", "train_limit": limit, "layers": "last", **fields}
     fields |= {"words": words} if words else {}
     encoder = "e" if words else "w"
     result = {
-        "task": task, "encoder": encoder, "method": "features", "run": "r", "fields": fields,
+        "task": task, "encoder": encoder, "method": "features", "run": "r", "settings": fields,
         "seed": seed, "score": score, "metrics": {"accuracy": score}, "trials": [],
         "counts": {"train": limit or 200}, "inputs": "abc", **({"mixes": mixes} if mixes else {}),
     }  # fmt: skip
@@ -266,6 +270,7 @@ def test_nearest_occurrences_of_a_word_by_hand():
     assert nearest_of_word(far, words, tags, sentences)["right"].tolist() == [0, 0]
 
 
+@pytest.mark.full
 def test_neighbours_run_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_neighbours", seeds="2")
@@ -303,6 +308,7 @@ def test_nearest_averages_by_hand():
     assert tagged_accuracy([["O", "N"], ["V"]], [["N", "N"], ["N"]]) == 0.5
 
 
+@pytest.mark.full
 def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_intrinsic")
@@ -320,6 +326,7 @@ def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
     assert result["metrics"] == usual["metrics"]  # the word alone tells no sense
 
 
+@pytest.mark.full
 def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"1 the O\n2 bank {'MONEY' if i % 2 else 'RIVER'}\n3 {'lent' if i % 2 else 'grew'} O\n"
@@ -337,6 +344,7 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
     assert code == 2 and "Senses are of words" in shown
 
 
+@pytest.mark.full
 def test_the_microworlds_names_are_told_apart_by_context_alone():
     task = elmo_probes.sense_task()
     seen = {}

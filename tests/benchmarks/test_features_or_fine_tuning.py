@@ -14,11 +14,11 @@ from benchmarks.suites.features_or_fine_tuning import (
     ROWS,
     SCALES,
     OfTask,
-    cells_of,
     fits,
+    jobs_of,
 )
 from keras_plm.checkpoints import save_bert, save_gpt
-from keras_plm.experiments.jobs import Place, run_cells
+from keras_plm.experiments.jobs import Workspace, run_jobs
 from keras_plm.models import BERT, GPT, ELMo, WordVectors
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from tests.benchmarks.small_data import WORDS, SmallData
@@ -66,14 +66,15 @@ def small(scale):
     return dataclasses.replace(scale, tasks=tasks, fields=fields, trained=())
 
 
+@pytest.mark.full
 def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_path):
-    place = Place(str(data_folder), str(tmp_path / "r"), str(tmp_path / "f"))
+    place = Workspace(str(data_folder), str(tmp_path / "r"), str(tmp_path / "f"))
     scale = small(SCALES["paper"])
-    cells = cells_of(scale, place, str(released))
+    cells = jobs_of(scale, place, str(released))
     asked = {(cell.task, cell.encoder_name) for cell in cells}
     assert asked == {(task, kind) for task, _ in scale.tasks for kind in KINDS}
     assert len({place.path(cell, 0) for cell in cells}) == len(cells)
-    failed = run_cells(cells, place, 1, lambda line: None)
+    failed = run_jobs(cells, place, 1, lambda line: None)
     assert {cell.title(seed): str(error) for (cell, seed), error in failed.items()} == {}
     text = features_or_fine_tuning.markdown(place.results)
     for name, *_ in ROWS.values():
@@ -86,22 +87,23 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     assert drawn[-2:] == [f"frozen, {how} last four, linear" for how in ("concat", "mean")]
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]
     assert len(results) == len(cells)
-    assert all(r["cost"]["learned_weights"] > 0 for r in results)
+    assert all(r["learned_weights"] > 0 for r in results)
     assert max(r["counts"]["train"] for r in results) == 8
     assert max(r["counts"]["dev"] for r in results) == 3
     of_bert = {
-        r["method"]: r["cost"]
+        r["method"]: r
         for r in results
-        if (r["task"], r["encoder"]) == ("sst5", "bert") and "lora_rank" not in r["fields"]
+        if (r["task"], r["encoder"]) == ("sst5", "bert") and "lora_rank" not in r["settings"]
     }
     assert of_bert["features"]["learned_weights"] < of_bert["fine_tune"]["learned_weights"]
     assert of_bert["features"]["encoder_passes"] == 1 and of_bert["features"]["feature_bytes"] > 0
 
 
+@pytest.mark.full
 def test_runs_small(data_folder, run, tmp_path):
-    code, shown = run("transfer")
+    code, shown = run("features_or_fine_tuning")
     assert code == 0, shown
-    kept = folder(tmp_path / "results", "transfer", "test")
+    kept = folder(tmp_path / "results", "features_or_fine_tuning", "test")
     assert len(list(kept.glob("**/*.seed0.json"))) == 2 * 2 * 4  # rows, tasks, encoders
     assert "fine-tuning gains" in shown and "| wikigold | bert_test |" in shown
 
@@ -110,7 +112,7 @@ def test_what_there_is_of_cells():
     scale = SCALES["small"]
     for task, _ in scale.tasks:
         for kind in KINDS:
-            assert fits(task, kind, "reader") and fits(task, kind, "untrained_reader")
+            assert fits(task, kind, "reader") and fits(task, kind, "randomly_initialised_reader")
     assert not fits("squad", "elmo", "fine_tune") and fits("squad", "bert", "fine_tune")
     assert not fits("snli", "elmo", "lora") and not fits("snli", "words", LAYERS)
     rows = [row for row in scale.rows if row != LAYERS]
@@ -125,12 +127,12 @@ def test_what_there_is_of_cells():
 
 
 def test_released_encoders_that_are_missing_are_named(tmp_path):
-    place = Place(str(tmp_path), str(tmp_path / "r"), str(tmp_path / "f"))
+    place = Workspace(str(tmp_path), str(tmp_path / "r"), str(tmp_path / "f"))
     with pytest.raises(ValueError, match="put word vectors into DIR/words"):
-        cells_of(SCALES["paper"], place)
+        jobs_of(SCALES["paper"], place)
 
 
 def test_a_folder_without_results_is_named(run):
-    code, shown = run("transfer", command="report")
-    assert code == 2 and "keras-plm run" in shown
-    assert SUITES["transfer"].cells is cells_of
+    code, shown = run("features_or_fine_tuning", command="report")
+    assert code == 2 and "python -m benchmarks suite" in shown
+    assert SUITES["features_or_fine_tuning"].jobs is jobs_of

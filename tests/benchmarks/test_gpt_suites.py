@@ -45,6 +45,7 @@ def pretraining(corpus, out, model="gpt", *more):
             "--vocabulary-size", "80", *more]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["gpt", "lstm"])
 def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
@@ -96,6 +97,7 @@ class TestGenerate:
         keras_plm.save(tmp_path / "gpt", model, tokenizer)
         return tmp_path / "gpt"
 
+    @pytest.mark.full
     def test_goes_on_with_texts(self, encoder, capsys):
         command = ["generate", "--encoder", str(encoder), "--tokens", "5", "the cat", "a dog"]
         assert main(command) == 0
@@ -105,6 +107,7 @@ class TestGenerate:
         assert main([*command, "--seed", "4"]) == 0 and capsys.readouterr().out != first
         assert main([*command, "--greedy"]) == 0
 
+    @pytest.mark.full
     def test_a_released_model_does_too(self, encoder, tmp_path, capsys):
         model, tokenizer = keras_plm.load(encoder)
         save_gpt(tmp_path / "released", model, tokenizer)
@@ -195,21 +198,24 @@ class TestGlue:
 
 
 def test_names_of_runs():
-    run = Run(language_model_weight=0.5, n_transfer="2", bias_correction=True)
+    run = Run(language_model_weight=0.5, pretrained_layers="2", bias_correction=True)
     assert run.name == "fine_tune-lm0.5-layers2-corrected"
-    assert {"language_model_weight", "n_transfer", "bias_correction"} <= run.config.keys()
-    assert not {"language_model_weight", "n_transfer", "bias_correction"} & Run().config.keys()
+    assert {"language_model_weight", "pretrained_layers", "bias_correction"} <= run.to_json().keys()
+    assert (
+        not {"language_model_weight", "pretrained_layers", "bias_correction"}
+        & Run().to_json().keys()
+    )
     built = run.build(1e-3, 0)
     assert built.n_transfer == 2 and built.language_model_weight == 0.5 and built.bias_correction
     low_rank = Run(lora_rank=4)
-    assert low_rank.name == "fine_tune-lora4" and low_rank.config["lora_rank"] == 4
+    assert low_rank.name == "fine_tune-lora4" and low_rank.to_json()["lora_rank"] == 4
     assert low_rank.build(1e-3, 0).lora_rank == 4 and Run().build(1e-3, 0).lora_rank is None
     for fields, match in (
         ({"method": "features", "language_model_weight": 0.5}, "a method that trains all"),
-        ({"method": "scratch", "n_transfer": "2"}, "needs method 'fine_tune'"),
+        ({"method": "scratch", "pretrained_layers": "2"}, "needs method 'fine_tune'"),
         ({"method": "scratch", "lora_rank": 4}, "needs method 'fine_tune'"),
         ({"lora_rank": -1}, "`lora_rank` must be 0"),
-        ({"n_transfer": "some"}, "'all' or a whole number. Received: 'some'"),
+        ({"pretrained_layers": "some"}, "'all' or a whole number. Received: 'some'"),
     ):
         with pytest.raises(ValueError, match=match):
             Run(**fields)
@@ -242,6 +248,7 @@ def data_folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.full
 def test_both_suites_share_their_rows(run, tmp_path):
     code, shown = run("gpt_ablation")
     assert code == 0 and "gain of the auxiliary LM" in shown and "The paper's (table 5" in shown
@@ -265,6 +272,7 @@ def test_both_suites_share_their_rows(run, tmp_path):
         assert (tmp_path / "p" / f"{picture}.png").stat().st_size > 1000
 
 
+@pytest.mark.full
 def test_zero_shot_reads_every_snapshot(run, corpus, tmp_path):
     command = pretraining(corpus, tmp_path / "lm", "gpt", "--snapshots", "1")
     assert main(command) == 0
@@ -331,6 +339,7 @@ class TestHeuristics:
             assert f"{context} {choices[answer]}" in text and len(choices) == 4
 
 
+@pytest.mark.full
 def test_samples_are_written_once(run, tmp_path):
     code, shown = run("gpt_samples")
     assert code == 0 and "**a cat**" in shown and "generated text" in shown
@@ -344,6 +353,7 @@ def test_samples_are_written_once(run, tmp_path):
     assert code == 0 and "**a cat**" in shown
 
 
+@pytest.mark.full
 def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch, capsys):
     weights = tmp_path / "weights"
     monkeypatch.setattr("benchmarks.suites.compare_encoders.WEIGHTS", weights)

@@ -33,7 +33,7 @@ from keras_plm.layers import (
     MultiHeadAttention,
     ProjectedLSTM,
     TransformerBlock,
-    _fused,
+    _fused_softmax,
     multi_head_attention,
 )
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
@@ -60,6 +60,7 @@ def timed(tmp_path, flags):
     return json.loads(out.read_text())["results"], speed_markdown(out)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_attention_runs_beside_its_peers(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "attention"])
@@ -75,6 +76,7 @@ def test_attention_runs_beside_its_peers(small, tmp_path):
     assert again == results  # nothing is timed twice
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_decoding_runs_with_cache_and_without(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "decode"])
@@ -85,6 +87,7 @@ def test_decoding_runs_with_cache_and_without(small, tmp_path):
         assert f"| {name}: sentences | {speed_translator.UNCACHED} |" in table
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_translation_trains_in_both_precisions(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "translate"])
@@ -94,6 +97,7 @@ def test_translation_trains_in_both_precisions(small, tmp_path):
         assert (f"| translate tiny{way}: tokens | {peer} |" in table) == (peer in rows)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     flags = [*small, "--work", "translate"]
@@ -106,6 +110,7 @@ def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     assert timed(tmp_path, [*flags, "--no-half"])[0] == both
 
 
+@pytest.mark.compiles
 def test_every_text_takes_all_steps(small):
     """Random weights never write the end token, whatever they prefer."""
     written = []
@@ -189,13 +194,14 @@ def test_torchs_transformer_computes_the_same(small):
     assert_close(to_numpy(model(inputs)), logits.numpy(), atol=1e-4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("training, fused", [(False, 1), (None, 1), (True, 0)])
 def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch):
     calls = []
 
     def spy(*arguments):
         calls.append(1)
-        return _fused.fused_attention(*arguments)
+        return _fused_softmax.fused_attention(*arguments)
 
     monkeypatch.setattr(multi_head_attention, "fused_attention", spy)
     x = np.ones((2, 3, 8), "float32")
@@ -213,15 +219,15 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         pytest.skip("other backends have one path")
     few, many = torch.zeros(1, 128, 1, 1), torch.zeros(1, 512, 1, 1)
     if few.device.type == "cpu":
-        assert not _fused.fused_is_slow(few, few, training=True)
+        assert not _fused_softmax.fused_is_slow(few, few, training=True)
         half = few.bfloat16()
-        assert _fused.fused_is_slow(half, half, training=False)
-        assert _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
-        assert not _fused.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
+        assert _fused_softmax.fused_is_slow(half, half, training=False)
+        assert _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
+        assert not _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
         torch.set_float32_matmul_precision("medium")
         try:
-            assert _fused.fused_is_slow(few, few, training=True)
-            assert not _fused.fused_is_slow(many, many, training=True)
+            assert _fused_softmax.fused_is_slow(few, few, training=True)
+            assert not _fused_softmax.fused_is_slow(many, many, training=True)
         finally:
             torch.set_float32_matmul_precision("highest")
 
@@ -250,6 +256,7 @@ def test_files_from_before_a_setting_are_still_read():
     assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("gensim")
@@ -282,6 +289,7 @@ def small_elmo(monkeypatch):
     monkeypatch.setattr(speed_elmo, "SAMPLES", 7)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
     flags = ["--repeats", "1", "--steps", "1", "--sentences", "4", "--elmos", "small"]
@@ -312,6 +320,7 @@ def test_the_loop_over_steps_computes_the_same(clip):
     assert_close(layers[1](x), outputs[0])
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
@@ -333,6 +342,7 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
     assert "| train GPT tiny, 8x128: tokens | transformers GPT |" in table and "MB" in table
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
@@ -372,6 +382,7 @@ def test_scaling_on_paper(tmp_path, capsys):
     assert "| BERT-large | 8 A100, NVLink | 1 x 8 |" in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, capsys):
     """Here without a GPU, small, and uncompiled."""
@@ -425,6 +436,7 @@ def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
     assert loss == pytest.approx(mine, abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_preparing_is_timed_beside_its_peer(tmp_path):
     pytest.importorskip("transformers")
@@ -447,6 +459,7 @@ def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
         assert f"| {name}: questions |" in table
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_reading_features_is_timed(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("\n".join(generated_sentences(100)))

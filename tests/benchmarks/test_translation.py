@@ -11,7 +11,7 @@ from benchmarks.suites import SUITES
 from benchmarks.suites.step_time import Copying, StepTimes, measure, models
 from benchmarks.suites.translation import (
     Translation,
-    TranslationBench,
+    TranslationRunner,
     bleu_by_length,
     by_captions,
     even_rows,
@@ -41,9 +41,9 @@ def captions(tmp_path, monkeypatch):
     return str(tmp_path / "data")
 
 
-def bench(captions, tmp_path, said=None):
+def runner(captions, tmp_path, said=None):
     said = [] if said is None else said
-    return TranslationBench(captions, tmp_path / "results", tmp_path / "runs", said.append)
+    return TranslationRunner(captions, tmp_path / "results", tmp_path / "runs", said.append)
 
 
 @pytest.mark.backend_neutral
@@ -86,8 +86,9 @@ def test_losses_are_those_of_each_place():
     assert (both["too_few"], both["too_many"]) == (1, 0)
 
 
+@pytest.mark.compiles
 def test_losses_are_those_of_the_model(captions, tmp_path):
-    made = bench(captions, tmp_path)
+    made = runner(captions, tmp_path)
     settings = Translation("additive", **TINY)
     tokenizer = made.tokenizer(settings)
     model = settings.build(len(tokenizer))
@@ -100,11 +101,12 @@ def test_losses_are_those_of_the_model(captions, tmp_path):
     np.testing.assert_allclose(np.concatenate(losses).mean(), mean, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     said = []
     settings = Translation("additive", **TINY)
-    result = bench(captions, tmp_path, said).run(settings, seed=0)
+    result = runner(captions, tmp_path, said).run(settings, seed=0)
     path = tmp_path / "results" / "multi30k_en_de" / "rnn.additive.seed0.json"
     assert json.loads(path.read_text()) == result
     assert set(
@@ -115,17 +117,18 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
     assert np.shape(seen["weights"]) == (len(seen["output"]), len(seen["source"]))
     assert not list((tmp_path / "runs").iterdir())
     before, heard = path.stat().st_mtime_ns, len(said)
-    bench(captions, tmp_path, said).run(settings, seed=0)
+    runner(captions, tmp_path, said).run(settings, seed=0)
     assert path.stat().st_mtime_ns == before and len(said) == heard
-    bench(captions, tmp_path, said).run(Translation("additive", **{**TINY, "epochs": 1}), seed=0)
-    assert json.loads(path.read_text())["fields"]["epochs"] == 1
+    runner(captions, tmp_path, said).run(Translation("additive", **{**TINY, "epochs": 1}), seed=0)
+    assert json.loads(path.read_text())["settings"]["epochs"] == 1
     assert len(list(path.parent.glob(path.name + ".*"))) == 1  # the older one is kept
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
     settings = Translation("none", **TINY)
-    whole = bench(captions, tmp_path).run(settings, seed=0)
+    whole = runner(captions, tmp_path).run(settings, seed=0)
     (tmp_path / "results" / "multi30k_en_de" / "rnn.none.seed0.json").unlink()
     from keras_plm.training.resume import TrainingState
 
@@ -139,14 +142,15 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TrainingState, "on_train_batch_end", stop)
-        bench(captions, tmp_path).run(settings, seed=0)
+        runner(captions, tmp_path).run(settings, seed=0)
     said = []
-    again = bench(captions, tmp_path, said).run(settings, seed=0)
+    again = runner(captions, tmp_path, said).run(settings, seed=0)
     assert "resumes after step 3/" in said[0]
     for name in ("metrics", "dev_loss", "samples"):
         assert again[name] == whole[name]
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -171,6 +175,7 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
     assert all(0 <= row["accuracy"] <= 1 for row in rows("copying"))
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatch):
     taken = []
@@ -245,7 +250,7 @@ def test_wrong_settings_and_mixed_files_are_named(tmp_path):
     folder.mkdir(parents=True)
     for seed, epochs in ((0, 2), (1, 3)):
         result = {"task": "multi30k_en_de", "encoder": "rnn", "method": "none", "run": "rnn.none"}
-        result |= {"seed": seed, "fields": {"epochs": epochs}}
+        result |= {"seed": seed, "settings": {"epochs": epochs}}
         (folder / f"rnn.none.seed{seed}.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="share their settings.*rnn.none"):
         markdown(tmp_path / "results")

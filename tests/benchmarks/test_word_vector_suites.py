@@ -8,7 +8,7 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main as benchmarks
 from benchmarks.suites import SUITES, language_models, word_vectors
-from benchmarks.suites.language_models import Counts, LanguageBench, Neural
+from benchmarks.suites.language_models import Counts, LanguageModelRunner, Neural
 from keras_plm.cli.main import main
 from keras_plm.datasets import word_similarity
 from keras_plm.datasets.corpora import BOOKS
@@ -72,8 +72,8 @@ def test_settings_know_their_kind():
 def test_text_without_rare_words(data_folder, tmp_path):
     files = [data_folder / name for name in list(BOOKS.files.values())[:1]]
     files[0].write_text(files[0].read_text() + "rare bird cat\n")
-    bench = VectorTrainer(files, tmp_path / "work", progress=lambda line: None)
-    ids, words = bench.text(Vectors())
+    runner = VectorTrainer(files, tmp_path / "work", progress=lambda line: None)
+    ids, words = runner.text(Vectors())
     assert set(words.vocabulary[3:]) == {"the", ".", *ANIMALS, *FOODS}
     assert [words.vocabulary[i] for i in ids[-4:]] == ["[UNK]", "[UNK]", "cat", "[EOS]"]
     again = VectorTrainer(files, tmp_path / "work", progress=pytest.fail)  # reads no file anew
@@ -82,16 +82,17 @@ def test_text_without_rare_words(data_folder, tmp_path):
     assert list(Sentences(ids, words))[-1] == ["cat"]
     assert len(Sentences(ids, words)) == 401
     with pytest.raises(ValueError, match="occurs so often"):
-        bench.text(Vectors(min_count=10_000))
+        runner.text(Vectors(min_count=10_000))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", word_vectors.KINDS)
 def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = []
     settings = Vectors(kind, dim=8, epochs=4, sample=1.0, rate=0.5)
     word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
-    path = tmp_path / "out" / f"{settings.name}.seed0.json"
+    path = tmp_path / "out" / "word_vectors" / f"{settings.name}.seed0.json"
     result = json.loads(path.read_text())
     assert result["scores"]["similarity"]["MEN"]["missing"] == 1
     assert result["words_per_second"] > 0 and result["tokens"] == 4 * 400 * 9
@@ -103,6 +104,7 @@ def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypat
     assert NAMES[kind] in table and "MEN 1 of 5" in table
 
 
+@pytest.mark.full
 def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     monkeypatch.chdir(tmp_path)
@@ -113,6 +115,7 @@ def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
     assert "fastText, gensim" in word_vectors.markdown(tmp_path / "out")
 
 
+@pytest.mark.full
 def test_language_models(data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [Counts("mle", 1), Counts("add_k", 2), Counts("kneser_ney", 3),
@@ -122,15 +125,15 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
     read = {path.name: json.loads(path.read_text())
             for path in (tmp_path / "out" / language_models.TASK).iterdir()}  # fmt: skip
     assert len(read) == 5  # two seeds of the network only
-    bench = LanguageBench(data_folder, tmp_path / "out", progress=lambda line: None)
-    ids = bench.texts["valid"]
-    counts = np.bincount(bench.texts["train"], minlength=len(bench.words))
+    runner = LanguageModelRunner(data_folder, tmp_path / "out", progress=lambda line: None)
+    ids = runner.texts["valid"]
+    counts = np.bincount(runner.texts["train"], minlength=len(runner.words))
     unigram = counts / counts.sum()
     found = read["ngram1.mle.seed0.json"]["metrics"]["perplexity_valid"]
     assert found == pytest.approx(np.exp(-np.log(unigram[ids]).mean()))
     # Blank lines end sentences too, and <unk> of the text is the unknown word.
-    assert (ids == bench.words.end_id).sum() == 59
-    assert (ids == bench.words.unk_id).sum() == 30
+    assert (ids == runner.words.end_id).sum() == 59
+    assert (ids == runner.words.unk_id).sum() == 30
     mixtures = read["nnlm3.hidden8.seed0.json"]["mixtures"]
     half, learned = (mixtures[f"Kneser-Ney 3, {kind}"] for kind in ("half", "learned"))
     assert half["weight"] == 0.5
@@ -142,6 +145,7 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
     assert len(said) == before
 
 
+@pytest.mark.full
 def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     book = str(data_folder / BOOKS.files["part 0"])
@@ -185,6 +189,7 @@ def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
         assert match in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_suites_run_from_the_command_line(data_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for suite in ("word_vectors", "language_models"):

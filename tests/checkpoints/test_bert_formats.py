@@ -98,6 +98,7 @@ class TestGoogle:
     def model(self):
         return random_weights(MaskedLM(BERT(13, **SIZE, max_sequence_length=9)))
 
+    @pytest.mark.compiles
     def test_reads_a_checkpoint(self, write, model, recwarn):
         import keras_plm
 

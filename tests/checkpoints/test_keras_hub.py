@@ -13,16 +13,10 @@ from keras_plm.checkpoints.keras_hub import HubEncoder, HubTokenizer, from_hub, 
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT
-from keras_plm.training.optimizers import layer_groups
 from keras_plm.transfer import FeatureBased, FineTune
-from keras_plm.transfer.surgery import clone, transferred
-from tests.checkpoints.hub_models import (
-    SIZE,
-    SPECIAL,
-    backbone,
-    hub_tokenizer,
-    sentence_piece,
-)
+from keras_plm.transfer.layer_groups import layer_groups
+from keras_plm.transfer.surgery import clone, keep_pretrained_layers
+from tests.checkpoints.hub_models import SIZE, SPECIAL, backbone, hub_tokenizer, sentence_piece
 from tests.checks import assert_close, check_encoder, to_numpy
 
 pytestmark = pytest.mark.skipif(
@@ -41,6 +35,7 @@ def inputs(encoder, rows=2, length=5):
     return {name: arrays[name] for name in encoder.input}
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("Bert")
 @pytest.mark.parametrize("kind", KINDS)
 def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
@@ -66,6 +61,7 @@ def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
     assert len({round(float(to_numpy(layer).std()), 6) for layer in found["layers"]}) == 4
 
 
+@pytest.mark.compiles
 def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
     """A preset is read as a `BERT`, and as a backbone: every layer is the same."""
     import keras_hub
@@ -93,7 +89,7 @@ def test_copies_differ_as_they_are_asked_to():
     assert_close(copy(inputs(copy)), encoder(inputs(encoder)), atol=0)
     half = clone(encoder, dtype="mixed_bfloat16")
     assert half.compute_dtype == half.output["sequence"].dtype == "bfloat16"
-    one = transferred(encoder, 1)
+    one = keep_pretrained_layers(encoder, 1)
     same = {w.path: np.array_equal(*map(to_numpy, (w, v)))
             for w, v in zip(one.weights, encoder.weights, strict=True)}  # fmt: skip
     assert all(ok for path, ok in same.items() if "layer_0" in path or "embedding" in path)
@@ -118,9 +114,9 @@ def test_shared_blocks_are_one_depth():
     groups = layer_groups(encoder, layer_decay=0.5)
     assert groups["token_embedding/embeddings"] == (0.5, 0)
     assert not any("inner_layer" in path for path in groups)
-    assert transferred(encoder, 0).num_layers == encoder.num_layers
+    assert keep_pretrained_layers(encoder, 0).num_layers == encoder.num_layers
     with pytest.raises(ValueError, match="share their weights: `n_transfer` must be None, 0 or -1"):
-        transferred(encoder, 1)
+        keep_pretrained_layers(encoder, 1)
 
 
 @pytest.mark.backend_neutral

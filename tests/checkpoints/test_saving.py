@@ -126,6 +126,7 @@ def enable_lora(model, rank=2):
     return thin
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("lora-Classifier")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
@@ -166,6 +167,7 @@ def test_files_that_do_not_load_are_not_written(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 def test_a_trained_head_is_quantized_and_loads(tmp_path):
@@ -180,6 +182,7 @@ def test_a_trained_head_is_quantized_and_loads(tmp_path):
     np.testing.assert_allclose(again.predict(["a b", "c"], probabilities=True), wanted, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["BERT", "GPT", "HubEncoder"])
@@ -196,6 +199,7 @@ def test_folders_have_lora_in_their_matrices(name, tmp_path):
     assert "lora" in str([w.path for w in model.weights])  # the model itself stays as it is
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_released_formats_have_lora_in_their_matrices(tmp_path):
     for model, write, read in (
@@ -210,6 +214,7 @@ def test_released_formats_have_lora_in_their_matrices(tmp_path):
         assert_same(outputs(read(folder), inputs), wanted)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     model = MODELS["WithLanguageModel"]()

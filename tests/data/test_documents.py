@@ -63,6 +63,7 @@ def test_bad_input_is_explained():
     assert join_sentences([Example(["a"])], tokenizer, 9)[0][0].label is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
 def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
     """What a word means stands in the sentence before."""
@@ -84,7 +85,7 @@ def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
         assert main([*command, "--document-tokens", tokens]) == 0
     for path in (tmp_path / "r").glob("**/*.seed0.json"):
         result = json.loads(path.read_text())
-        scores[result["fields"].get("document_tokens", 0)] = result["score"]
+        scores[result["settings"].get("document_tokens", 0)] = result["score"]
         assert result["counts"]["test"] == result["counts"]["train"] * 15 // 70
     assert set(scores) == {0, 16} and (epochs == 1 or scores[16] > 0.9 > scores[0])
     capsys.readouterr()

@@ -116,6 +116,7 @@ class TestSwag:
         with pytest.raises(ValueError, match="No file .*swag/train.csv .*--data"):
             TASKS["swag"].read(tmp_path, "train")
 
+    @pytest.mark.full
     def test_runs(self, tmp_path, capsys):
         rng = np.random.default_rng(0)
         for file, count in (("train", 60), ("val", 12)):
@@ -196,6 +197,7 @@ def test_story_cloze(tmp_path):
         read_story_cloze(path)
 
 
+@pytest.mark.full
 def test_sick_is_trained_on_its_range_of_scores(tmp_path, capsys, monkeypatch):
     """The scores of training go from 2 to 4 and those of test from 1 to 5."""
     rng = np.random.default_rng(0)

@@ -230,7 +230,7 @@ def test_claims_are_counted_and_escaped():
 def test_costs_and_failures_are_told(root):
     path = put(root, "words", "sst", "fine_tune", 0.4, 0)
     cost = {"encoder_passes": 3, "learned_weights": 2_500_000, "feature_bytes": 0, "peak_mb": 812}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cost": cost}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | cost))
     path.with_name("x.seed2.failed").write_text('{"error": "ValueError: a < b"}')
     page = Page(root, sections(root))
     table = page.costs["words"]

@@ -10,7 +10,7 @@ from benchmarks.report import sections
 from keras_plm.experiments.report.page import Page
 from tests.experiments.planted_results import CLAIMS, RESULTS, put
 
-pytestmark = pytest.mark.backend_neutral
+pytestmark = [pytest.mark.backend_neutral, pytest.mark.full]
 # Contrast of text at least: Web Content Accessibility Guidelines 2.1, 1.4.3.
 LEGIBLE = 4.5
 TEXTS = (

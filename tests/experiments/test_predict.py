@@ -10,7 +10,7 @@ import keras_plm
 from keras_plm.cli.main import main
 from keras_plm.data.formats.squad import read_predictions
 from keras_plm.experiments.predict import open_model, predict, read_inputs
-from keras_plm.experiments.results import read_examples
+from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import SCORES
 from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT
@@ -33,6 +33,7 @@ def kept(path, head, labels, **options):
     return model
 
 
+@pytest.mark.full
 def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
     rng = np.random.default_rng(0)
@@ -47,7 +48,8 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     trials = []
     for file in (tmp_path / "r").rglob("*.json"):
         result = json.loads(file.read_text())
-        kind, parts = read_examples(file, result["hash"])["accuracy"]
+        kept, name = ResultFolder(file.parents[1]), f"{file.parent.name}/{file.name}"
+        kind, parts = kept.examples(name, result["hash"])["accuracy"]
         assert len(parts) == 6 and SCORES[kind](parts.sum(axis=0)) == result["score"]
         trials.append(result["trials"])
     assert (
@@ -55,7 +57,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     )  # which it has to make again
     shown = capsys.readouterr().out
     assert "the model is" in shown
-    assert shown.count("on the choosing set") == 1  # but not to search again for
+    assert shown.count("on the dev set") == 1  # but not to search again for
     assert trials == [
         json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
     ]
@@ -77,6 +79,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     assert "fine-tuned whole" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_each_head_reads_its_files(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["A", "O"])
     (tmp_path / "x.conll").write_text("a O\nb A\n\nc O\n")

@@ -35,6 +35,7 @@ def pretraining(prepared, out, *more):
             "--tokens", "256", "--tokens-per-batch", "64", "--max-length", "16", *more]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["bert", "gpt"])
 def test_prepared_text_trains_as_the_corpus_does(model, text, tmp_path, capsys):
     sentences = ["--sentences", "lines"] if model == "bert" else []
@@ -123,6 +124,7 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         prepare([text], tmp_path / "x", model="elmo")
 
 
+@pytest.mark.full
 def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
     assert main(preparing(text, tmp_path / "ready", "--sentences", "lines")) == 0
     command = pretraining(tmp_path / "ready", tmp_path / "ltr", "--left-to-right")

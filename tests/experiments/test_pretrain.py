@@ -38,6 +38,7 @@ def flags(tmp_path, monkeypatch):
     return {"text": text, "other": other, "onward": onward, "common": [*onward, "--size", "tiny"]}
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     out = tmp_path / "elmo"
@@ -69,6 +70,7 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
     assert "tokens=400.0 instead of 200.0" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
     """Weights, states that are carried and the place in the text are those of a run in one go."""
@@ -102,6 +104,7 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("model", ["elmo", "bert"])
 def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
@@ -237,6 +240,7 @@ def weights_and_note(folder):
     return weights, json.loads((folder / "pretraining.json").read_text())
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path, monkeypatch):
     assert main(of_bert("whole", "--snapshots", "1")) == 0
@@ -265,6 +269,7 @@ def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path
     assert kept == ["step_000005"]
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_float16(of_bert, tmp_path, capsys):
     assert main(of_bert("half", "--precision", "float16")) == 0
@@ -276,6 +281,7 @@ def test_float16(of_bert, tmp_path, capsys):
     assert "must be 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_several_devices_make_one_encoder(of_bert, tmp_path):
     """As `python` or `torchrun` begin them, each in processes of its own."""

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from keras_plm.experiments import results as records
 from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
+from keras_plm.experiments.results import ResultFolder
 
 pytestmark = pytest.mark.backend_neutral
 
 EXAMPLES, SEEDS = 400, 3
 
 
-def choice(name, share, choosing=None, seconds=10.0, seed=0, kept=True):
+def choice(name, share, dev_score=None, seconds=10.0, seed=0, kept=True):
     """Right on a share of the examples, mostly the same ones for all choices."""
     rng, order = np.random.default_rng(seed), np.random.default_rng(7).random(EXAMPLES)
     parts, results = [], []
@@ -19,17 +19,17 @@ def choice(name, share, choosing=None, seconds=10.0, seed=0, kept=True):
         right = (order + rng.normal(0, 0.02, EXAMPLES)) < share
         parts.append(np.stack([right, np.ones(EXAMPLES)], axis=1))
         results.append({
-            "score": right.mean(), "dev_score": share if choosing is None else choosing,
+            "score": right.mean(), "dev_score": share if dev_score is None else dev_score,
             "seconds": seconds * (2 if index == 0 else 1), "seed": index, "trials": [{}, {}],
-            "metrics": {"accuracy": right.mean()}, "cost": {"feature_bytes": 2e6},
+            "metrics": {"accuracy": right.mean()}, "feature_bytes": 2e6,
         })  # fmt: skip
     if not kept:
         return Choice(name, tuple(results))
     return Choice(name, tuple(results), "mean", np.stack(parts).astype("float64"))
 
 
-def test_the_choosing_set_ranks():
-    choices = [choice("last", 0.8, choosing=0.5), choice("layer_1", 0.7, choosing=0.6)]
+def test_the_dev_set_ranks():
+    choices = [choice("last", 0.8, dev_score=0.5), choice("layer_1", 0.7, dev_score=0.6)]
     assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
     table = markdown(choices).splitlines()
     assert table[2].startswith("| layer 1 | 60.0 | 68.") and "| 10.0 | 2 MB |" in table[2]
@@ -80,12 +80,15 @@ def test_without_examples_nothing_is_sure():
 
 
 def test_examples_are_read_beside_their_results(tmp_path):
-    made = choice("last", 0.8)
-    paths = [tmp_path / f"a.seed{i}.json" for i in range(SEEDS)]
-    for path, part, result in zip(paths, made.parts, made.results, strict=True):
-        result["hash"] = path.name
-        records.write_examples(path, path.name, {"accuracy": ("mean", part)})
-    found = Choice.read("last", made.results, paths)
+    made, kept = choice("last", 0.8), ResultFolder(tmp_path)
+    for i, part in enumerate(made.parts):
+        kept.write_examples(f"t/a.seed{i}.json", f"hash {i}", {"accuracy": ("mean", part)})
+
+    def read(*hashes):
+        return [kept.examples(f"t/a.seed{i}.json", hash) for i, hash in enumerate(hashes)]
+
+    hashes = [f"hash {i}" for i in range(SEEDS)]
+    found = Choice.read("last", made.results, read(*hashes))
     np.testing.assert_array_equal(found.parts, made.parts)
-    made.results[1]["hash"] = "another"
-    assert Choice.read("last", made.results, paths).parts is None
+    hashes[1] = "another"
+    assert Choice.read("last", made.results, read(*hashes)).parts is None

@@ -8,13 +8,13 @@ from benchmarks.__main__ import main
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES
 from benchmarks.suites import folder as suite_folder
-from keras_plm.experiments.config import LATER, Run
+from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.report.result_tables import (
     into_readme,
     layer_figure,
     markdown,
-    read_results,
 )
+from keras_plm.experiments.results import read_results
 from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
@@ -28,7 +28,7 @@ def result(method, task, score, seed, **fields):
     common["pool"] = "mean"
     fields = common | fields
     return {
-        "task": task, "encoder": "e", "method": method, "run": run, "fields": fields,
+        "task": task, "encoder": "e", "method": method, "run": run, "settings": fields,
         "seed": seed, "score": score, "metrics": {"accuracy": score},
         "counts": {"train": fields["train_limit"] or 60_000}, "trials": [], "inputs": "abc",
     }  # fmt: skip
@@ -49,7 +49,7 @@ def test_tables_show_mean_deviation_and_number():
 
 def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
     plain = Run(method="fine_tune")
-    assert plain.name == "fine_tune" and not set(LATER) & set(plain.config)
+    assert plain.name == "fine_tune" and set(plain.to_json()) == set(ALWAYS)
     variants = {
         "slanted_triangular": ({"schedule": "slanted_triangular"}, "slanted triangular rate"),
         "decay0.4": ({"layer_decay": 0.4}, "rates 0.4 times per lower layer"),
@@ -59,8 +59,8 @@ def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
     for name, (fields, words) in variants.items():
         run = dataclasses.replace(plain, **fields)
         assert run.name == f"fine_tune-{name}"
-        assert set(run.config) - set(plain.config) == set(fields)
-        results = [result("fine_tune", "t", 0.4, 0) | {"fields": run.config}]
+        assert set(run.to_json()) - set(plain.to_json()) == set(fields)
+        results = [result("fine_tune", "t", 0.4, 0) | {"settings": run.to_json()}]
         assert f"| pre-trained, fine-tuned; {words} |" in markdown(results)
     every = dict(pair for fields, _ in variants.values() for pair in fields.items())
     method = dataclasses.replace(plain, **every).build(1e-3, 0)
@@ -76,8 +76,8 @@ def test_pictures_tell_readers_and_encoders_apart():
         result("features", "t", 0.8, 0) | {"encoder": "f"},
         result("fine_tune", "t", 0.9, 0),
         result("scratch", "t", 0.3, 0),
-        result("untrained", "t", 0.2, 0),
-        result("untrained", "t", 0.1, 0, layers="embeddings"),
+        result("randomly_initialised", "t", 0.2, 0),
+        result("randomly_initialised", "t", 0.1, 0, layers="embeddings"),
     ]
     axes = layer_figure(results, "t").axes[0]
     names = [label.get_text() for label in axes.get_yticklabels()]
@@ -116,7 +116,7 @@ def test_tables_and_pictures_tell_variants_of_reading_apart():
 
 def test_pictures_keep_single_layers_in_order_and_draw_what_was_run():
     results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
-    results += [result("untrained", "t", 0.1, i) for i in range(5)]  # with another limit
+    results += [result("randomly_initialised", "t", 0.1, i) for i in range(5)]  # with another limit
     axes = layer_figure(results, "t").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["layer 2", "layer 10"]
     results.append(result("features", "t", 0.4, 1, layers="layer_2", train_limit=9))
@@ -185,9 +185,9 @@ class TestRunsThatDifferInOneSetting:
         return [line[2:].split(" | ") for line in markdown(results).splitlines()[2:]]
 
     def of(self, score, seed, **fields):
-        """A result as `Bench` writes it."""
+        """A result as `Runner` writes it."""
         run = Run(method="fine_tune", **fields)
-        fields = {name: value for name, value in run.config.items() if name != "method"}
+        fields = {name: value for name, value in run.to_json().items() if name != "method"}
         made = result("fine_tune", "t", score, seed, **fields)
         return made | {"run": run.name, "trials": [{"seconds": score}]}
 
@@ -207,7 +207,7 @@ class TestRunsThatDifferInOneSetting:
             result("features", "t", score, 0) | {"run": f"features{limit}"}
             for score, limit in ((0.3, 0), (0.4, 100))
         ]
-        read[1]["fields"]["dev_limit"] = 100
+        read[1]["settings"]["dev_limit"] = 100
         axes = layer_figure(results + read, "t").axes[0]
         names = [label.get_text() for label in axes.get_yticklabels()]
         assert sorted(names) == ["last; dev limit 0", "last; dev limit 100"]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -20,9 +19,10 @@ from keras_plm.cli.main import main
 from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.task import Task
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
-from keras_plm.experiments.config import LATER, Run
+from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
-from keras_plm.experiments.runner import Bench
+from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
+from keras_plm.experiments.runner import Runner
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import WordVectors
 from keras_plm.transfer import FineTune
@@ -88,7 +88,10 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         (["--method", "fine_tune", "--precision", "bfloat16"], "fine_tune-bfloat16"),
         under_torch(["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
         (["--method", "features"], "features-linear-last"),
-        under_torch(["--method", "untrained", "--layers", "elmo_mix"], "untrained-linear-elmo_mix"),
+        under_torch(
+            ["--method", "randomly_initialised", "--layers", "elmo_mix"],
+            "randomly_initialised-linear-elmo_mix",
+        ),
     ],
 )
 def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys, monkeypatch):
@@ -100,7 +103,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
         return model
 
     monkeypatch.setattr(FineTune, "fit", fit)
-    seeds = 2 if flags[1] in ("features", "untrained") else 1
+    seeds = 2 if flags[1] in ("features", "randomly_initialised") else 1
     flags = ["run", *table, *common(encoder, tmp_path), *flags, "--seeds", str(seeds), *FAST]
     assert main(flags) == 0
     files = result_files(tmp_path)
@@ -110,8 +113,8 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert set(keys.split()) <= set(result)
     assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
-    assert 0 <= result["score"] <= 1 and result["fields"]["epochs"] == 1
-    cost, reads = result["cost"], name.startswith(("features", "untrained"))
+    assert 0 <= result["score"] <= 1 and result["settings"]["epochs"] == 1
+    cost, reads = result, name.startswith(("features", "randomly_initialised"))
     # Of the two labels' output layer, the mix of three layers; or of the whole encoder too.
     weights = 2 * 8 + 2 + (3 + 1 if "elmo_mix" in name else 0)
     assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
@@ -152,32 +155,28 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_fields_that_came_later_leave_committed_results_what_they_are():
-    """Their hashes are those of today's runs, their names and fields too."""
-    names = {field.name for field in dataclasses.fields(Run)}
-    folder, checked = ROOT / "benchmarks" / "results", 0
-    for path in folder.glob("*/*/*.seed*.json"):
-        result = json.loads(path.read_text())
-        if not {"learning_rates", "layers"} <= set(result.get("fields", ())):
-            continue  # of another kind of run
-        run = Run(**{k: v for k, v in result["fields"].items() if k in names})
-        if run.words:
-            continue  # their folder is not kept
-        bench = SimpleNamespace(
-            task=SimpleNamespace(name=result["task"]), _inputs=lambda run, r=result: r["inputs"]
-        )
-        assert Bench.key(bench, run, result["seed"]) == result["hash"], path
-        assert run.name == result["run"]
-        rate = {"learning_rate": result["fields"]["learning_rate"]}
-        assert run.config | rate == result["fields"]
-        checked += 1
-    assert checked > 100
+def test_new_settings_leave_committed_results_as_they_are():
+    """Their hashes, names and settings are those that a run has today."""
+    checked = 0
+    for kept in folders_below(ROOT / "benchmarks" / "results"):
+        for name in kept.names(SEEDS):
+            result = kept.record(name)
+            assert name == result_name(result.task, result.encoder, result.run, result.seed)
+            if not {"learning_rates", "layers"} <= set(result.settings):
+                continue  # another kind of run
+            run = Run.from_json(result.settings)
+            assert result_hash(result.task, run.to_json(), result.seed, result.inputs) == (
+                result.hash
+            ), name
+            assert run.name == result.run and run.to_json() == result.settings
+            checked += 1
+    assert checked > 1500
 
 
 @pytest.mark.backend_neutral
 def test_variants_of_reading_have_names_and_hashes_of_their_own():
     plain = Run(method="features", reader="bilstm", layers="mix")
-    assert plain.name == "features-bilstm-elmo_mix" and not set(LATER) & set(plain.config)
+    assert plain.name == "features-bilstm-elmo_mix" and set(plain.to_json()) == set(ALWAYS)
     variants = {
         "both": {"placement": "both"},
         "penalty0.001": {"penalty": 0.001},
@@ -189,12 +188,12 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
     for name, fields in variants.items():
         run = dataclasses.replace(plain, **fields)
         assert run.name == f"{plain.name}-{name}"
-        assert set(run.config) - set(plain.config) == set(fields)
+        assert set(run.to_json()) - set(plain.to_json()) == set(fields)
     method = dataclasses.replace(plain, penalty=0.1, placement="both", units=7).build(1e-3, 0)
     assert (method.penalty, method.placement, method.units) == (0.1, "both", 7)
     assert plain.build(1e-3, 0).units is None
     on_top = Run(reader="bilstm", units=5)
-    assert on_top.name == "fine_tune-bilstm-units5" and "reader" in on_top.config
+    assert on_top.name == "fine_tune-bilstm-units5" and "reader" in on_top.to_json()
     assert (on_top.build(1e-3, 0).reader, on_top.build(1e-3, 0).units) == ("bilstm", 5)
 
 
@@ -219,7 +218,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     one, found = (json.loads(file.read_text()) for file in result_files(tmp_path))
     assert found["devices"] == 2 and "devices" not in one
     name = "fine_tune-remat" if parts == "1" else "fine_tune-accumulate2-remat"
-    assert found["run"] == name and found["fields"]["remat"] is True
+    assert found["run"] == name and found["settings"]["remat"] is True
     assert found["curve"] == one["curve"] and found["metrics"] == one["metrics"]
     kept = [open_model(next((tmp_path / suite).iterdir())) for suite in ("one", "several")]
     weights = [model.get_weights() for model in kept]
@@ -263,7 +262,7 @@ def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp
     for mix in first["mixes"].values():
         assert len(mix["weights"]) == 3 and sum(mix["weights"]) == pytest.approx(1)
         assert mix["gamma"] > 0
-    assert first["fields"]["words"] == "vectors"
+    assert first["settings"]["words"] == "vectors"
     row = "vectors word vectors; features before and behind the reader; λ = 0.01; 3 units"
     assert row in re.sub(r"\s+", " ", capsys.readouterr().out)
     time = file.stat().st_mtime_ns
@@ -282,8 +281,8 @@ def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, t
     first, second = (json.loads(f.read_text()) for f in result_files(tmp_path))
     assert first["trials"] == second["trials"] and len(first["trials"]) == 2
     best = max(first["trials"], key=lambda t: t["dev_score"])
-    assert first["fields"]["learning_rate"] == best["learning_rate"]
-    assert second["fields"]["learning_rate"] == best["learning_rate"]
+    assert first["learning_rate"] == best["learning_rate"]
+    assert second["learning_rate"] == best["learning_rate"]
     assert first["dev_score"] == best["dev_score"]
 
 
@@ -301,8 +300,8 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
         scored.append(model)
         return [example.label for example in examples]
 
-    monkeypatch.setattr(Bench, "_fit", fit)
-    monkeypatch.setattr(Bench, "_predict", predict)
+    monkeypatch.setattr(Runner, "_fit", fit)
+    monkeypatch.setattr(Runner, "_predict", predict)
     assert main([*flags, "--seeds", "1", "--train-limit", "20"]) == 0
     assert scored == [1e-5]
     (file,) = result_files(tmp_path)
@@ -357,10 +356,10 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert main([*flags, "--plot", str(picture)]) == 0
     results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
     shown = capsys.readouterr().out
-    assert shown.count("Frozen, read") == 2 == shown.count("| layers | choosing set |")
+    assert shown.count("Frozen, read") == 2 == shown.count("| layers | dev set |")
     assert "Fine-tuning was not tried.\nFine-tuning, to compare" in shown
     assert {r["method"] for r in results} == {"features", "fine_tune"}
-    names = {result["fields"]["layers"] for result in results}
+    names = {result["settings"]["layers"] for result in results}
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
     assert picture.stat().st_size > 1000
     # One store per split.
@@ -437,6 +436,7 @@ def test_a_file_and_its_gz_have_one_checksum(tmp_path):
     assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("bert_mini-4")
 @pytest.mark.parametrize(
     "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]
@@ -493,8 +493,8 @@ def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
     path.write_text(f"# sent_id = 1\n{rows_of_tags(tags)}")
     task = task_from_file(path, None, None)
     assert list(task.metrics) == ["word_accuracy" if scheme is None else "span_f1"]
-    bench = Bench(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
-    assert bench.scheme == scheme
+    runner = Runner(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+    assert runner.scheme == scheme
 
 
 @pytest.mark.backend_neutral
@@ -511,7 +511,7 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
     files = {split: f"{split}.conll" for split in parts}
     task = Task("t", lambda d, split: read_conll(tmp_path / files[split]), Tagger, {})
     with pytest.raises(ValueError, match="test.conll:1: .*IOBES.*Received: 'U-X'"):
-        Bench(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+        Runner(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
     row = json.dumps({"text": ["a", "b", "c"], "label": ["O", "B-X", "X"]})
     (tmp_path / "t.jsonl").write_text("\n".join([row.replace('"X"', '"I-X"')] * 20 + [row]))
     with pytest.raises(ValueError, match="t.jsonl:21, word 2 .'c'.: .*Received: 'X'"):
@@ -544,7 +544,7 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", parts)
     flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
     found = [["O", "B-X", "I-X", "O"]] * 6
-    monkeypatch.setattr(Bench, "_predict", lambda *arguments: found)
+    monkeypatch.setattr(Runner, "_predict", lambda *arguments: found)
     assert main(["run", *flags, *FAST, "--seeds", "1"]) == 0, capsys.readouterr().err
     assert "mine_conll: span_f1 of tags in IOB2" in capsys.readouterr().out
     (file,) = result_files(tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_plm import metrics
-from keras_plm.experiments.results import read_examples, write_examples
+from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import SCORES, contrast, difference, holm, summands
 
 pytestmark = pytest.mark.backend_neutral
@@ -150,15 +150,15 @@ def test_holm():
 
 
 def test_examples_belong_to_their_result(tmp_path):
-    path = tmp_path / "r" / "x.seed0.json"
-    assert read_examples(path, "a") is None
+    kept, name = ResultFolder(tmp_path), "r/x.seed0.json"
+    assert kept.examples(name, "a") is None
     parts = {"f1": summands(*CASES["span_f1"]), "accuracy": summands(*CASES["accuracy"])}
-    write_examples(path, "a", parts)
-    assert [file.name for file in path.parent.iterdir()] == ["x.seed0.npz"]
-    found = read_examples(path, "a")
+    kept.write_examples(name, "a", parts)
+    assert [file.name for file in (tmp_path / "r").iterdir()] == ["x.seed0.npz"]
+    found = kept.examples(name, "a")
     assert {name: kind for name, (kind, _) in found.items()} == {"f1": "f1", "accuracy": "mean"}
     np.testing.assert_array_equal(found["f1"][1], parts["f1"][1])
-    assert read_examples(path, "b") is None
+    assert kept.examples(name, "b") is None
     (tmp_path / "r" / "x.seed0.npz").write_bytes(b"PK half")
     with pytest.raises(ValueError, match="no whole file of examples"):
-        read_examples(path, "a")
+        kept.examples(name, "a")

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from keras_plm.experiments.report.result_tables import markdown, read_results
+from keras_plm.experiments.report.result_tables import markdown
 from keras_plm.experiments.report.tables import (
     Table,
     blocks,
@@ -19,6 +19,7 @@ from keras_plm.experiments.report.tables import (
     to_html,
     to_latex,
 )
+from keras_plm.experiments.results import read_results
 from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral

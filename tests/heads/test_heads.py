@@ -16,7 +16,7 @@ from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
 from keras_plm.models import ELMo
 from keras_plm.tokenizers import Characters
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.checks import assert_close, check_layer, to_numpy, under_torch
 from tests.small_encoders import (
@@ -49,7 +49,7 @@ from tests.small_encoders import (
 )
 def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     model = classifier(dropout=0.0, **options)
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     train = texts()
     source = model.batches(train, batch_size=16, buckets=1)
     losses = model.fit(source, epochs=10, verbose=0).history["loss"]
@@ -68,12 +68,13 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "options", [under_torch({}), {"units": 5}, under_torch({"frozen": True})], ids=str
 )
 def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER, dropout=0.0, **with_reader(options))
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     train = sentences()
     source = model.batches(train, batch_size=16, buckets=1)
     history = model.fit(source, epochs=8, validation_data=source, verbose=0).history
@@ -213,6 +214,7 @@ def test_bi_attention_is_that_of_seo_et_al(tmp_path):
     assert_close(to_numpy(empty[0])[..., 3:6], np.zeros((2, 5, 3)))
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("{}")
 @pytest.mark.parametrize(
     "options",
@@ -225,7 +227,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
     source = model.batches(train, batch_size=16)
     x = source[0][0]
     assert x["token_ids"].shape[:2] == x["padding_mask"].shape[:2] == (16, 2)
-    model.compile(AdamW(5e-3))
+    model.compile(BertAdamW(5e-3))
     losses = model.fit(source, epochs=8, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert any("bi_attention" in weight.path for weight in model.trainable_weights)
@@ -239,6 +241,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
     assert again.pairs and again.get_config() == model.get_config()
 
 
+@pytest.mark.compiles
 def test_an_encoder_reads_each_text_of_a_pair_alone():
     """Also BERT, which could read both in one row: as in Peters et al. 2019."""
     model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER, pairs=True)
@@ -282,7 +285,7 @@ def test_a_frozen_encoder_neither_learns_nor_drops():
     inner = encoder(dropout=0.5)
     model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)
     before = [to_numpy(w).copy() for w in inner.weights]
-    model.compile(AdamW(0.1))
+    model.compile(BertAdamW(0.1))
     source = model.batches(texts(16), batch_size=16, buckets=1)
     x = source[0][0]
     assert_close(model(x, training=True), model(x, training=False), atol=1e-6)
@@ -372,6 +375,7 @@ def test_bad_input_is_explained():
         Tagger(encoder(), TAGS, tokenizer=TOKENIZER).predict(["a b"])
 
 
+@pytest.mark.compiles
 def test_long_word_lists_are_classified_once():
     words = [example.text.split() for example in texts()[:4]]
     words[2] = words[2] * 40  # longer than the encoder reads
@@ -385,6 +389,7 @@ def test_long_word_lists_are_classified_once():
         assert_close(model.predict([words[1]], probabilities=True)[0], together[1], atol=1e-5)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("head", [Classifier, Tagger])
 def test_dropout_works_under_a_reader_too(head):
     examples, labels = (texts(4), LABELS) if head is Classifier else (sentences(4), TAGS)
@@ -422,10 +427,11 @@ def test_float16_scales_its_loss():
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
     model = classifier(units=2, words=word_encoder())
-    model.compile(AdamW(1e-3))
+    model.compile(BertAdamW(1e-3))
     model.save(tmp_path / "model.keras")
     code = "import sys, keras, keras_plm; keras.saving.load_model(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path / "model.keras")]

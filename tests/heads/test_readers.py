@@ -147,6 +147,7 @@ def put_behind(rows, behind):
     return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("width", [ALONE, 3], ids=["alone", "features behind"])
 def test_esim_is_that_of_chen_et_al(width, tmp_path):
     first, first_mask = padded((2, 5, 4), (3, 5))
@@ -192,6 +193,7 @@ def trilinear(kernel, x, y):
     return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features behind"])
 def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     passage, passage_mask = padded((2, 6, 4), (4, 6))
@@ -249,6 +251,7 @@ def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     assert (to_numpy(alone)[0, 0] == 0).all()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("reader", [ESIM, BiDAF])
 def test_what_is_dropped_is_the_same_at_all_words(reader):
     layer = reader(3, dropout=0.5)

@@ -12,7 +12,7 @@ from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
 from keras_plm.tokenizers import Characters
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
 from tests.checks import assert_close, check_elsewhere, to_numpy, under_torch
 from tests.data.squad_files import question, written
@@ -34,6 +34,7 @@ def scores(model, examples, version=1):
     return report["f1"]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "options",
     [
@@ -44,7 +45,7 @@ def scores(model, examples, version=1):
 )
 def test_it_learns_predicts_and_reloads(options, tmp_path):
     model, train = finder(**options), made_up(40 if "stride" in options else 96)
-    model.compile(AdamW(5e-3))
+    model.compile(BertAdamW(5e-3))
     source = model.batches(train, batch_size=16, buckets=1)
     history = model.fit(source, epochs=12, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0] and "accuracy" in history
@@ -68,7 +69,7 @@ def test_questions_without_answer(tmp_path):
     labels = SpanFinder.labels_of(train)
     assert labels == WITHOUT and SpanFinder.labels_of(made_up()) == WITHOUT[:2]
     model = finder(labels)
-    model.compile(AdamW(5e-3))
+    model.compile(BertAdamW(5e-3))
     model.fit(model.batches(train, batch_size=16, buckets=1), epochs=12, verbose=0)
     assert scores(model, train, version=2) > 70
     found = model.predict(train, probabilities=True)

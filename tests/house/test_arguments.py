@@ -115,7 +115,10 @@ def test_whole_numbers_are_whole_numbers(model, tmp_path):
             ("max_length", lambda x: batches(rows, TOKENIZER, LABELS, max_length=x)),
             ("max_length", lambda x: head.batches(rows, max_length=x)),
             ("max_length", lambda x: SpanFinder(model, tokenizer=TOKENIZER, max_length=x)),
-            ("max_length", lambda x: decoding.generate(gpt, TOKENIZER, TEXTS, max_length=x)),
+            (
+                "max_new_tokens",
+                lambda x: decoding.generate(gpt, TOKENIZER, TEXTS, max_new_tokens=x),
+            ),
             ("batch_size", lambda x: batches(rows, TOKENIZER, LABELS, batch_size=x)),
             ("tokens_per_batch", lambda x: batches(rows, TOKENIZER, LABELS, tokens_per_batch=x)),
             ("batch_size", lambda x: decoding.generate(gpt, TOKENIZER, TEXTS, batch_size=x)),

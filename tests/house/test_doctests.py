@@ -9,6 +9,7 @@ import pytest
 import glue_tasks
 import keras_plm
 
+pytestmark = pytest.mark.compiles
 MODULES = sorted(
     module.name
     for package in (keras_plm, glue_tasks)

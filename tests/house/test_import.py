@@ -32,6 +32,7 @@ def run(code, backend, hidden=HIDDEN):
     )
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
@@ -43,6 +44,7 @@ def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
     assert "During handling" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["numpy", "openvino", "Torch"])
 def test_a_backend_of_other_packages_or_spelling_is_refused_in_one_sentence(backend):
@@ -59,6 +61,7 @@ def test_a_backend_of_other_packages_or_spelling_is_refused_in_one_sentence(back
     assert "During handling" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_commands_name_it_in_one_line():
     code = "import runpy; sys.argv = ['benchmarks', 'demo']; "

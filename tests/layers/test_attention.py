@@ -231,8 +231,10 @@ def test_hidden_keys_get_exactly_zero(dtype):
 @pytest.mark.filterwarnings("error:.*softmax:UserWarning")
 def test_one_key_alone_gets_all_without_a_warning():
     layer, one = MultiHeadAttention(2, 6), normal(2, 1, 6)
-    for scores in (DotProductAttention()(query=one, value=one), layer(one, return_weights=True)):
-        assert_close(scores[1], np.ones(scores[1].shape), atol=0)
+    layer(one)
+    weights = layer.run(one, return_weights=True).weights
+    for scores in (DotProductAttention()(query=one, value=one)[1], weights):
+        assert_close(scores, np.ones(scores.shape), atol=0)
 
 
 def test_masks_combine():
@@ -269,7 +271,7 @@ class TestMultiHead:
         padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
         layer = self.layer()
         fused = layer(query=x, padding_mask=padding)
-        explicit, weights = layer(query=x, padding_mask=padding, return_weights=True)
+        explicit, weights, _ = layer.run(query=x, padding_mask=padding, return_weights=True)
         expected = self.loops(layer, x, np.broadcast_to(padding[:, None], (B, S, S)))
         assert_close(fused, expected[0])
         assert_close((explicit, weights), expected)
@@ -305,8 +307,12 @@ class TestMultiHead:
         query, value = normal(B, T, 5), normal(B, S, 4, seed=1)
         padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
         layer = self.layer()
-        output, weights = layer(query=query, value=value, padding_mask=padding, return_weights=True)
+        output = layer(query=query, value=value, padding_mask=padding)
+        again, weights, _ = layer.run(
+            query=query, value=value, padding_mask=padding, return_weights=True
+        )
         assert tuple(output.shape) == (B, T, self.width)
+        assert_close(again, output)
         assert (to_numpy(weights)[0, :, :, 3:] == 0).all()
         assert_close(to_numpy(weights).sum(-1), np.ones((B, self.heads, T)))
 
@@ -322,7 +328,7 @@ class TestMultiHead:
         cache = np.zeros((B, 2, S, self.heads, self.width // self.heads), "float32")
         steps = []
         for t in range(S):
-            step, cache = layer(query=x[:, t : t + 1], cache=cache, cache_index=t)
+            step, _, cache = layer.run(query=x[:, t : t + 1], cache=cache, cache_index=t)
             steps.append(to_numpy(step))
         assert_close(np.concatenate(steps, 1), whole)
 
@@ -334,8 +340,9 @@ class TestMultiHead:
         cache = layer.keys_and_values(ops.convert_to_tensor(value))
         assert tuple(cache.shape) == (B, 2, S, self.heads, self.width // self.heads)
         for t in range(T):
-            step = layer(query=query[:, t : t + 1], cache=cache, padding_mask=padding)
-            assert_close(step, to_numpy(whole)[:, t : t + 1])
+            step = layer.run(query=query[:, t : t + 1], cache=cache, padding_mask=padding)
+            assert step.cache is None
+            assert_close(step.output, to_numpy(whole)[:, t : t + 1])
 
     def test_without_biases_there_are_only_kernels(self):
         layer = self.layer(use_bias=False)
@@ -344,18 +351,19 @@ class TestMultiHead:
 
     @pytest.mark.backend_neutral
     def test_cache_needs_its_place(self):
-        with pytest.raises(ValueError, match="a place in `cache`"):
-            self.layer()(query=normal(B, S, 5), cache_index=0)
         layer = self.layer()
-        with pytest.raises(ValueError, match="that is not built"):
-            layer.keys_and_values(normal(B, S, 5))
+        for method in (layer.keys_and_values, layer.run):
+            with pytest.raises(ValueError, match="that is not built"):
+                method(normal(B, S, 5))
         layer(query=normal(B, S, 5))
+        with pytest.raises(ValueError, match="a place in `cache`"):
+            layer.run(query=normal(B, S, 5), cache_index=0)
         with pytest.raises(ValueError, match="Received: a layer of self-attention"):
             layer.keys_and_values(normal(B, S, 5))
         cache = np.zeros((B, 2, S, layer.num_heads, layer.hidden_dim // layer.num_heads))
         for index in (-1, S):
             with pytest.raises(ValueError, match=f"cache_index={index}"):
-                layer(query=normal(B, 1, 5), cache=cache, cache_index=index)
+                layer.run(query=normal(B, 1, 5), cache=cache, cache_index=index)
 
     @pytest.mark.backend_neutral
     def test_heads_must_divide_the_width(self):

@@ -20,8 +20,10 @@ from keras_plm.layers import (
     crf_losses,
     masked_softmax,
 )
-from keras_plm.layers._fused import scaled_scores, token_cross_entropy
+from keras_plm.layers._fused_layers import dense
+from keras_plm.layers._fused_softmax import scaled_scores, token_cross_entropy
 from keras_plm.layers.attention import softmax
+from keras_plm.layers.multi_head_attention import split_heads
 from keras_plm.layers.sampled_softmax import row_products
 
 # Largest relative error of rounding, and the smallest number that has no more than that.
@@ -67,8 +69,10 @@ def test_attention_weights(dtype):
     layer = MultiHeadAttention(num_heads=2, hidden_dim=10, dtype=f"mixed_{dtype}")
     x, _ = rounded(dtype, 2, 211, 7, scale=3.0)
     real = np.arange(211) < np.array([[211], [130]])
-    _, weights = layer(x, padding_mask=real, return_weights=True)
-    query, key, _ = (ops.transpose(part, (0, 2, 1, 3)) for part in layer._project(x, x, x))
+    layer(x)
+    weights = layer.run(x, padding_mask=real, return_weights=True).weights
+    projected = ops.split(dense(x, **layer.arrays()["query_key_value"]), 3, axis=-1)
+    query, key, _ = (ops.transpose(split_heads(part, 2), (0, 2, 1, 3)) for part in projected)
     scores = exact(scaled_scores(query, key, real[:, None, None]))
     check(weights, softmax64(scores), dtype)
 
@@ -81,7 +85,7 @@ def test_both_paths_of_attention_agree(dtype, monkeypatch):
     x, _ = rounded(dtype, 2, 67, 10)
     real = np.arange(67) < np.array([[67], [40]])
     fused = layer(x, padding_mask=real, causal=True)
-    explicit, _ = layer(x, padding_mask=real, causal=True, return_weights=True)
+    explicit, *_ = layer.run(x, padding_mask=real, causal=True, return_weights=True)
     wide = MultiHeadAttention(num_heads=2, hidden_dim=10)
     wide(exact(x).astype("float32"))
     wide.set_weights(layer.get_weights())

@@ -14,6 +14,7 @@ from keras_plm.layers import (
     TransformerBlock,
     TransformerStack,
 )
+from keras_plm.layers.transformer_block import transformer_block
 from keras_plm.training.resume import set_seed
 from tests.checks import assert_close, check_layer, to_numpy
 
@@ -174,6 +175,134 @@ def test_block_puts_the_norms_where_it_says(pre_norm):
     assert_close(actual, expected)
 
 
+def loop_norm(x, weights, epsilon):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * weights["gamma"] + weights["beta"]
+
+
+def loop_dense(x, weights):
+    return x @ weights["kernel"] + weights["bias"]
+
+
+def loop_attention(weights, query, value, visible, num_heads):
+    """Vaswani et al. 2017, section 3.2, step by step and head by head."""
+    if "query_key_value" in weights:
+        q, k, v = np.split(loop_dense(query, weights["query_key_value"]), 3, axis=-1)
+    else:
+        q, k, v = (
+            loop_dense(x, weights[name])
+            for name, x in (("query", query), ("key", value), ("value", value))
+        )
+    size = q.shape[-1] // num_heads
+    context = np.zeros_like(q)
+    for b, t in np.ndindex(*q.shape[:2]):
+        for head in range(num_heads):
+            part = slice(head * size, (head + 1) * size)
+            scores = k[b, :, part] @ q[b, t, part] / np.sqrt(size)
+            shares = np.exp(scores - scores.max()) * visible[b, t]
+            context[b, t, part] = shares @ v[b, :, part] / shares.sum()
+    return loop_dense(context, weights["output"])
+
+
+def loop_block(weights, x, visible, source, source_visible, pre_norm, num_heads, epsilon):
+    parts = [
+        ("attention", lambda x: loop_attention(weights["attention"], x, x, visible, num_heads))
+    ]
+    if source is not None:
+        cross = weights["cross_attention"]
+        parts.append(
+            ("cross", lambda x: loop_attention(cross, x, source, source_visible, num_heads))
+        )
+
+    def feed_forward(x):
+        hidden = loop_dense(x, weights["feed_forward"]["intermediate"])
+        return loop_dense(np.maximum(hidden, 0), weights["feed_forward"]["output"])
+
+    for name, part in [*parts, ("feed_forward", feed_forward)]:
+        norm = weights[f"{name}_norm"]
+        if pre_norm:
+            x = x + part(loop_norm(x, norm, epsilon))
+        else:
+            x = loop_norm(x + part(x), norm, epsilon)
+    return x
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize("cross", [False, True])
+def test_the_block_is_a_pure_function(pre_norm, cross):
+    """The function agrees with NumPy loops and with the layer that holds its weights."""
+    options = {"pre_norm": pre_norm, "activation": "relu", "norm_epsilon": 1e-3}
+    block = TransformerBlock(2, D, 11, cross_attention=cross, **options)
+    x, source = normal(B, T, D), normal(B, 7, 8, seed=1) if cross else None
+    mask, source_mask = np.arange(T) < np.array([[3], [T]]), np.arange(7) < np.array([[7], [4]])
+    block.build(x.shape, None if source is None else source.shape)
+    for i, weight in enumerate(block.weights):
+        weight.assign(normal(*weight.shape, seed=10 + i))
+    visible = np.tril(np.ones((T, T), bool)) & mask[:, None]
+    source_visible = np.repeat(source_mask[:, None], T, axis=1)
+
+    arrays = keras.tree.map_structure(to_numpy, block.arrays())
+    wanted = loop_block(arrays, x, visible, source, source_visible, pre_norm, 2, 1e-3)
+    given = [None if a is None else keras.ops.convert_to_tensor(a) for a in (x, visible, source)]
+    given.append(keras.ops.convert_to_tensor(source_visible) if cross else None)
+    output = transformer_block(block.arrays(), *given, num_heads=2, **options)
+    assert_close(output.sequence, wanted, atol=1e-4)
+    assert output[1:] == (None, None, None)
+    options = {"source": source, "source_mask": source_mask} if cross else {}
+    assert_close(block(x, padding_mask=mask, causal=True, **options), wanted, atol=1e-4)
+
+
+def test_the_seeds_decide_what_the_block_drops():
+    """The layer drops what the function drops with the seeds of its generators."""
+    block, x = TransformerBlock(2, D, 11, dropout=0.3), keras.ops.convert_to_tensor(normal(B, T, D))
+    block(x)
+    set_seed(1)
+    drops = {
+        "attention": block.attention_drop,
+        "attention_weights": block.attention.weights_dropout,
+        "feed_forward": block.feed_forward_drop,
+    }
+    states = [drop.seed_generator.state for drop in drops.values()]
+    before = [to_numpy(state).copy() for state in states]
+    wanted = to_numpy(block(x, training=True))
+    for state, value in zip(states, before, strict=True):
+        state.assign(value)
+    set_seed(1)  # torch draws from its global generator
+    seeds = {name: drop.next_seed() for name, drop in drops.items()}
+    rates = {"dropout_rate": 0.3, "attention_dropout": 0.3, "training": True}
+    found = transformer_block(block.arrays(), x, num_heads=2, seeds=seeds, **rates).sequence
+    assert_close(found, wanted, atol=1e-6)
+    assert np.abs(wanted - to_numpy(block(x))).max() > 1e-2
+
+
+def test_stacked_blocks_run_in_one_loop():
+    """As a compiler wants them: the weights of L blocks in one array each, one body for all."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("`jax.lax.scan`")
+    import jax
+
+    stack, x = TransformerStack(3, 2, D, 11), normal(B, T, D)
+    wanted = stack(x)[-1]
+    arrays = jax.tree.map(
+        lambda *rows: jax.numpy.stack(rows), *(block.arrays() for block in stack.blocks)
+    )
+
+    def body(x, weights):
+        return transformer_block(weights, x, num_heads=2).sequence, None
+
+    assert_close(jax.lax.scan(body, jax.numpy.asarray(x), arrays)[0], wanted)
+
+
+def test_a_quantized_layer_takes_part_as_a_function():
+    block, x = TransformerBlock(2, D, 11), normal(B, T, D)
+    wanted = to_numpy(block(x))
+    kernel = block.feed_forward.intermediate
+    kernel.quantize("int8", type_check=False)
+    assert block.arrays()["feed_forward"]["intermediate"] is kernel
+    assert_close(block(x), wanted, atol=0.1)
+    assert np.abs(to_numpy(block(x)) - wanted).max() > 0
+
+
 @pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_block_and_stack_pass_the_checks(pre_norm, tmp_path):
@@ -197,11 +326,13 @@ def test_stack_returns_every_layer_and_normalises_the_last():
 def test_stack_with_cache_equals_without(pre_norm):
     x = normal(B, T, D)
     stack = TransformerStack(2, 2, D, 11, pre_norm=pre_norm)
-    whole, weights = stack(x, causal=True, return_weights=True)
+    whole = stack(x, causal=True)
+    weights, source_weights = stack.attention_weights(x, causal=True)
     assert len(weights) == 2 and tuple(weights[0].shape) == (B, 2, T, T)
+    assert source_weights == [None, None]
     cache = stack.initial_cache(B, T)
     for t in range(T):
-        layers, cache = stack(x[:, t : t + 1], cache=cache, cache_index=t)
+        layers, cache = stack.decode(x[:, t : t + 1], cache, cache_index=t)
         assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
 
 
@@ -210,20 +341,20 @@ def test_stack_asks_a_source_and_reads_it_once(pre_norm):
     x, source = normal(B, T, D), normal(B, 7, 8, seed=1)
     mask = np.arange(7) < np.array([[4], [7]])
     stack = TransformerStack(2, 2, D, 11, cross_attention=True, pre_norm=pre_norm)
-    whole, weights, cross = stack(
-        x, source=source, source_mask=mask, causal=True, return_weights=True
-    )
+    options = {"source": source, "source_mask": mask, "causal": True}
+    whole = stack(x, **options)
+    weights, cross = stack.attention_weights(x, **options)
     assert tuple(weights[1].shape) == (B, 2, T, T) and tuple(cross[1].shape) == (B, 2, T, 7)
     assert (to_numpy(cross[0])[0, :, :, 4:] == 0).all()
     cache = stack.initial_cache(B, T)
     source_cache = stack.read_source(keras.ops.convert_to_tensor(source))
     for t in range(T):
-        layers, cache = stack(
+        layers, cache = stack.decode(
             x[:, t : t + 1],
+            cache,
+            cache_index=t,
             source_cache=source_cache,
             source_mask=mask,
-            cache=cache,
-            cache_index=t,
         )
         assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
 

@@ -11,7 +11,7 @@ from keras_plm.heads import Classifier
 from keras_plm.models import ELMO_SIZES, ELMo
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.transfer import extract_features
-from tests.checks import assert_close, check_learns, check_reloads, shapes, to_numpy
+from tests.checks import assert_close, check_encoder, check_learns, shapes, to_numpy
 
 TINY = {"units": 7, "projection_dim": 5, "filters": [[1, 3], [2, 2]], "character_dim": 2}
 TEXTS = [["To", "be", ",", "or"], ["not"], []]
@@ -125,7 +125,7 @@ def test_keeps_the_encoder_contract(tmp_path):
     outputs = encoder(packed)
     assert shapes(outputs["layers"]) == [(3, 6, 10)] * 3 and encoder.hidden_dim == 10
     assert_close(outputs["sequence"], outputs["layers"][-1], atol=0)
-    check_reloads(encoder, packed, tmp_path)
+    check_encoder(encoder, tmp_path, vocabulary_size=262)
 
     # Padding changes nothing, nor do other rows or what was read before.
     mask = packed["padding_mask"]
@@ -267,7 +267,7 @@ def test_refuses_sizes_without_meaning(change, message):
 
 def test_a_word_cache_gives_what_the_encoder_gives():
     encoder = softened(ELMo(**TINY), scale=0.5)
-    cache = encoder.word_cache()
+    cache = encoder.stacked_layers()
     words = ["be", "To", "a" * 60, "é"]
     for texts in (TEXTS, [words, TEXTS[0]], [words * 9]):
         packed = Characters().pack(texts)

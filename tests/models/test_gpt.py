@@ -43,6 +43,7 @@ def packed(prompts=PROMPTS, length=5):
     return {"token_ids": token_ids, "padding_mask": np.arange(length) < lengths[:, None]}
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_base_is_the_released_model():
     """REFERENCE: 116,534,784 numbers with 40,478 tokens; a narrow table does not fill memory."""
@@ -75,7 +76,7 @@ def test_what_stands_behind_is_not_seen():
 @pytest.mark.parametrize("pre_norm", [False, under_torch(True)])
 def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
     model = gpt(pre_norm=pre_norm)
-    written, scores = decoding.greedy(model, packed(), 0, -1, max_length=7)
+    written, scores = decoding.greedy(model, packed(), 0, -1, max_new_tokens=7)
     for prompt, row, score in zip(PROMPTS, written, scores, strict=True):
         text, total = list(prompt), 0.0
         for _ in range(7):
@@ -91,10 +92,10 @@ def test_the_cache_changes_nothing():
     for strategy, options in (
         (decoding.greedy, {}),
         (decoding.sample, {"seed": 3, "top_k": 5}),
-        (decoding.beam_search, {"beams": 2}),
+        (decoding.beam_search, {"num_beams": 2}),
     ):
-        with_cache = strategy(model, packed(), 0, 1, max_length=6, **options)
-        without = strategy(model, packed(), 0, 1, max_length=6, cache=False, **options)
+        with_cache = strategy(model, packed(), 0, 1, max_new_tokens=6, **options)
+        without = strategy(model, packed(), 0, 1, max_new_tokens=6, cache=False, **options)
         for a, b in zip(with_cache, without, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-4)
 
@@ -102,11 +103,11 @@ def test_the_cache_changes_nothing():
 @pytest.mark.full
 def test_beams_score_what_they_wrote():
     model = gpt()
-    options = {"beams": 3, "length_penalty": 0.0, "max_length": 6}
+    options = {"num_beams": 3, "length_penalty": 0.0, "max_new_tokens": 6}
     written, scores = decoding.beam_search(model, packed(), 0, 1, **options)
     for prompt, beams, of_beams in zip(PROMPTS, written, scores, strict=True):
         for row, score in zip(beams, of_beams, strict=True):
-            text = [*prompt, *decoding.until_end(row, 1)]
+            text = [*prompt, *decoding.until_stop(row, 1)]
             text += [1] if 1 in row else []
             logs = read(model, text[:-1])
             places = range(len(prompt) - 1, len(text) - 1)
@@ -116,20 +117,22 @@ def test_beams_score_what_they_wrote():
 PIECES = ["<unk>", *"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "tenamo.,"), "\n</w>"]
 
 
+@pytest.mark.compiles
 def test_strings_in_strings_out():
     tokenizer = BytePair(PIECES, [], scheme="gpt")
     model = gpt(tokenizer.text_size, max_sequence_length=40)
     prompts = ["the cat", "a", "on the mat, a cat"]
-    texts = decoding.generate(model, tokenizer, prompts, max_length=9)
-    assert texts == decoding.generate(CausalLM(model), tokenizer, prompts, max_length=9)
+    texts = decoding.generate(model, tokenizer, prompts, max_new_tokens=9)
+    assert texts == decoding.generate(CausalLM(model), tokenizer, prompts, max_new_tokens=9)
     for prompt, text in zip(prompts, texts, strict=True):
         assert text.startswith(prompt)
-        assert decoding.generate(model, tokenizer, [prompt], max_length=9) == [text]
+        assert decoding.generate(model, tokenizer, [prompt], max_new_tokens=9) == [text]
         ids = tokenizer.unframed().encode([prompt]).token_ids.tolist()
         for _ in range(9):
             ids.append(int(read(model, ids)[-1].argmax()))
         assert tokenizer.detokenize(ids).endswith(text[len(prompt) :])
-    drawn = decoding.generate(model, tokenizer, ["a"] * 4, decoding.sample, seed=1, max_length=9)
+    options = {"max_new_tokens": 9, "seed": 1}
+    drawn = decoding.generate(model, tokenizer, ["a"] * 4, decoding.sample, **options)
     assert len(set(drawn)) > 1
 
 
@@ -139,20 +142,20 @@ def test_prompts_that_cannot_go_on_are_named():
     model = gpt(tokenizer.text_size, max_sequence_length=12)
     with pytest.raises(ValueError, match="at most the model's 12 positions.*a prompt of length 12"):
         decoding.generate(model, tokenizer, ["a", "abcabcabcabc"])
-    with pytest.raises(ValueError, match="a prompt of length 3.*max_length=10"):
-        decoding.generate(model, tokenizer, ["cat"], max_length=10)
-    assert decoding.generate(model, tokenizer, ["cat"], max_length=9)[0].startswith("cat")
+    with pytest.raises(ValueError, match="a prompt of length 3.*max_new_tokens=10"):
+        decoding.generate(model, tokenizer, ["cat"], max_new_tokens=10)
+    assert decoding.generate(model, tokenizer, ["cat"], max_new_tokens=9)[0].startswith("cat")
     with pytest.raises(ValueError, match="A prompt must have text"):
         decoding.generate(model, tokenizer, [" "])
     with pytest.raises(ValueError, match="must know every id"):
         decoding.generate(gpt(7), tokenizer, ["cat"])
     with pytest.raises(
-        ValueError, match="12 positions. Received: max_length=9, inputs of length 4"
+        ValueError, match="12 positions. Received: max_new_tokens=9, inputs of length 4"
     ):
-        decoding.greedy(model, packed(), 0, -1, max_length=9)
+        decoding.greedy(model, packed(), 0, -1, max_new_tokens=9)
     empty = {name: array * 0 for name, array in packed().items()}
-    with pytest.raises(ValueError, match="a row of padding alone"):
-        decoding.greedy(model, empty, 0, -1, max_length=2)
+    with pytest.raises(ValueError, match="a row of padding only"):
+        decoding.greedy(model, empty, 0, -1, max_new_tokens=2)
 
 
 KINDS = ("openai-gpt", "gpt2")

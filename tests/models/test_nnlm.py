@@ -195,6 +195,7 @@ def test_log_prob_agrees_with_distribution(model):
     assert_close(model.distribution([3, 4, 5]), model.distribution([7, 8, 3, 4, 5]), atol=0)
 
 
+@pytest.mark.compiles
 def test_log_prob_does_not_depend_on_the_batches(model):
     make_loud(model)
     text = some_text(101)

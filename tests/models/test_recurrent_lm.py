@@ -58,6 +58,7 @@ def test_agrees_with_keras_lstm():
     assert_close(ours({"token_ids": ids, "padding_mask": ids > 0})["sequence"], wanted, atol=1e-5)
 
 
+@pytest.mark.compiles
 def test_prompts_of_any_length_go_on_as_read_whole():
     lm, prompts = model(), [[3, 4, 5, 6], [7], [8, 9, 2]]
     token_ids = np.zeros((3, 5), "int32")
@@ -65,8 +66,8 @@ def test_prompts_of_any_length_go_on_as_read_whole():
         row[: len(prompt)] = prompt
     mask = np.arange(5) < np.array([[4], [1], [3]])
     inputs = {"token_ids": token_ids, "padding_mask": mask}
-    written, _ = decoding.greedy(lm, inputs, 0, -1, max_length=6)
-    plain, _ = decoding.greedy(lm, inputs, 0, -1, max_length=6, cache=False)
+    written, _ = decoding.greedy(lm, inputs, 0, -1, max_new_tokens=6)
+    plain, _ = decoding.greedy(lm, inputs, 0, -1, max_new_tokens=6, cache=False)
     for prompt, row, other in zip(prompts, written, plain, strict=True):
         text = list(prompt)
         for _ in range(6):
@@ -74,7 +75,8 @@ def test_prompts_of_any_length_go_on_as_read_whole():
             hidden = lm({"token_ids": ids, "padding_mask": ids >= 0})["sequence"]
             text.append(int(to_numpy(lm.token_embedding(hidden, reverse=True))[0, -1].argmax()))
         assert row.tolist() == other.tolist() == text[len(prompt) :]
-    texts = decoding.generate(model(TOKENIZER.text_size), TOKENIZER, ["a b", "c"], max_length=90)
+    lm = model(TOKENIZER.text_size)
+    texts = decoding.generate(lm, TOKENIZER, ["a b", "c"], max_new_tokens=90)
     assert all(len(text) > 60 for text in texts)
 
 

@@ -14,7 +14,8 @@ from keras_plm.models import (
     Transformer,
     TransformerEncoder,
 )
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
+from keras_plm.training.schedules import WarmupLinearDecay
 from tests.checks import (
     assert_close,
     check_encoder,
@@ -101,16 +102,18 @@ def test_models_are_causal_and_blind_to_padding(model):
     assert_close(model(alone), logits[1:2])
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
 def test_step_by_step_equals_teacher_forcing(model):
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
     whole = to_numpy(model(inputs))
-    memory, state = model.start(inputs, T)
+    memory, state = model.prefill(inputs, T)
     for t in range(T):
-        logits, state = model.step(inputs["target_ids"][:, t], state, memory, t)
+        logits, state = model.decode_step(inputs["target_ids"][:, t], state, memory, t)
         assert_close(logits, whole[:, t])
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("dot", "transformer")
 @pytest.mark.parametrize("model", KINDS, indirect=True)
 def test_models_save_reload_and_learn(model, tmp_path):
@@ -122,6 +125,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
     check_learns(learning, inputs, 1e3 * np.random.default_rng(0).normal(size=(2, T, V)))
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
 def test_weights_of_attention_are_shares_of_the_source(model):
     inputs = some_inputs()
@@ -147,7 +151,7 @@ def test_weights_of_attention_are_shares_of_the_source(model):
 def test_the_state_begins_as_the_paper_says():
     model = Seq2Seq(V, 4, 6, attention="additive")
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
-    memory, state = model.start(inputs, T)
+    memory, state = model.prefill(inputs, T)
     kernel, bias = (to_numpy(w) for w in model.get_layer("bridge").weights)
     backward = to_numpy(memory["value"])[:, 0, 6:]  # the backward direction at the first word
     assert_close(state, np.tanh(backward @ kernel + bias))
@@ -156,8 +160,8 @@ def test_the_state_begins_as_the_paper_says():
 def test_deep_output_agrees_with_its_formula():
     model = Seq2Seq(V, 4, 6, attention=None)
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
-    memory, state = model.start(inputs, T)
-    logits, _ = model.step(inputs["target_ids"][:, 0], state, memory, 0)
+    memory, state = model.prefill(inputs, T)
+    logits, _ = model.decode_step(inputs["target_ids"][:, 0], state, memory, 0)
     kernel, bias = (to_numpy(w) for w in model.get_layer("maxout").weights)
     embedded = to_numpy(model.get_layer("target_embedding").embeddings)[START]
     table = to_numpy(model.get_layer("output_embedding").embeddings)
@@ -208,7 +212,7 @@ def test_half_precision_is_near():
         expected = to_numpy(exact(inputs))
         logits = keras.ops.cast(half(inputs), "float32")
         assert_close(logits, expected, atol=0.05 * np.abs(expected).max())
-        ids = greedy(half, inputs, START, END, max_length=4)[0]
+        ids = greedy(half, inputs, START, END, max_new_tokens=4)[0]
         assert ids.shape == (B, 4)
 
 
@@ -263,11 +267,11 @@ def test_a_small_transformer_learns_to_copy_and_reverse(kind):
         texts[held_out:], answers[held_out:], Letters(), batch_size=50, buckets=1
     )
     schedule = WarmupLinearDecay(5e-3, 15 * len(batches), warmup_steps=20)
-    model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
+    model.compile(BertAdamW(schedule, bias_correction=True), weighted_metrics=[])
     model.fit(batches, epochs=15, verbose=0)
     packed = Letters().encode(texts[:held_out])
     token_ids = packed.padded("token_ids")
     inputs = {"token_ids": token_ids, "padding_mask": token_ids != PAD}
-    written, _ = greedy(model, inputs, START, END, max_length=8)
+    written, _ = greedy(model, inputs, START, END, max_new_tokens=8)
     expected = Letters().encode(answers[:held_out]).padded("token_ids", length=8)
     assert (written == expected).mean() == 1.0

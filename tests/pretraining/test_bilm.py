@@ -64,7 +64,9 @@ def original(sentences, rows, steps):
 @pytest.mark.parametrize("rows, steps", [(1, 4), (2, 3), (2, 5), (3, 2)])
 def test_sentences_are_packed_as_in_the_original(text, rows, steps):
     stream, lexicon = text
-    batches = bilm_batches(stream, lexicon, 8, samples=0, rows=rows, steps=steps, widest=2)
+    batches = bilm_batches(
+        stream, lexicon, 8, num_sampled=0, batch_size=rows, unroll_steps=steps, widest=2
+    )
     ends = {"<S>": 2, "</S>": 2}
     for direction in (0, 1):
         framed = [["<S>", *s.split(), "</S>"][:: 1 - 2 * direction] for s in SENTENCES]
@@ -83,7 +85,9 @@ def test_sentences_are_packed_as_in_the_original(text, rows, steps):
 @pytest.mark.backend_neutral
 def test_rare_words_are_spelled_but_not_predicted(text):
     stream, lexicon = text
-    x, _, _ = bilm_batches(stream, lexicon, 6, samples=0, rows=1, steps=17, widest=2)[0]
+    x, _, _ = bilm_batches(
+        stream, lexicon, 6, num_sampled=0, batch_size=1, unroll_steps=17, widest=2
+    )[0]
     words = read_batch(x)[0][0]
     assert words.count("d") == 2 and words.count("e") == 1
     assert (x["target_ids"][0, 0] == 1).sum() == 3 and x["target_ids"].max() == 5
@@ -92,7 +96,9 @@ def test_rare_words_are_spelled_but_not_predicted(text):
 @pytest.mark.backend_neutral
 def test_epochs_begin_anew_and_samples_are_drawn_again(text):
     stream, lexicon = text
-    batches = bilm_batches(stream, lexicon, 8, samples=3, rows=2, steps=3, seed=1, widest=2)
+    batches = bilm_batches(
+        stream, lexicon, 8, num_sampled=3, batch_size=2, unroll_steps=3, seed=1, widest=2
+    )
     first = [batches[i][0] for i in range(len(batches))]
     batches.step = len(batches)
     second = [batches[i][0] for i in range(len(batches))]
@@ -105,8 +111,8 @@ def test_epochs_begin_anew_and_samples_are_drawn_again(text):
 
 @pytest.mark.backend_neutral
 def test_packing_leaves_out_what_fills_no_batch():
-    assert pack_sentences([3, 4, 2, 2], rows=2, steps=3) == ([[0, 2, 3], [1]], 1)
-    taken, batches = pack_sentences([5, 1, 1], rows=1, steps=2)
+    assert pack_sentences([3, 4, 2, 2], batch_size=2, unroll_steps=3) == ([[0, 2, 3], [1]], 1)
+    taken, batches = pack_sentences([5, 1, 1], batch_size=1, unroll_steps=2)
     assert batches == 3 and taken == [[0, 1, 2]]
 
 
@@ -228,17 +234,19 @@ def test_sampling_all_but_one_word_nearly_is_the_whole():
     assert_close(np.array(rest), whole)
 
 
-def make(samples=0, rows=2, dropout=0.0, vocabulary_size=8, dtype=None):
-    return BiLM(ELMo(**TINY, dropout=dropout, dtype=dtype), vocabulary_size, samples, rows)
+def make(num_sampled=0, batch_size=2, dropout=0.0, vocabulary_size=8, dtype=None):
+    return BiLM(
+        ELMo(**TINY, dropout=dropout, dtype=dtype), vocabulary_size, num_sampled, batch_size
+    )
 
 
 def test_losses_are_those_of_the_encoders_layers(text):
     """With states of zero, whole sentences: the top layer of `ELMo` and the softmax by hand."""
     stream, lexicon = text
-    model = make(rows=1)
+    model = make(batch_size=1)
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) * 0.5 for w in model.get_weights()])
-    x, _, _ = model.batches(stream, lexicon, steps=4, training=False)[0]
+    x, _, _ = model.batches(stream, lexicon, unroll_steps=4, training=False)[0]
     losses = to_numpy(model(x))
     assert losses.shape == (1, 2, 4)
     top = to_numpy(model.encoder(Characters().pack([SENTENCES[0].split()]))["sequence"])[0]
@@ -256,9 +264,9 @@ def test_losses_are_those_of_the_encoders_layers(text):
 @pytest.mark.full
 def test_losses_are_counted_in_float32_under_bfloat16(text):
     stream, lexicon = text
-    whole, half = make(samples=3), make(samples=3, dtype="mixed_bfloat16")
+    whole, half = make(num_sampled=3), make(num_sampled=3, dtype="mixed_bfloat16")
     half.set_weights(whole.get_weights())
-    x, _, _ = whole.batches(stream, lexicon, steps=4)[0]
+    x, _, _ = whole.batches(stream, lexicon, unroll_steps=4)[0]
     for training in (True, False):
         losses = half(x, training=training)
         assert keras.backend.standardize_dtype(losses.dtype) == "float32"
@@ -266,21 +274,21 @@ def test_losses_are_counted_in_float32_under_bfloat16(text):
             model.reset_states()
         assert_close(half(x, training=training), whole(x, training=training), atol=0.02)
     half.compile()
-    half.fit(half.batches(stream, lexicon, steps=4), verbose=0)
+    half.fit(half.batches(stream, lexicon, unroll_steps=4), verbose=0)
 
 
 @pytest.mark.full
 def test_is_built_from_its_config_and_saved(text, tmp_path):
     stream, lexicon = text
-    model = make(samples=3)
+    model = make(num_sampled=3)
     model.compile()
-    batches = model.batches(stream, lexicon, steps=3)
+    batches = model.batches(stream, lexicon, unroll_steps=3)
     model.fit(batches, verbose=0)
     states = to_numpy(model._carried()[0].states[0][0])
     assert np.abs(states).max() > 0
     model.save(tmp_path / "bilm.keras")
     again = keras.saving.load_model(tmp_path / "bilm.keras")
-    held_out = model.batches(stream, lexicon, steps=3, training=False)
+    held_out = model.batches(stream, lexicon, unroll_steps=3, training=False)
     mine, theirs = (m.evaluate(held_out, verbose=0, return_dict=True) for m in (model, again))
     assert mine == pytest.approx(theirs, rel=1e-5)
     assert_close(model._carried()[0].states[0][0], states, atol=0)  # `evaluate` put them back
@@ -300,25 +308,25 @@ def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     lexicon = Words.train(path)
     stream = TokenStream.build([path], lexicon, tmp_path / "stream", sentences="lines")
     encoder = ELMo(units=32, projection_dim=16, filters=[[1, 8], [2, 16]], dropout=0.0)
-    model = BiLM(encoder, len(lexicon), samples, rows=2)
-    batches = model.batches(stream, lexicon, steps=9)
+    model = BiLM(encoder, len(lexicon), samples, batch_size=2)
+    batches = model.batches(stream, lexicon, unroll_steps=9)
     falling = keras.optimizers.schedules.CosineDecay(0.02, 80 * len(batches))
     model.compile(keras.optimizers.Adam(falling))
     # Each pass begins where `evaluate` does; else the first words are a surprise.
     anew = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: model.reset_states())
     model.fit(batches, epochs=80, verbose=0, callbacks=[anew])
-    held_out = model.batches(stream, lexicon, steps=9, training=False)
+    held_out = model.batches(stream, lexicon, unroll_steps=9, training=False)
     found = model.evaluate(held_out, verbose=0, return_dict=True)
     assert max(found["forward_perplexity"], found["backward_perplexity"]) < bound, found
 
 
 def test_every_weight_learns_by_adagrad(text):
     stream, lexicon = text
-    model = make(samples=3)
+    model = make(num_sampled=3)
     model.compile()
     assert float(model.optimizer.learning_rate) == pytest.approx(0.2)
     before = [w.copy() for w in model.get_weights()]
-    model.fit(model.batches(stream, lexicon, steps=5), epochs=2, verbose=0)
+    model.fit(model.batches(stream, lexicon, unroll_steps=5), epochs=2, verbose=0)
     for weight, old, new in zip(model.weights, before, model.get_weights(), strict=True):
         assert not np.array_equal(old, new), weight.path
 
@@ -330,14 +338,14 @@ def test_refuses_what_does_not_fit(text):
         BiLM(ELMo(**TINY, carried_rows=2), 8)
     with pytest.raises(ValueError, match="without states of its own"):
         BiLM(BERT(9, 1, 1, 4, 4), 8)
-    with pytest.raises(ValueError, match="fewer words than there are"):
-        make(samples=8)
+    with pytest.raises(ValueError, match="`num_sampled` must be below `vocabulary_size`"):
+        make(num_sampled=8)
     with pytest.raises(ValueError, match="first of the lexicon"):
-        bilm_batches(stream, lexicon, 9, samples=0)
+        bilm_batches(stream, lexicon, 9, num_sampled=0)
     with pytest.raises(ValueError, match="must fill a batch"):
-        bilm_batches(stream, lexicon, 8, samples=0, rows=30)
-    with pytest.raises(ValueError, match="1 or more. Received: rows=2, steps=0"):
-        bilm_batches(stream, lexicon, 8, samples=0, rows=2, steps=0)
+        bilm_batches(stream, lexicon, 8, num_sampled=0, batch_size=30)
+    with pytest.raises(ValueError, match="1 or more. Received: batch_size=2, unroll_steps=0"):
+        bilm_batches(stream, lexicon, 8, num_sampled=0, batch_size=2, unroll_steps=0)
     other = Words([*lexicon.vocabulary[:-1], "elsewhere"])
     with pytest.raises(ValueError, match="the tokenizer that it was made with"):
-        bilm_batches(stream, other, 8, samples=0, rows=2)
+        bilm_batches(stream, other, 8, num_sampled=0, batch_size=2)

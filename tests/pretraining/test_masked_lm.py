@@ -12,7 +12,7 @@ from keras_plm.heads import Classifier
 from keras_plm.models import BERT
 from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close, to_numpy
 from tests.tokenizers.released_texts import TEXTS
 
@@ -80,7 +80,7 @@ def test_number_of_masks_follows_the_original(stream):
 @pytest.mark.backend_neutral
 def test_the_unmasked_row_is_text_of_the_stream(stream):
     source = masked_lm_batches(
-        stream, TOKENIZER, max_length=32, mask_share=0.0, random_share=0.0, batch_size=8
+        stream, TOKENIZER, max_length=32, mask_token_rate=0.0, random_token_rate=0.0, batch_size=8
     )
     text = " ".join(map(str, stream.tokens))
     follows = {0: 0, 1: 0}
@@ -104,9 +104,15 @@ def test_the_unmasked_row_is_text_of_the_stream(stream):
 @pytest.mark.backend_neutral
 def test_whole_words_are_masked_whole(stream):
     source = masked_lm_batches(
-        stream, TOKENIZER, max_length=48, whole_word=True, mask_share=1.0, random_share=0.0,
-        batch_size=8, next_sentence=False,
-    )  # fmt: skip
+        stream,
+        TOKENIZER,
+        max_length=48,
+        next_sentence=False,
+        mask_token_rate=1.0,
+        random_token_rate=0.0,
+        whole_word=True,
+        batch_size=8,
+    )
     for x, y, weights in every(source):
         for row in range(len(x["token_ids"])):
             if not weights["masked_lm"][row].any():
@@ -184,7 +190,7 @@ def test_special_tokens_of_other_names_and_ids(stream):
         tokens=np.asarray(stream.tokens) - 5, sentences=stream.sentences, documents=stream.documents
     )
     assert np.asarray(stream.tokens).min() >= 5
-    options = {"max_length": 32, "random_share": 0.0, "whole_word": True, "batch_size": 8}
+    options = {"max_length": 32, "random_token_rate": 0.0, "whole_word": True, "batch_size": 8}
     ours, theirs = (
         masked_lm_batches(moved, other, **options),
         masked_lm_batches(stream, TOKENIZER, **options),
@@ -251,7 +257,7 @@ def test_loss_is_the_sum_of_the_two_means(stream):
 def test_learns_and_reloads(stream, tmp_path):
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, buckets=2)
     model = MaskedLM(BERT(25, **SIZE, dropout=0.1))
-    model.compile(AdamW(3e-3))
+    model.compile(BertAdamW(3e-3))
     history = model.fit(source, epochs=4, verbose=0).history
     assert history["loss"][-1] < history["loss"][0] - 0.1
     assert {"masked_lm_accuracy", "next_sentence_accuracy"} <= set(history)
@@ -272,13 +278,13 @@ def test_without_next_sentence(stream):
 
 @pytest.mark.backend_neutral
 def test_bad_input_is_explained(stream, tmp_path):
-    with pytest.raises(ValueError, match="Shares lie between 0 and 1"):
-        masked_lm_batches(stream, TOKENIZER, mask_share=0.9, random_share=0.2)
+    with pytest.raises(ValueError, match="Rates must lie between 0 and 1"):
+        masked_lm_batches(stream, TOKENIZER, mask_token_rate=0.9, random_token_rate=0.2)
     with pytest.raises(ValueError, match="at least 8 tokens"):
         masked_lm_batches(stream, TOKENIZER, max_length=4)
     (tmp_path / "one.txt").write_text("a b\nc d\n")
     one = TokenStream.build([tmp_path / "one.txt"], TOKENIZER, tmp_path / "one", "lines")
-    with pytest.raises(ValueError, match="part documents by blank lines"):
+    with pytest.raises(ValueError, match="separate documents by blank lines"):
         masked_lm_batches(one, TOKENIZER)
     inputs = keras.Input((None,), name="token_ids")
     with pytest.raises(ValueError, match="`token_embedding` that scores tokens"):
@@ -288,7 +294,12 @@ def test_bad_input_is_explained(stream, tmp_path):
 @pytest.mark.backend_neutral
 def test_a_long_stream_is_read_in_parts(stream):
     """A part is an epoch; a pass reads every sentence of every part, in an order of its own."""
-    options = {"max_length": 32, "batch_size": 8, "next_sentence": False, "short_share": 0.0}
+    options = {
+        "max_length": 32,
+        "batch_size": 8,
+        "next_sentence": False,
+        "short_sequence_rate": 0.0,
+    }
     source = masked_lm_batches(stream, TOKENIZER, part_tokens=900, **options)
     total = len(stream.tokens)
     rows = source.collate.__self__
@@ -299,10 +310,10 @@ def test_a_long_stream_is_read_in_parts(stream):
     assert max(sizes) - min(sizes) < 250  # some two documents
     ends, orders = stream.sentences[stream.documents][1:], []
     for epochs in (range(len(parts)), range(len(parts), 2 * len(parts))):
-        begins = [rows.rows(epoch)[:, 0] for epoch in epochs]
+        begins = [rows.pairs(epoch)[:, 0] for epoch in epochs]
         orders.append([int(np.searchsorted(ends, x.min(), "right")) for x in begins])
         taken = np.concatenate(begins)
-        whole = masked_lm_batches(stream, TOKENIZER, **options).collate.__self__.rows(0)[:, 0]
+        whole = masked_lm_batches(stream, TOKENIZER, **options).collate.__self__.pairs(0)[:, 0]
         # As many rows of each document as without parts.
         counts = [np.bincount(np.searchsorted(ends, x, "right")) for x in (taken, whole)]
         np.testing.assert_array_equal(*counts)
@@ -319,7 +330,7 @@ def test_parts_have_other_documents_to_follow(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=1, batch_size=8)
     parts = source.collate.__self__.parts
     assert len(parts) > 30 and all(end - first >= 2 for first, end in parts)
-    random = np.concatenate([source.collate.__self__.rows(epoch)[:, 4] for epoch in range(40)])
+    random = np.concatenate([source.collate.__self__.pairs(epoch)[:, 4] for epoch in range(40)])
     assert 0.3 < random.mean() < 0.7
 
 
@@ -328,7 +339,9 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
     """Every token behind another is guessed once; [CLS] and [SEP] frame the row."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
     source = masked_lm_batches(stream, TOKENIZER, left_to_right=True, **options)
-    plain = masked_lm_batches(stream, TOKENIZER, mask_share=0.0, random_share=0.0, **options)
+    plain = masked_lm_batches(
+        stream, TOKENIZER, mask_token_rate=0.0, random_token_rate=0.0, **options
+    )
     for (x, y, weights), (masked, *_) in zip(every(source), every(plain), strict=True):
         np.testing.assert_array_equal(x["token_ids"], masked["token_ids"])
         np.testing.assert_array_equal(x["target_ids"], y)
@@ -337,7 +350,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
                 used = int((of_row > 0).sum()) + 1
                 assert targets[: used - 1].tolist() == ids[1:used].tolist()
                 assert ids[0] == TOKENIZER.cls_id and ids[used - 1] == TOKENIZER.sep_id
-    with pytest.raises(ValueError, match="guesses no next sentence"):
+    with pytest.raises(ValueError, match="predicts no next sentence"):
         masked_lm_batches(stream, TOKENIZER, left_to_right=True)
 
 
@@ -345,7 +358,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
 def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)
     model = CausalLM(bert)
-    model.compile(AdamW(1e-2))
+    model.compile(BertAdamW(1e-2))
     source = masked_lm_batches(
         stream, TOKENIZER, 32, left_to_right=True, next_sentence=False, batch_size=16
     )

@@ -5,7 +5,7 @@ import keras
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.tokenizers import WordPiece
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
@@ -16,7 +16,7 @@ def start(stream, seed=4):
     set_seed(seed)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
     model = MaskedLM(BERT(13, **size, dropout=0.3, max_sequence_length=32))
-    model.compile(AdamW(1e-3))
+    model.compile(BertAdamW(1e-3))
     return model, masked_lm_batches(stream, TOKENIZER, 32, batch_size=4, buckets=2)
 
 

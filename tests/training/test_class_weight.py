@@ -23,6 +23,7 @@ def losses_of(model, x, y):
     return -np.take_along_axis(logs, y[..., None].astype(int), -1)[..., 0]
 
 
+@pytest.mark.compiles
 def test_classes_of_arrays_are_weighed_by_name():
     model = compiled(Classifier(encoder(dropout=0.0), LABELS, TOKENIZER, dropout=0.0))
     source = model.batches(texts(16), batch_size=16, buckets=1)

@@ -9,7 +9,7 @@ from benchmarks.__main__ import main
 from benchmarks.checks import devices
 from benchmarks.checks.devices import CASES, COUNTS, Case
 from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close
 from tests.training.device_cases import Parted, Plain, batches, begun, lines
 
@@ -55,10 +55,10 @@ def test_one_device_needs_no_other_script():
         assert type(distribution) is Distribution
     with distribution.scope():
         model = Plain()
-        model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+        model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
     losses = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history["loss"]
     other = Plain()
-    other.compile(AdamW(1e-2), loss="mse")
+    other.compile(BertAdamW(1e-2), loss="mse")
     assert len(losses) == 2 and losses[1] < losses[0]
     assert other.fit(batches(), epochs=1, verbose=0)
 
@@ -73,7 +73,7 @@ def test_a_first_step_is_traced_once():
             return super().train_step(data)
 
     model = Counted()
-    model.compile(AdamW(1e-2), loss="mse", metrics=["mae"])
+    model.compile(BertAdamW(1e-2), loss="mse", metrics=["mae"])
     model.fit(batches(), epochs=2, verbose=0)
     assert traced == [1]
 
@@ -133,12 +133,12 @@ def test_an_optimizer_of_each_device_is_refused():
     from keras_plm.training.distribution.whole_batch import check_optimizer, reducing
 
     model, distribution = Plain(), Parted(0)
-    model.compile(AdamW(1e-2), loss="mse")
+    model.compile(BertAdamW(1e-2), loss="mse")
     with pytest.raises(ValueError, match="compile the model with `distribution.optimizer"):
         check_optimizer(distribution, model)
-    optimizer = reducing(AdamW(1e-2), lambda gradients: [2 * g for g in gradients])
-    assert isinstance(optimizer, AdamW) and type(optimizer).__name__ == "AdamW"
-    for kind in (AdamW, keras.optimizers.Adam):  # saved as what it was
+    optimizer = reducing(BertAdamW(1e-2), lambda gradients: [2 * g for g in gradients])
+    assert isinstance(optimizer, BertAdamW) and type(optimizer).__name__ == "BertAdamW"
+    for kind in (BertAdamW, keras.optimizers.Adam):  # saved as what it was
         saved = keras.saving.serialize_keras_object(reducing(kind(0.5, name="a"), list))
         loaded = keras.saving.deserialize_keras_object(saved)
         plain = kind(0.5, name="a")
@@ -156,8 +156,9 @@ def test_what_does_not_lie_on_several_devices_is_refused():
     script = """
 from keras_plm.training.distribution import distribute
 from keras_plm.models import BERT
-from keras_plm.training.optimizers import AdamW
-from tests.training.device_cases import Plain, batches
+from tests.training.device_cases import Plain
+from tests.training.device_cases import batches
+from keras_plm.training.optimizers import BertAdamW
 
 def says(run):
     try:
@@ -168,7 +169,7 @@ def says(run):
 def compiled():
     model = Plain()
     model.build({"row": (6,), "noise": (6,)})
-    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
     return model
 
 def of_three_heads():

@@ -9,7 +9,7 @@ import pytest
 from keras_plm import metrics
 from keras_plm.cli.main import main
 from keras_plm.decoding import beam_search, generate, greedy, sample
-from keras_plm.experiments.results import read_result
+from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.runner import best_trial
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models.nnlm import NNLM
@@ -60,7 +60,7 @@ def test_weights_that_are_not_finite_write_nothing(strategy):
     model = gpt(len(PAIRS))
     model.set_weights([np.nan * w for w in model.get_weights()])
     with pytest.raises(FloatingPointError, match="outputs must be finite.* Received: nan"):
-        generate(model, PAIRS, ["a b"], strategy, max_length=3)
+        generate(model, PAIRS, ["a b"], strategy, max_new_tokens=3)
 
 
 @pytest.mark.backend_neutral
@@ -142,7 +142,7 @@ def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
     assert "learning rate 1e+30 diverged" in capsys.readouterr().out
     for path in result_files(tmp_path):
         result = json.loads(path.read_text())
-        assert result["fields"]["learning_rate"] == 1e-3
+        assert result["learning_rate"] == 1e-3
         assert [trial["dev_score"] is None for trial in result["trials"]] == [True, False]
         assert "loss=nan" in result["trials"][0]["error"]
     assert best_trial(result["trials"])["learning_rate"] == 1e-3
@@ -161,6 +161,9 @@ def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
 @pytest.mark.backend_neutral
 def test_no_table_shows_a_score_of_nan(tmp_path):
     path = tmp_path / "x.seed0.json"
-    path.write_text('{"task": "t", "encoder": "e", "method": "fine_tune", "score": NaN}')
-    with pytest.raises(ValueError, match="must be a finite number: remove .*x.seed0.json"):
-        read_result(path)
+    path.write_text(
+        '{"task": "t", "encoder": "e", "method": "fine_tune", "score": NaN, "seed": 0, '
+        '"metrics": {}, "settings": {}}'
+    )
+    with pytest.raises(ValueError, match="x.seed0.json: .* must be a finite number"):
+        ResultFolder(tmp_path).record(path.name)

@@ -150,7 +150,7 @@ def test_objectives_are_evaluated_as_what_they_hold(tmp_path):
     bert = BERT(len(TOKENIZER), **SMALL, max_sequence_length=32)
     model = MaskedLM(bert)
     model.compile("sgd")
-    source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, short_share=0.5)
+    source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, short_sequence_rate=0.5)
     assert len(source.buckets) > 1  # else each word weighs the same anyway
     hits = []
     for i in range(len(held := source.for_evaluation())):

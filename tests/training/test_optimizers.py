@@ -4,17 +4,16 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.models import ELMo
-from keras_plm.training.optimizers import (
-    AdaGrad,
-    AdamW,
+from keras_plm.models import ELMo, Encoder
+from keras_plm.training.optimizers import AdaGrad, BertAdamW
+from keras_plm.training.schedules import (
     InverseSquareRoot,
     SlantedTriangular,
     WarmupCosineDecay,
     WarmupLinearDecay,
-    layer_groups,
 )
-from keras_plm.transfer.surgery import transferred
+from keras_plm.transfer.layer_groups import layer_groups
+from keras_plm.transfer.surgery import keep_pretrained_layers
 from tests.checks import assert_close, to_numpy, waits
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
@@ -44,19 +43,19 @@ def test_a_step_waits_no_oftener_for_more_weights(corrected):
         start = START.astype("float32")
         variables = [keras.Variable(start) for _ in range(weights)]
         gradients = [keras.ops.convert_to_tensor(start)] * weights
-        optimizer = AdamW(bias_correction=corrected)
+        optimizer = BertAdamW(bias_correction=corrected)
         optimizer.apply(gradients, variables)
         return waits(lambda: optimizer.apply(gradients, variables))
 
     assert counted(2) == counted(7) <= 3
 
 
-@pytest.mark.parametrize("kind", [AdamW, AdaGrad])
+@pytest.mark.parametrize("kind", [BertAdamW, AdaGrad])
 def test_accumulated_gradients_make_the_step_of_the_whole(kind):
     """Rate, clipping and averaged weights too; Keras' schedules count parts."""
 
     def trained(parts):
-        options = {"bias_correction": True} if kind is AdamW else {}
+        options = {"bias_correction": True} if kind is BertAdamW else {}
         optimizer = kind(
             WarmupLinearDecay(0.3, 9, 3), global_clipnorm=0.2, use_ema=True, ema_momentum=0.5,
             gradient_accumulation_steps=parts, **options,
@@ -77,7 +76,7 @@ def test_accumulated_gradients_make_the_step_of_the_whole(kind):
 
 
 def test_trajectory_of_the_original():
-    seen = run(AdamW(0.2, weight_decay=0.0, global_clipnorm=None), 100)
+    seen = run(BertAdamW(0.2, weight_decay=0.0, global_clipnorm=None), 100)
     for step, expected in TRAJECTORY.items():
         np.testing.assert_allclose(seen[step], expected, atol=2e-5)
     np.testing.assert_allclose(seen[100], TARGET, atol=1e-2)  # what the original asserts
@@ -101,27 +100,27 @@ def by_formula(steps, rate, decay, clip, correct, weight=START):
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_agrees_with_the_formula(correct, clip, decay):
-    optimizer = AdamW(0.02, weight_decay=decay, global_clipnorm=clip, bias_correction=correct)
+    optimizer = BertAdamW(0.02, weight_decay=decay, global_clipnorm=clip, bias_correction=correct)
     assert_close(run(optimizer, 7)[7], by_formula(7, 0.02, decay, clip, correct))
 
 
 @pytest.mark.parametrize("name", ["bias", "gamma", "beta"])
 def test_biases_and_norms_do_not_decay(name):
-    optimizer = AdamW(0.02, weight_decay=0.1, global_clipnorm=None)
+    optimizer = BertAdamW(0.02, weight_decay=0.1, global_clipnorm=None)
     assert_close(run(optimizer, 5, name)[5], by_formula(5, 0.02, 0.0, None, False))
 
 
 def test_corrected_is_keras_own_adamw():
     # Keras corrects the bias outside the root, which makes its epsilon another one.
     options = {"learning_rate": 0.02, "weight_decay": 0.1, "epsilon": 1e-12}
-    ours = run(AdamW(**options, bias_correction=True, global_clipnorm=None), 5)
+    ours = run(BertAdamW(**options, bias_correction=True, global_clipnorm=None), 5)
     peer = run(keras.optimizers.AdamW(**options), 5)
     assert_close(ours[5], peer[5], atol=1e-6)
 
 
 def test_gradients_are_clipped_together():
     variables = [keras.Variable(np.zeros(2, "float32"), name=f"w{i}") for i in range(2)]
-    optimizer = AdamW(1.0, weight_decay=0.0, global_clipnorm=1.0, epsilon=1e6)
+    optimizer = BertAdamW(1.0, weight_decay=0.0, global_clipnorm=1.0, epsilon=1e6)
     gradients = [np.array([3.0, 0.0], "float32"), np.array([0.0, 4.0], "float32")]
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
     # Clipped to (0.6, 0.8), and with a huge epsilon the step is 0.1 g / epsilon.
@@ -134,7 +133,7 @@ def test_gradients_are_clipped_together():
 def test_embeddings_learn_with_any_clipping_or_none(clip):
     """TensorFlow gives the rows that were looked up, one of them twice, not a whole gradient."""
     model = keras.Sequential([keras.Input([3], dtype="int32"), keras.layers.Embedding(4, 1)])
-    optimizer = AdamW(1.0, weight_decay=0.0, epsilon=1e3, **{"global_clipnorm": None} | clip)
+    optimizer = BertAdamW(1.0, weight_decay=0.0, epsilon=1e3, **{"global_clipnorm": None} | clip)
     model.compile(optimizer, loss=lambda y, outputs: keras.ops.sum(outputs, axis=(1, 2)))
     before = to_numpy(model.trainable_variables[0]).copy()
     model.fit(np.array([[1, 2, 2]]), np.zeros([1]), verbose=0)
@@ -158,7 +157,7 @@ def test_schedule_is_the_originals():
 
 def test_trains_and_reloads_with_its_slots(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile(AdamW(WarmupLinearDecay(0.1, 20, 2)), loss="mse")
+    model.compile(BertAdamW(WarmupLinearDecay(0.1, 20, 2)), loss="mse")
     x, y = np.ones((4, 3)), np.ones((4, 2))
     model.fit(x, y, epochs=3, verbose=0)
     model.save(tmp_path / "m.keras")
@@ -240,14 +239,14 @@ def three(groups, steps, split=None, **options):
         keras.Variable(rng.normal(size=shape).astype("float32"), name=name)
         for name, shape in SHAPES.items()
     ]
-    optimizer = AdamW(WarmupLinearDecay(0.3, 12, 4), groups=groups, **options)
+    optimizer = BertAdamW(WarmupLinearDecay(0.3, 12, 4), groups=groups, **options)
     optimizer.build(variables)
     seen = [[to_numpy(v).copy() for v in variables]]
     for step in range(steps):
         if step == split:
             saved = {}
             optimizer.save_own_variables(saved)
-            optimizer = AdamW.from_config(optimizer.get_config())
+            optimizer = BertAdamW.from_config(optimizer.get_config())
             optimizer.build(variables)
             optimizer.load_own_variables({k: np.array(v) for k, v in saved.items()})
         gradients = [
@@ -312,7 +311,7 @@ def test_groups_of_the_full_rate_from_the_beginning_are_no_groups():
 
 def test_a_frozen_weight_keeps_its_means_and_hides_its_gradient():
     variables = [keras.Variable(np.ones(2, "float32"), name=name) for name in ("low", "high")]
-    optimizer = AdamW(1.0, groups={"low": (1.0, 1)}, global_clipnorm=1.0)
+    optimizer = BertAdamW(1.0, groups={"low": (1.0, 1)}, global_clipnorm=1.0)
     gradients = [np.array([np.nan, 1e9], "float32"), np.array([0.3, 0.4], "float32")]
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
     assert_close(variables[0], np.ones(2), atol=0)
@@ -353,12 +352,13 @@ def test_layer_groups_go_by_depth():
 
 def named_encoder(*names):
     """An encoder of dense blocks with these names."""
-    x = inputs = keras.Input((3, 4), name="vectors")
+    x = keras.Input((3, 4), name="vectors")
+    inputs = {"vectors": x, "padding_mask": keras.Input((3,), dtype="bool", name="padding_mask")}
     layers = [x]
     for name in names:
         x = keras.layers.Dense(4, name=name)(x)
         layers.append(x)
-    return keras.Model({"vectors": inputs}, {"sequence": x, "layers": layers})
+    return Encoder(inputs, {"sequence": x, "layers": layers})
 
 
 @pytest.mark.backend_neutral
@@ -376,8 +376,10 @@ def test_blocks_of_other_names_are_refused(names):
             layer_groups(model, **options)
     for count in (-1, 0, 1):
         with pytest.raises(ValueError, match=f"block_0.*Received: blocks .*{names[1]}"):
-            transferred(model, count)
-    for a, b in zip(transferred(model, 2).get_weights(), model.get_weights(), strict=True):
+            keep_pretrained_layers(model, count)
+    for a, b in zip(
+        keep_pretrained_layers(model, 2).get_weights(), model.get_weights(), strict=True
+    ):
         assert np.array_equal(a, b)
 
 
@@ -410,7 +412,9 @@ def test_groups_work_in_fit_and_after_a_reload(tmp_path):
         return {w.path: to_numpy(w).copy() for w in model.trainable_weights}
 
     model = small_model()
-    model.compile(AdamW(0.01, groups=layer_groups(model, 0.5, 2), global_clipnorm=1.0), loss="mse")
+    model.compile(
+        BertAdamW(0.01, groups=layer_groups(model, 0.5, 2), global_clipnorm=1.0), loss="mse"
+    )
     before = weights(model)
     model.fit(x, y, batch_size=4, verbose=0)  # two steps
     after = weights(model)
@@ -429,7 +433,7 @@ def test_groups_work_in_fit_and_after_a_reload(tmp_path):
 @pytest.mark.backend_neutral
 def test_bad_groups_are_explained():
     with pytest.raises(ValueError, match=r"both 0 or more. Received: \(1.0, -1\) for 'a'"):
-        AdamW(groups={"a": (1.0, -1)})
+        BertAdamW(groups={"a": (1.0, -1)})
     with pytest.raises(ValueError, match="one weight that learns. Received: 'c', which 0 have"):
         three({"c": (0.5, 0)}, 1)
 
@@ -444,10 +448,10 @@ def float64():
 
 @pytest.mark.full
 @pytest.mark.parametrize("make", [
-    lambda: AdamW(WarmupLinearDecay(1e-2, 10, 2)),
-    lambda: AdamW(InverseSquareRoot(16, 4), bias_correction=True, global_clipnorm=None),
+    lambda: BertAdamW(WarmupLinearDecay(1e-2, 10, 2)),
+    lambda: BertAdamW(InverseSquareRoot(16, 4), bias_correction=True, global_clipnorm=None),
     lambda: AdaGrad(SlantedTriangular(1e-2, 10), global_clipnorm=0.1),
-    lambda: AdamW(WarmupCosineDecay(1e-2, 10, 2), gradient_accumulation_steps=2, use_ema=True),
+    lambda: BertAdamW(WarmupCosineDecay(1e-2, 10, 2), gradient_accumulation_steps=2, use_ema=True),
 ], ids=["linear", "square root", "triangular", "cosine"])  # fmt: skip
 def test_weights_of_two_types_learn_under_float64(float64, make):
     """A head's output layer is float32 over an encoder of float64; all have one norm."""
@@ -503,7 +507,7 @@ def test_a_crf_reads_masks_under_float64(float64):
 
 @pytest.mark.parametrize("name", ["scalars", "log_temperature", "transitions", "scale", "norm/w"])
 def test_what_is_added_or_scales_does_not_decay(name):
-    optimizer = AdamW(0.02, weight_decay=0.1, global_clipnorm=None)
+    optimizer = BertAdamW(0.02, weight_decay=0.1, global_clipnorm=None)
     variable = keras.Variable(START.astype("float32"), name=name.split("/")[-1])
     if "/" in name:
         variable._path = name
@@ -549,7 +553,8 @@ def test_which_weights_of_the_models_decay():
     elmo = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
     mix = {"layers": LayerChoice(0, -1, "mix"), "reader": BiLSTM(4)}
     models = [
-        MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)), BiLM(elmo, 20, samples=5, rows=2),
+        MaskedLM(BERT(13, **size)), CausalLM(GPT(13, **size)),
+        BiLM(elmo, 20, num_sampled=5, batch_size=2),
         NNLM(7), Transformer(9, 1, 2, 8),
         *(Seq2Seq(9, 4, 6, attention=name) for name in (None, "dot", "cosine", "additive")),
         CRFTagger(BERT(13, **size), ["a", "b"], **mix),
@@ -558,7 +563,7 @@ def test_which_weights_of_the_models_decay():
     ]  # fmt: skip
     found = {True: set(), False: set()}
     for model in models:
-        optimizer = AdamW()
+        optimizer = BertAdamW()
         optimizer.build(model.trainable_variables)
         for variable in model.trainable_variables:
             found[optimizer._use_weight_decay(variable)].add(variable.name)
@@ -580,7 +585,7 @@ def test_an_optimizer_sums_over_the_devices_once(monkeypatch):
         return distribution
 
     one, other = made(), made()
-    optimizer = one.optimizer(AdamW(1e-3))
+    optimizer = one.optimizer(BertAdamW(1e-3))
     kind = type(optimizer)
     assert one.optimizer(optimizer) is optimizer and type(optimizer) is kind
     with pytest.raises(ValueError, match="devices of one distribution"):

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.checks import devices
 from keras_plm.training.distribution import Distribution, distribute
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close
 from tests.training.device_cases import Parted, Plain, batches, begun, lines
 
@@ -19,7 +19,7 @@ BACKEND = keras.backend.backend()
 def test_processes_learn_what_one_does(how):
     script = """
 from keras_plm.training.distribution import distribute
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 from tests.training.device_cases import Wide, batches
 
@@ -29,7 +29,7 @@ set_seed(1 + options.get("process_id", 0))  # weights are drawn as the first pro
 distribution = distribute(layout=layout, **options)
 with distribution.scope():
     model = Wide()
-    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
 history = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history
 print(distribution.num_devices, *history["loss"])
 """
@@ -54,7 +54,7 @@ import sys
 import time
 import keras
 from keras_plm.training.distribution import distribute
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 from tests.training.device_cases import Wide, batches
 
@@ -72,7 +72,7 @@ def says(run):
 set_seed(1)
 with distribution.scope():
     model = Wide()
-    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
 model.fit(distribution.shard(batches()), verbose=0)
 says(lambda: model.fit(distribution.shard(batches(seed=number)), verbose=0))
 says(lambda: model.evaluate(distribution.shard(batches(batch_size=4 + number)), verbose=0))
@@ -100,7 +100,7 @@ def test_a_process_that_hangs_is_not_waited_for():
 import time
 import keras
 from keras_plm.training.distribution import distribute
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 from tests.training.device_cases import Wide, batches
 
@@ -117,7 +117,7 @@ except ValueError as error:
 set_seed(1)
 with distribution.scope():
     model = Wide()
-    model.compile(distribution.optimizer(AdamW(1e-2)), loss="mse")
+    model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
 model.fit(parts, verbose=0)
 distribution.timeout = 3
 hang = lambda batch, logs: time.sleep(900 * number)
@@ -143,7 +143,7 @@ model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
 
 def test_what_several_processes_would_each_train_alone_is_refused(monkeypatch):
     model = Plain()
-    model.compile(AdamW(1e-2), loss="mse")
+    model.compile(BertAdamW(1e-2), loss="mse")
     monkeypatch.setattr(Distribution, "of_processes", Parted(0))
     x, y, _ = batches()[0]
     for data in ((batches(),), (x, y)):

@@ -16,7 +16,7 @@ from keras_plm.data.batching import Batches
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM, masked_lm_batches
 from keras_plm.training import resume
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import TrainingState, set_seed
 from keras_plm.training.state_files import has_state
 from tests.checks import assert_close
@@ -193,17 +193,17 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
         assert_close(model.get_weights(), before, atol=0)
 
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    other.compile(AdamW(), loss="mse")
+    other.compile(BertAdamW(), loss="mse")
     refused(other, "another model. Received: Sequential instead of MaskedLM")
     wider = MaskedLM(BERT(13, 1, 2, 10, 16, max_sequence_length=32))
-    wider.compile(AdamW())
+    wider.compile(BertAdamW())
     refused(wider, r"another model. Received: as variable model/0000 \S+ of shape \(13, 10\)")
     headed = MaskedLM(BERT(13, 1, 1, 8, 16, dropout=0.3, max_sequence_length=32))  # same shapes
-    headed.compile(AdamW())
+    headed.compile(BertAdamW())
     refused(headed, "another model: build it as it was. Received: other values of encoder")
     model, _ = start(stream)
     model.compile(keras.optimizers.Adam())
-    refused(model, "another optimizer. Received: Adam instead of AdamW")
+    refused(model, "another optimizer. Received: Adam instead of BertAdamW")
     model, _ = start(stream)
     fewer = masked_lm_batches(stream, TOKENIZER, 32, batch_size=8, buckets=2)
     refused(model, f"other batches. Received: {len(fewer)} batches a pass instead of", fewer)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from tests.checks import assert_close
 from tests.training.device_cases import Parted, Plain, batches
 
@@ -127,7 +127,7 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
         model, more = Plain(), {}
         if parts > 1:
             more["gradient_accumulation_steps"] = parts
-        model.compile(AdamW(1e-2, **more), loss="mse")
+        model.compile(BertAdamW(1e-2, **more), loss="mse")
         model.fit(batches().in_micro_batches(parts), epochs=3, verbose=0)
         return [np.asarray(w) for w in model.get_weights()]
 
@@ -140,10 +140,10 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
 @pytest.mark.full
 def test_an_optimizer_of_other_parts_is_refused():
     model = Plain()
-    model.compile(AdamW(1e-2), loss="mse")
+    model.compile(BertAdamW(1e-2), loss="mse")
     with pytest.raises(ValueError, match="`gradient_accumulation_steps=2`. Received: 1"):
         model.fit(batches().in_micro_batches(2), verbose=0)
-    inner = AdamW(1e-2, gradient_accumulation_steps=2)
+    inner = BertAdamW(1e-2, gradient_accumulation_steps=2)
     model.compile(keras.optimizers.LossScaleOptimizer(inner), loss="mse")
     with pytest.raises(ValueError, match="choose 'mixed_bfloat16'.*LossScaleOptimizer"):
         model.fit(batches().in_micro_batches(2), verbose=0)

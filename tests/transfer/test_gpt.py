@@ -12,15 +12,16 @@ from keras_plm.heads import Classifier, MultipleChoice, Regressor, Tagger
 from keras_plm.models import BERT, WordVectors
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.tokenizers import Characters, WordPiece
-from keras_plm.training.optimizers import AdamW, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
+from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import (
     GPT_SETTINGS,
     FeatureBased,
     FineTune,
     default_metric,
     extract_features,
-    transferred,
-    with_new_tokens,
+    keep_pretrained_layers,
+    resize_token_embeddings,
 )
 from tests.checks import assert_close, to_numpy, under_torch
 from tests.small_gpt import LETTERS, SIZE, TOKENIZER, gpt, pairs, texts, words
@@ -126,6 +127,7 @@ class TestTheAuxiliaryObjective:
             )
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("weight", [under_torch(0.0), 0.5])
 def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     model, dev = gpt(), texts(16, seed=1)
@@ -195,6 +197,7 @@ class TestSimilarity:
 
 
 class TestRegressor:
+    @pytest.mark.compiles
     def test_learns_predicts_and_reloads(self, tmp_path):
         train = scored(96)
         settings = {**FAST, "epochs": 20, "learning_rate": 3e-3, "bias_correction": True}
@@ -273,6 +276,7 @@ class TestRegressor:
 
 
 class TestMultipleChoice:
+    @pytest.mark.compiles
     @pytest.mark.parametrize("kind", ["gpt", under_torch("bert")])
     def test_learns_predicts_and_reloads(self, kind, tmp_path):
         model, tokenizer = (gpt(), TOKENIZER) if kind == "gpt" else (
@@ -324,7 +328,7 @@ class TestTransferOfLayers:
         model = gpt(pre_norm=True)
         old = {w.path: to_numpy(w) for w in model.weights}
         for count in (-1, 0, 2, 3):
-            copy = transferred(model, count)
+            copy = keep_pretrained_layers(model, count)
             for w in copy.weights:
                 block = w.path.split("block_")
                 depth = int(block[1][0]) + 1 if block[1:] else 3 if "final" in w.path else 0
@@ -337,7 +341,7 @@ class TestTransferOfLayers:
         model = BERT(9, 3, 2, 8, 16, max_sequence_length=8)
         for weight in model.weights:
             weight.assign(np.full(weight.shape, 7.0))
-        copy = transferred(model, 2)
+        copy = keep_pretrained_layers(model, 2)
         for w in copy.weights:
             anew = "block_2/" in w.path or "pooler/" in w.path
             assert (to_numpy(w) == 7).all() == (not anew), w.path
@@ -346,8 +350,8 @@ class TestTransferOfLayers:
     def test_training_the_copy_leaves_the_original_alone(self):
         model = gpt(len(TOKENIZER))
         before = model.get_weights()
-        head = Classifier(transferred(model, 2), ["no", "yes"], tokenizer=TOKENIZER)
-        head.compile(AdamW(1e-2))
+        head = Classifier(keep_pretrained_layers(model, 2), ["no", "yes"], tokenizer=TOKENIZER)
+        head.compile(BertAdamW(1e-2))
         head.fit(head.batches(texts(16)), verbose=0)  # on JAX this gives arrays away
         assert_close(model.get_weights(), before, atol=0)
 
@@ -355,18 +359,18 @@ class TestTransferOfLayers:
     def test_there_are_only_so_many(self):
         for count in (4, -2, 1.5, True + 0.5):
             with pytest.raises(ValueError, match="from -1 to this encoder's 3 layers"):
-                transferred(gpt(), count)
+                keep_pretrained_layers(gpt(), count)
 
 
 def test_new_tokens_have_small_random_vectors():
     model = gpt()
-    copy = with_new_tokens(model, model.vocabulary_size + 400, seed=1)
+    copy = resize_token_embeddings(model, model.vocabulary_size + 400, seed=1)
     table = to_numpy(copy.token_embedding.embeddings)
     old = to_numpy(model.token_embedding.embeddings)
     assert_close(table[: len(old)], old, atol=0)
     new = table[len(old) :]
     assert new.std() == pytest.approx(0.02, rel=0.1) and abs(new.mean()) < 2e-3
-    again = with_new_tokens(model, model.vocabulary_size + 400, seed=1)
+    again = resize_token_embeddings(model, model.vocabulary_size + 400, seed=1)
     assert_close(again.token_embedding.embeddings, table, atol=0)
     ids = np.array([[1, 2, 3]])
     inputs = {"token_ids": ids, "padding_mask": ids > 0}
@@ -387,7 +391,7 @@ def test_frozen_it_reads_text_without_marks():
     assert len(fitted.predict(texts(3))) == 3
     paired = FeatureBased(**FAST).fit(model, Classifier, TOKENIZER, pairs(), pairs(16, 1))
     assert paired.pairs == "pooled" and len(paired.predict(pairs(3))) == 3
-    with pytest.raises(ValueError, match="every id of its tokenizer.*`with_new_tokens`"):
+    with pytest.raises(ValueError, match="every id of its tokenizer.*`resize_token_embeddings`"):
         Classifier(model, ["no", "yes"], tokenizer=TOKENIZER)
 
 
@@ -422,4 +426,4 @@ class TestSchedules:
         )
         schedule = fitted.optimizer._learning_rate
         assert schedule.warmup_steps == 1 and schedule.total_steps == 2
-        assert isinstance(fitted.optimizer, AdamW) and fitted.optimizer.bias_correction
+        assert isinstance(fitted.optimizer, BertAdamW) and fitted.optimizer.bias_correction

@@ -49,6 +49,7 @@ def test_a_matrix_has_a_product_added():
     assert [w.path for w in adapted.trainable_weights] == [w.path for w in thin(adapted)]
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("float32")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_fine_tuning_moves_attention_alone(precision, tmp_path):
@@ -129,7 +130,7 @@ def test_bad_input_is_explained():
         FineTune(lora_rank=2, n_transfer=1)
 
 
-@pytest.mark.full
+@pytest.mark.compiles
 def test_features_follow_the_matrices():
     """A traced program that is kept would give the features of an encoder without them."""
     model = encoder()

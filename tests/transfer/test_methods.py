@@ -166,6 +166,7 @@ def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
 def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
     pairs, single = text_pairs(16), texts(16)
@@ -341,6 +342,7 @@ def test_fine_tuning_keeps_the_precision():
         assert {w.dtype for w in model.weights} == {"float32"}
 
 
+@pytest.mark.compiles
 def test_the_best_epoch_is_kept():
     scores = iter([0.3, 0.9, 0.1])
     kept = []
@@ -356,6 +358,7 @@ def test_the_best_epoch_is_kept():
     assert fitted.predict(dev) == kept[1]
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("concat_last_four-bilstm-Tagger-sentences")
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
 @pytest.mark.parametrize(

@@ -27,14 +27,9 @@ from keras_plm.models import (
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.optimizers import (
-    AdaGrad,
-    AdamW,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    loss_scaled,
-)
+from keras_plm.training.optimizers import AdaGrad, BertAdamW, loss_scaled
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
@@ -192,7 +187,7 @@ class MaskedText(_SubwordObjective):
             self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay)
 
     def training_batches(self, length):
         return self._batches(self.settings, self.stream, length)
@@ -211,8 +206,8 @@ class MaskedText(_SubwordObjective):
             max_length=length,
             next_sentence=settings.next_sentence,
             whole_word=settings.whole_word,
-            mask_share=settings.mask_token_rate,
-            random_share=settings.random_token_rate,
+            mask_token_rate=settings.mask_token_rate,
+            random_token_rate=settings.random_token_rate,
             left_to_right=settings.left_to_right,
             tokens_per_batch=settings.tokens_per_batch,
             buckets=settings.buckets,
@@ -253,7 +248,7 @@ class NextToken(_SubwordObjective):
         self.model = CausalLM(self.encoder)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupCosineDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
     def training_batches(self, length):
         """Of full windows of so many tokens."""
@@ -325,10 +320,10 @@ class BothWays(_Objective):
 
     def make(self):
         settings, count = self.settings, len(self.words)
-        # Fewer words than samples are all taken.
-        samples = settings.num_sampled if settings.num_sampled < count else 0
+        # A smaller vocabulary is not sampled.
+        num_sampled = settings.num_sampled if settings.num_sampled < count else 0
         rows = settings.tokens_per_batch // settings.unroll_steps
-        self.model = BiLM(self.encoder, count, samples, rows)
+        self.model = BiLM(self.encoder, count, num_sampled, rows)
         start = {"initial_accumulator_value": 1.0, "global_clipnorm": 10.0}
         self.compile(AdaGrad, settings.learning_rate, **start)
 

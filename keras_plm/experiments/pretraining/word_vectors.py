@@ -12,17 +12,18 @@ import numpy as np
 import keras_plm
 from keras_plm.data.corpus import read_ids
 from keras_plm.datasets.tasks import checksum
-from keras_plm.experiments import results as records
-from keras_plm.experiments.flags import setting
+from keras_plm.experiments.flags import check_settings, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.experiments.results import result_hash
 from keras_plm.files.cache import cache_folder
 from keras_plm.files.writing import replacing_folder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
-from keras_plm.training.optimizers import WarmupLinearDecay
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
+TASK = "word_vectors"
 KINDS = ("skip_gram", "cbow", "skip_gram_hs", "cbow_hs", "fasttext", "glove")
 MAKERS = ("keras_plm", "gensim")
 NAMES = {
@@ -40,32 +41,28 @@ UNKNOWN = 1
 class Vectors:
     """How word vectors are trained; the numbers are word2vec's unless a kind has its own."""
 
-    kind: str = setting("skip_gram", f"one of {', '.join(KINDS)}")
-    by: str = setting("keras_plm", f"one of {', '.join(MAKERS)}")
-    dim: int = setting(100, "width of the vectors")
-    window: int = setting(0, "neighbours to each side; 0 takes the kind's: 5, GloVe 10")
-    epochs: int = setting(0, "passes over the text; 0 takes the kind's: 1, GloVe 10 over its pairs")
-    rate: float = setting(0.0, "highest learning rate; 0 takes the kind's own")
-    negatives: int = setting(5, "noise words per pair")
-    sample: float = setting(1e-3, "words more frequent than this are left out at random")
-    min_count: int = setting(5, "rarer words are unknown")
-    limit: int = setting(0, "at most so many tokens of the text; 0 takes all")
+    kind: str = setting("skip_gram", f"train this model: {', '.join(KINDS)}", choices=KINDS)
+    by: str = setting("keras_plm", f"train with this library: {', '.join(MAKERS)}", choices=MAKERS)
+    dim: int = setting(100, "make vectors of this width", above=0)
+    window: int = setting(
+        0, "read N neighbours to each side; 0 takes the kind's: 5, GloVe 10", at_least=0
+    )
+    epochs: int = setting(
+        0, "read the text N times; 0 takes the kind's: 1, GloVe 10 over its pairs", at_least=0
+    )
+    rate: float = setting(0.0, "highest learning rate; 0 takes the kind's own", at_least=0)
+    negatives: int = setting(5, "draw N noise words per pair", above=0)
+    sample: float = setting(
+        1e-3, "leave out at random words more frequent than this fraction", above=0
+    )
+    min_count: int = setting(5, "treat rarer words as unknown", above=0)
+    limit: int = setting(0, "read at most N tokens of the text; 0 takes all", at_least=0)
     lowercase: bool = setting(True, "lower-case the text")
 
     def __post_init__(self):
-        for name, known in (("kind", KINDS), ("by", MAKERS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}"
-                )
+        check_settings(self)
         if self.by == "gensim" and self.kind == "glove":
             raise ValueError("gensim trains no GloVe. Received: kind='glove', by='gensim'")
-        for name in ("dim", "negatives", "sample", "min_count"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {getattr(self, name)}")
-        for name in ("window", "epochs", "rate", "limit"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must be 0 or more. Received: {getattr(self, name)}")
         glove = self.kind == "glove"
         for name, own in (("window", 10 if glove else 5), ("epochs", 10 if glove else 1)):
             if not getattr(self, name):
@@ -92,9 +89,14 @@ class Vectors:
 
     @property
     def name(self):
-        """As in file names: kind and maker, and what was changed."""
+        """The name of its state and in lines of progress."""
+        return f"{self.kind}.{self.run}"
+
+    @property
+    def run(self):
+        """The run's part of a file name: the library, and the settings that were changed."""
         changed = [f"{n}{value:g}".replace("_", "") for n, value in self._changed().items()]
-        return ".".join([self.kind, self.by, *changed])
+        return ".".join([self.by, *changed])
 
     @property
     def title(self):
@@ -157,7 +159,7 @@ class VectorTrainer:
         return new[ids], Words(vocabulary, settings.lowercase)
 
     def key(self, settings, seed):
-        return records.key(settings, seed, self.checksums)
+        return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def state(self, settings, seed):
         """The folder of unfinished training: of these settings on this text alone."""
