@@ -86,7 +86,7 @@ FAULTS = [
         "209b56f",
         'if single or hasattr(values, "columns"):',
         "if single:",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_a_table_is_no_list",),
     ),
     Fault(
         "fit_without_targets",
