@@ -93,7 +93,7 @@ FAULTS = [
         "cee9afe",
         "labelled = not targets or x.has_targets",
         "labelled = True",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_fit_and_evaluate_take_no_texts_and_need_targets",),
     ),
     Fault(
         "validation_generators_read_twice",
