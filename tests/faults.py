@@ -86,14 +86,14 @@ FAULTS = [
         "209b56f",
         'if single or hasattr(values, "columns"):',
         "if single:",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_a_table_is_no_list",),
     ),
     Fault(
         "fit_without_targets",
         "cee9afe",
         "labelled = not targets or x.has_targets",
         "labelled = True",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_fit_and_evaluate_take_no_texts_and_need_targets",),
     ),
     Fault(
         "validation_generators_read_twice",
