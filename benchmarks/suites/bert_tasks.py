@@ -65,7 +65,7 @@ SCALES = {
 
 
 def cells_of(everything, place, encoder=None):
-    """The suite's cells."""
+    """Cells of the suite."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
         folder = Path(place.features) / "bert_test"

@@ -1,4 +1,4 @@
-"""GPT fine-tuned in parts: the suites `gpt_ablation` and `gpt_layers_transferred`.
+"""Ablations of GPT's fine-tuning: the suites `gpt_ablation` and `gpt_layers_transferred`.
 
 Both share one folder of results: GPT as published is the last row of one and the first of the
 other.
@@ -239,7 +239,7 @@ def ablation_markdown(folder):
 
 
 def _by_size(found):
-    """What the auxiliary objective gains, by number of training examples."""
+    """Gain of the auxiliary objective, by number of training examples."""
     rows = []
     for (task, count), of_task in found.items():
         if {"full", "no_auxiliary"} <= of_task.keys():
@@ -253,7 +253,7 @@ def _by_size(found):
             rows.append((count, task, gains, first))
     text = [
         "| training examples | task | gain of the auxiliary LM (each seed) "
-        "| on the choosing set behind the first pass: with, without |",
+        "| on the dev set after the first epoch: with, without |",
         "|---:|---|---:|---:|",
     ]
     for count, task, gains, (first, without) in sorted(rows):
@@ -268,7 +268,7 @@ def _first_epoch(results):
 
 
 def ablation_figures(folder):
-    """The score on the choosing set by update, with and without the auxiliary objective."""
+    """The score on the dev set by update, with and without the auxiliary objective."""
     pictures = {}
     for (task, count), of_task in cells(folder, ABLATION).items():
         if not {"full", "no_auxiliary"} <= of_task.keys():
@@ -284,7 +284,7 @@ def ablation_figures(folder):
             {name: drawn[name] for name in order},
             title=f"{task}, {count:,} training examples",
             xlabel="update",
-            ylabel="score on the choosing set, in points",
+            ylabel="score on the dev set, in points",
         )
     return pictures
 

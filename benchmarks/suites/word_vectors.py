@@ -1,4 +1,4 @@
-"""Word vectors trained on raw text, by this library or by gensim, and what they are worth."""
+"""Word vectors trained on raw text by this library or by gensim, and their evaluation."""
 
 import dataclasses
 import hashlib
@@ -111,7 +111,7 @@ class VectorBench:
 
     Args:
         files: Its files.
-        work: Folder for what can be made again: the text as ids, unfinished training.
+        work: Folder for the text as ids and unfinished training.
         progress: Called with a line of text.
     """
 
@@ -155,11 +155,11 @@ class VectorBench:
         return records.key(settings, seed, self.checksums)
 
     def state(self, settings, seed):
-        """The folder of unfinished training: of these settings on this text alone."""
+        """Folder of unfinished training with these settings on this text."""
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
 
     def train(self, settings, seed):
-        """Trains vectors, going on where a stop left it; `finish` when they are kept.
+        """Trains vectors, or resumes; call `finish` when they are kept.
 
         Returns:
             `(encoder, report)`: a `WordVectors` of the words that occur, most frequent first, and
@@ -222,7 +222,7 @@ def train_gensim(settings, seed, ids, tokenizer):
 
 
 def gensim_model(settings, seed, sentences):
-    """A model of gensim that has read its vocabulary and learned nothing."""
+    """A model of gensim with its vocabulary, before training."""
     from gensim.models import FastText as GensimFastText
     from gensim.models import Word2Vec as GensimWord2Vec
 
@@ -340,9 +340,9 @@ def make(
         file: A file of vectors.
         keep: At most so many rows of the file.
         seed: Of training.
-        filters: Of a convolution over a word's characters, which learns with a task; the words of
-            the corpus are then all kept, to be spelled.
-        work: Folder for what can be made again.
+        filters: Filters of a convolution over a word's characters, trained with a task. With them
+            all words of the corpus are kept.
+        work: Folder for files that can be recomputed.
     """
     words, bench = [], None
     if corpus and (file or filters):
