@@ -23,10 +23,10 @@ CLAIMS = [
 def put(root, suite, task, method, score, seed, encoder="mini", **fields):
     """Writes a result file."""
     run = Run(method=method, **fields)
-    config = run.config
+    config = run.to_json()
     metric = "span_f1" if task == "ner" else "accuracy"
     result = {
-        "task": task, "encoder": encoder, "method": method, "run": run.name, "fields": config,
+        "task": task, "encoder": encoder, "method": method, "run": run.name, "settings": config,
         "seed": seed, "score": score, "metrics": {metric: score}, "trials": [{}, {}, {}],
         "counts": {"train": config["train_limit"] or 1000}, "inputs": "abc",
         "seconds": 100 * score + seed, "backend": "torch", "device": "A & B, 2 cores",
