@@ -275,7 +275,7 @@ class Run:
             count = None if self.pretrained_layers == "all" else int(self.pretrained_layers)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
-            return FineTune(pool=pool, n_transfer=count, **more, **chosen, **common)
+            return FineTune(pool=pool, pretrained_layers=count, **more, **chosen, **common)
         names = ("layers", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         names += ("character_filters",)
         chosen = {name: getattr(self, name) for name in names} | {"reader": reader}

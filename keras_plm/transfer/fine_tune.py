@@ -57,8 +57,8 @@ class FineTune(Method):
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
     know, they get new vectors, see `resize_token_embeddings`. Where examples are few and seeds
-    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the
-    number of layers the top ones and the pooler begin anew.
+    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer. With `pretrained_layers` below the
+    number of layers, the top ones and the pooler start from random weights.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019,
@@ -85,8 +85,8 @@ class FineTune(Method):
         bias_correction: Of AdamW; BERT was trained without, GPT with it.
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        n_transfer: How many layers are taken from pre-training, see `keep_pretrained_layers`; by
-            default all.
+        pretrained_layers: Number of layers taken from pre-training, see `keep_pretrained_layers`;
+            by default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
@@ -116,7 +116,7 @@ class FineTune(Method):
     pool: str | None = None
     bias_correction: bool = False
     language_model_weight: float = 0.0
-    n_transfer: int | None = None
+    pretrained_layers: int | None = None
     reader: str = "linear"
     units: int | None = None
     lora_rank: int | None = None
@@ -132,11 +132,11 @@ class FineTune(Method):
         check_number(self.language_model_weight, "language_model_weight", least=0)
         check_whole(self.accumulation_steps, "accumulation_steps", least=1)
         check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
-        if self.lora_rank is not None and self.n_transfer is not None:
+        if self.lora_rank is not None and self.pretrained_layers is not None:
             raise ValueError(
-                "`lora_rank` keeps an encoder as it was pre-trained, and `n_transfer` makes layers "
-                "of it new: give one of the two. "
-                f"Received: lora_rank={self.lora_rank}, n_transfer={self.n_transfer}"
+                "`lora_rank` keeps all pre-trained weights, `pretrained_layers` replaces some: give "
+                "one of the two. "
+                f"Received: lora_rank={self.lora_rank}, pretrained_layers={self.pretrained_layers}"
             )
 
     def _schedule(self, total):
@@ -281,8 +281,8 @@ class FineTune(Method):
 
     def prepare_encoder(self, encoder, tokenizer):
         """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
-        if self.n_transfer is not None:
-            encoder = keep_pretrained_layers(encoder, self.n_transfer)
+        if self.pretrained_layers is not None:
+            encoder = keep_pretrained_layers(encoder, self.pretrained_layers)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
         if lacks_special_tokens(encoder, tokenizer):
             encoder = resize_token_embeddings(encoder, len(tokenizer), self.seed)

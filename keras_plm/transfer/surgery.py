@@ -60,14 +60,14 @@ def keep_pretrained_layers(encoder, count):
     layers = len(encoder.output["layers"]) - 1
     if not isinstance(count, numbers.Integral) or not -1 <= count <= layers:
         raise ValueError(
-            f"`n_transfer` is None for all, or a whole number from -1 to this encoder's {layers} "
-            f"layers. Received: {count!r}"
+            "`pretrained_layers` must be None for all, or a whole number from -1 to this "
+            f"encoder's {layers} layers. Received: {count!r}"
         )
     depths = {} if count == layers else weight_depths(encoder)
     if 0 < count < layers != encoder.num_blocks:
         raise ValueError(
-            "The layers of this encoder share their weights: `n_transfer` must be None, 0 or -1. "
-            f"Received: {count}"
+            "The layers of this encoder share their weights: `pretrained_layers` must be None, 0 "
+            f"or -1. Received: {count}"
         )
     copy = type(encoder).from_config(encoder.get_config())
     copy.trainable = True

@@ -206,7 +206,11 @@ def test_names_of_runs():
         & Run().to_json().keys()
     )
     built = run.build(1e-3, 0)
-    assert built.n_transfer == 2 and built.language_model_weight == 0.5 and built.bias_correction
+    assert (
+        built.pretrained_layers == 2
+        and built.language_model_weight == 0.5
+        and built.bias_correction
+    )
     low_rank = Run(lora_rank=4)
     assert low_rank.name == "fine_tune-lora4" and low_rank.to_json()["lora_rank"] == 4
     assert low_rank.build(1e-3, 0).lora_rank == 4 and Run().build(1e-3, 0).lora_rank is None

@@ -115,7 +115,9 @@ def test_shared_blocks_are_one_depth():
     assert groups["token_embedding/embeddings"] == (0.5, 0)
     assert not any("inner_layer" in path for path in groups)
     assert keep_pretrained_layers(encoder, 0).num_layers == encoder.num_layers
-    with pytest.raises(ValueError, match="share their weights: `n_transfer` must be None, 0 or -1"):
+    with pytest.raises(
+        ValueError, match="share their weights: `pretrained_layers` must be None, 0 or -1"
+    ):
         keep_pretrained_layers(encoder, 1)
 
 

@@ -334,7 +334,7 @@ class TestTransferOfLayers:
                 depth = int(block[1][0]) + 1 if block[1:] else 3 if "final" in w.path else 0
                 same = np.array_equal(to_numpy(w), old[w.path])
                 assert same is (depth <= count), (count, w.path)
-        fitted = FineTune(**FAST, n_transfer=0).fit(model, Classifier, TOKENIZER, texts(16))
+        fitted = FineTune(**FAST, pretrained_layers=0).fit(model, Classifier, TOKENIZER, texts(16))
         assert len(fitted.predict(texts(3))) == 3
 
     def test_berts_top_layers_and_pooler_begin_anew(self):

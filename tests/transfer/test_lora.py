@@ -126,8 +126,8 @@ def test_bad_input_is_explained():
     for rank in (0, 16, 1.5):
         with pytest.raises(ValueError, match="from 1 to below.*width 16"):
             FineTune(lora_rank=rank).fit(encoder(), Classifier, TOKENIZER, texts(4))
-    with pytest.raises(ValueError, match="`lora_rank` keeps.*n_transfer=1"):
-        FineTune(lora_rank=2, n_transfer=1)
+    with pytest.raises(ValueError, match="`lora_rank` keeps all.*pretrained_layers=1"):
+        FineTune(lora_rank=2, pretrained_layers=1)
 
 
 @pytest.mark.compiles
