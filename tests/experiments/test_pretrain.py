@@ -217,7 +217,7 @@ def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
     assert main([*command, "--text", str(out)]) == 0
     assert out.read_text() == "It 's\n( bad\n"
     assert main(command) == 2
-    assert "needs both, --task and --text" in capsys.readouterr().err
+    assert "`--task` and `--text` go together" in capsys.readouterr().err
     words = lexicon([out], split="spaces").vocabulary
     assert "'s" in words and "'s" not in lexicon([out]).vocabulary
 
