@@ -1,4 +1,4 @@
-"""The embedded default: `python -m benchmarks demo`, on a language made up for it."""
+"""The demonstration `python -m benchmarks demo`, on a generated language."""
 
 import dataclasses
 import hashlib
@@ -25,14 +25,14 @@ from keras_plm.experiments.progress import console, pretraining_line, progress_b
 from keras_plm.experiments.report.result_tables import describe, layer_figure
 from keras_plm.experiments.results import Record, ResultFolder, result_name
 from keras_plm.experiments.runner import Runner
-from keras_plm.files.writing import write_json, write_text
+from keras_plm.files.writing import replacing, write_json, write_text
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
 
 LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
 
-# Chosen on the dev sentences: about equally many weights, and the same sentences as often.
+# Chosen on the dev sentences. Numbers of weights are similar, numbers of epochs equal.
 SAME = {
     "vocabulary_size": 600,  # more than it takes to leave every word whole
     "dropout": 0.0,
@@ -58,28 +58,27 @@ TINY_GPT = Pretraining(
     pre_norm=True,
     initializer_range=0.05,
 )
-ROWS, LENGTHS = 32, [20, 41]  # of a batch; every length is a compilation
+ROWS, LENGTHS = 32, [20, 41]  # of a batch; every length is compiled
 WORDS = {"short": (5, 10), "medium": (10, 20), "long": (20, 41)}
 CURVE = (5, 8, 14, 20, 26, 41)
 SHOWN = 2  # the test's first sentence of three clauses
 
 
-BEATEN = 3  # of a task's ranking are shown
-QUESTION_EPOCHS = 6  # BiDAF takes longest, and over trained layers is at 100 by then
+BEATEN = 3  # ways to show of each task's ranking, before the last one
+QUESTION_EPOCHS = 6  # BiDAF takes longest, and has an F1 of 100 over trained layers by then
 
 
 def demo(out, small=False, full=False):
     """Trains word vectors and a tiny BERT on the microworld and compares the ways to use them.
 
     Args:
-        out: Folder for corpus, encoder, results and pictures, what is done there is not done again;
-            by default one of the backend's own.
-        small: If True, so little of everything that it takes seconds and shows nothing.
-        full: If True, ELMo and GPT stand beside them, on two more tasks, and translators are
-            compared as well.
+        out: Folder for corpus, encoders, results and plots; work finished there is not repeated.
+            Each backend has a folder of its own by default.
+        small: Whether to use sizes that take seconds and show nothing.
+        full: Whether to add ELMo and GPT, two more tasks, and translators.
 
     Returns:
-        The results, as their files hold them.
+        A list of results, equal to the content of their files.
     """
     started = time.monotonic()
     backend = keras.backend.backend()
@@ -99,10 +98,10 @@ def demo(out, small=False, full=False):
         max_length=40,
         buckets=1,
         tokens_per_batch=2000,
-        learning_rate=1e-3,  # at 2e-3 it stays at guessing frequent words
+        learning_rate=1e-3,  # at 2e-3 it predicts only frequent words
         warmup=0.05,
         pre_norm=True,
-        initializer_range=0.05,  # 128 units are few for the paper's 0.02
+        initializer_range=0.05,  # the paper's 0.02 is small for 128 units
     )
     words, encoder = out / "tiny_words", out / "tiny_bert"
     if not (words / "config.json").is_file():
@@ -139,34 +138,32 @@ def demo(out, small=False, full=False):
             for result in put_to_work(task, encoders[name], runs, out, advance):
                 results.append(result)
                 rows.setdefault(f"{name}: {describe(result)}", {})[task.name] = result["score"]
-    table = Table("what learns", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
-    for what, scores in rows.items():
+    table = Table("method", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
+    for method, scores in rows.items():
         shown = (f"{100 * scores[t.name]:.1f}" if t.name in scores else "" for t in chosen)
-        table.add_row(what, *shown)
+        table.add_row(method, *shown)
     console.print(table)
-    for line in what_beat_what(rows, [task.name for task in chosen]):
+    for line in rankings(rows, [task.name for task in chosen]):
         console.print(line)
-    pictures = []
-    for task in chosen:
-        path = out / f"{task.name}.png"
-        of_bert = [r for r in results if r["encoder"] == encoder.name]
-        layer_figure(of_bert, task.name).savefig(path, dpi=150)
-        pictures.append(str(path))
+    of_bert = [result for result in results if result["encoder"] == encoder.name]
+    plots = [
+        save_plot(layer_figure(of_bert, task.name), out / f"{task.name}.png") for task in chosen
+    ]
     if full:
         translations, more = translate(world, out, small)
         results += translations
-        pictures += more
+        plots += more
     write_json(out / "results.json", [result.to_json() for result in results])
     console.print(
         f"One seed of a made-up language: it shows how things work, not which is better.\n"
         f"{time.monotonic() - started:.0f} s, this call. Results: {out / 'results.json'}  "
-        f"Pictures: {', '.join(pictures)}"
+        f"Plots: {', '.join(plots)}"
     )
     return results
 
 
 def put_to_work(task, encoder, runs, out, advance):
-    """The results of runs of one encoder on one task."""
+    """Results of runs of one encoder on one task."""
     runner = Runner(task, None, encoder, out / "results", out / "features", progress=advance)
     if task.head is not Classifier:  # nothing is pooled
         runs = [dataclasses.replace(run, text_pool="") for run in runs]
@@ -174,7 +171,7 @@ def put_to_work(task, encoder, runs, out, advance):
 
 
 def pretrain_other(name, settings, corpus, folder, small):
-    """Pre-trains another tiny encoder on the corpus that BERT has read, unless it is there."""
+    """Pre-trains another tiny encoder on the corpus of BERT, unless it exists."""
     if small:
         settings = dataclasses.replace(settings, tokens=2000, tokens_per_batch=200)
     with progress_bar(f"1. pre-training of {name}", settings.steps) as advance:
@@ -187,30 +184,31 @@ def pretrain_other(name, settings, corpus, folder, small):
         )
 
 
-def what_beat_what(rows, tasks):
-    """A line for each task: the best ways to solve it, the best first.
+def rankings(rows, tasks):
+    """Lines with the best methods of each task, the best first, and the last one.
 
     Args:
-        rows: `{what: {task: score}}`.
-        tasks: Their names.
+        rows: `{method: {task: score}}`.
+        tasks: Names of tasks.
     """
     for task in tasks:
         ranked = sorted(
-            ((scores[task], what) for what, scores in rows.items() if task in scores), reverse=True
+            ((scores[task], method) for method, scores in rows.items() if task in scores),
+            reverse=True,
         )
-        ways = [f"{what} {100 * score:.1f}" for score, what in ranked]
+        ways = [f"{method} {100 * score:.1f}" for score, method in ranked]
         ways = ways if len(ways) <= BEATEN + 1 else [*ways[:BEATEN], "...", ways[-1]]
         yield f"[bold]{task}[/bold]  {' > '.join(ways)}"
 
 
 def runs_of(kind, task, common, layers):
-    """The runs of a kind of encoder on a task."""
+    """Runs of a kind of encoder on a task."""
     if task.head is SpanFinder:
         common = common | {"epochs": min(common["epochs"], QUESTION_EPOCHS)}
         bidaf = {"reader": "bidaf", "layers": "last" if kind == "words" else "elmo_mix", **common}
         runs = [Run("randomly_initialised", **bidaf), Run("features", **bidaf)]
         tuned = [Run("scratch", **common), Run("fine_tune", **common)]
-        # The others read question and passage apart.
+        # The other encoders read question and passage separately.
         return [*runs, *tuned] if kind in ("BERT", "GPT") else runs
     if kind == "ELMo":
         return elmo_runs(common)
@@ -224,7 +222,7 @@ def runs_of(kind, task, common, layers):
 
 
 def elmo_runs(common):
-    """ELMo as features and fine-tuned, as Peters et al. 2019 do it (arXiv 1903.05987)."""
+    """ELMo as features and fine-tuned, set as in Peters et al. 2019, arXiv 1903.05987."""
     means = {"schedule": "slanted_triangular", "text_pool": "max"}
     return [
         Run("scratch", **means, **common),
@@ -244,10 +242,10 @@ def gpt_runs(common):
 
 
 def translate(world, out, small):
-    """Three translators of the microworld's second language, by the length of the source.
+    """Trains three translators of the microworld's second language.
 
     Returns:
-        The results, and the paths of the pictures.
+        The results, with BLEU by the length of the source, and the paths of the plots.
     """
     texts = {split: world.translations(split) for split in ("train", "test")}
     if small:
@@ -284,22 +282,26 @@ def translate(world, out, small):
         examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
     console.print(table)
     console.print(examples)
-    pictures = []
-    for name, figure in translation_report.figures(folder).items():
-        path = out / f"translation_{name}.png"
-        figure.savefig(path, dpi=150)
-        pictures.append(str(path))
-    return results, pictures
+    figures = translation_report.figures(folder)
+    plots = [save_plot(f, out / f"translation_{name}.png") for name, f in figures.items()]
+    return results, plots
+
+
+def save_plot(figure, path):
+    """Writes a plot whole or not at all; returns its path as text."""
+    with replacing(path, path.suffix) as temporary:
+        figure.savefig(temporary, dpi=150)
+    return str(path)
 
 
 def _word_for_word(world, text):
-    """A text of the second language, and below each of its words in English."""
+    """A text of the second language, above the same words in English."""
     words = {other: word for word, other in world.other_words.items()}
     return f"{text}\n[dim]{' '.join(words.get(word, word) for word in text.split())}[/dim]"
 
 
 def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
-    """Trains and scores one model: its result, in the form of those of the suite `seq2seq`."""
+    """Result of one trained model, in the form of the suite `seq2seq`."""
     set_seed(0)
     started, name = time.monotonic(), translation_report.NAMES[settings.name]
     model = settings.build(len(tokenizer))

@@ -65,7 +65,7 @@ FAULTS = [
         "311d954",
         "if not isinstance(num_beams, int | np.integer) or num_beams < 1:",
         "if num_beams < 1:",
-        ("tests/test_decoding.py",),
+        ("tests/test_decoding.py::test_bad_settings_are_named",),
     ),
     Fault(
         "stored_features_of_another_precision",
@@ -114,14 +114,14 @@ FAULTS = [
         "0bc88f7",
         'if clean and part in ("text", "pair") and is_empty(value):',
         "if False:",
-        ("tests/data/test_text_files.py",),
+        ("tests/data/test_text_files.py::TestTables",),
     ),
     Fault(
         "rows_of_more_columns",
         "7ac6fd8",
         "if len(columns) != width[0]:",
         "if False:",
-        ("tests/data/test_text_files.py",),
+        ("tests/data/test_text_files.py::TestCoNLL",),
     ),
     Fault(
         "labels_of_long_word_lists",
@@ -164,7 +164,7 @@ FAULTS = [
         "e8583bb",
         "known = (y >= 0) & (y < len(class_weight))",
         "known = np.zeros(np.shape(y), bool)",
-        ("tests/training/test_class_weight.py", "tests/data"),
+        ("tests/training/test_class_weight.py",),
     ),
     Fault(
         "batches_of_no_rows",
@@ -202,7 +202,7 @@ FAULTS = [
         "d19eacc",
         "if said[CONFIG].get(key) not in (None, value):",
         "if False:",
-        ("tests/checkpoints/test_tokenizer.py",),
+        ("tests/training/test_optimizers.py::test_blocks_of_other_names_are_refused",),
     ),
 ]
 

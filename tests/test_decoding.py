@@ -267,7 +267,7 @@ def test_beams_that_all_end_leave_others():
     options = {"num_beams": 3, "length_penalty": 0.0, "max_new_tokens": 2}
     token_ids, scores = beam_search(model, inputs, 0, [2, 3], **options)
     assert token_ids[0].tolist() == [[3, 0], [2, 0], [1, 3]]
-    assert_close(np.exp(scores[0]), [0.45, 0.4, 0.045])
+    assert_close(np.exp(scores[0]), np.array([0.45, 0.4, 0.045]))
     with pytest.raises(TypeError, match="an id or a list of ids. Received: 'end'"):
         beam_search(model, inputs, 0, "end")
 

@@ -1,4 +1,4 @@
-"""The published orderings from before ELMo: translation, language models, word vectors."""
+"""Published orderings from before ELMo: translation, language models, word vectors."""
 
 import math
 
@@ -15,12 +15,12 @@ def _named(name):
     return lambda result: f"{result['encoder']}.{result.get('run')}" == name
 
 
-def _bleu(label, run, scale=None, words=None, beside=None):
-    """BLEU of captions; with `words` of sources of so many and more, less that of `beside`."""
+def _bleu(label, run, scale=None, words=None, minus=None):
+    """BLEU of captions; with `words`, of sources in that bucket, minus that of bucket `minus`."""
 
     def of_length(result):
         found = {bucket["from"]: bucket["bleu"] for bucket in result["by_length"]}
-        return (found[words] - (0 if beside is None else found[beside])) / 100
+        return (found[words] - (0 if minus is None else found[minus])) / 100
 
     return Arm(
         label, "seq2seq", "multi30k_en_de", metric="bleu", scale=scale,

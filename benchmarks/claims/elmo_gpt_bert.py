@@ -1,11 +1,10 @@
-"""Each published ordering as a row: what beats what, on which task, and who says so.
+"""Published orderings of ELMo, GPT and BERT, a row for each: method, task, source.
 
-A row is tried on the results there are, by `python -m benchmarks claims`; how is told in
-`judge.py`. None is dropped because it failed. Where a paper's task is not among ours, the task
-that stands for it is tried, and the row says whose the published figures are. Figures are copied
-from the papers; `verified` is False where they, or the ordering, are remembered and were not looked
-up. Orderings of what the harness has not (semantic roles, coreference, other authors' systems of
-table 3 of GPT's paper) are not here.
+`python -m benchmarks claims` tests a row on the results; `judge.py` has the rules. No row is
+removed because it failed. Where we lack the task of a paper, a similar one is tested, and the row
+names the task of the published figures. Figures are copied from the papers. `verified` is False
+where the figures or the ordering were not looked up. Orderings of tasks and systems that the
+harness lacks (semantic roles, coreference, other systems of table 3 of GPT's paper) are left out.
 """
 
 import dataclasses
@@ -243,7 +242,7 @@ def _gain(limit, label):
 
 
 def _transfer(task, encoder, how="fine_tune", label=None):
-    """An arm of the suite to come: encoders fine-tuned and read, on equal terms."""
+    """An arm of the suite `transfer`: encoders fine-tuned and frozen, on equal terms."""
     name = {"books_skip_gram": "word vectors"}.get(encoder, encoder.split("_")[0])
     name = {"elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}.get(name, name)
     loose = ["train_limit", "dev_limit", "units", "schedule", "layer_decay", "unfreeze_epochs"]
@@ -297,7 +296,7 @@ def _study(suite, encoder, reading, label, **own):
 
 
 def _bert_systems():
-    """Tables 1, 2 and 4: BERT beside GPT and beside a reader of ELMo."""
+    """Tables 1, 2 and 4: BERT next to GPT and next to a reader of ELMo."""
     by_gpt = {"snli": (84.6, 82.1), "sst5": (93.5, 91.3)}
     for task, on in (("snli", "MNLI"), ("sst5", "SST-2")):
         yield _row(f"bert-t1-gpt-{task}", _transfer(task, "bert_mini"),
@@ -365,7 +364,7 @@ def _bert_sizes():
 
 
 def _bert_masks():
-    """Table 8: the paper's mix beside the others, by what is read."""
+    """Table 8: the mix of the paper next to others."""
     frozen = dict(zip(bert_ablations.MIXES, (94.9, 94.0, 94.6, 94.7, 94.6, 94.6), strict=True))
     tuned = dict(zip(bert_ablations.MIXES, (95.4, 94.9, 95.2, 95.2, 94.8, 94.9), strict=True))
     mnli = {(80, 10, 10): 84.2, (0, 20, 80): 83.7, (0, 0, 100): 83.6}
@@ -391,8 +390,8 @@ def _bert_masks():
 def _bert_steps():
     steps, source = bert_ablations.STUDIES["bert_steps"].pretraining.steps, f"{BERT}, figure 5"
 
-    def at(encoder, share, label):
-        point = encoder if share == 0 else f"{encoder}_step_{steps >> share:06d}"
+    def at(encoder, halvings, label):
+        point = encoder if halvings == 0 else f"{encoder}_step_{steps >> halvings:06d}"
         return _study("bert_steps", point, bert_ablations.SNLI, label)
 
     masked, left = "masked words", "left to right"
@@ -436,7 +435,7 @@ BERT_ROWS = [
 
 
 def _tune():
-    """Fine-tuned beside frozen with a mix of all layers under a reader."""
+    """Fine-tuned next to frozen with a mix of all layers under a reader."""
     source = f"{TUNE}, features beside fine-tuning"
     elmo = {"wikigold": ("NER", 91.7, 91.9), "sst5": ("SST-2", 91.8, 91.2),
             "snli": ("MNLI", 79.6, 76.4), "sick_r": ("", 86.1, 83.3), "mrpc": ("", 76.0, 74.7),

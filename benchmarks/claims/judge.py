@@ -1,11 +1,11 @@
-"""What the results say of published orderings: reproduced, contradicted, not separable, not run.
+"""Verdicts on published orderings: reproduced, contradicted, not separable, not run.
 
-Where files of examples lie beside the results, the difference of a claim's two arms is resampled
-over seeds and examples (`statistics.contrast`), and from three seeds of each the p values decide,
-adjusted by Holm among the claims of one published table. Without such files seeds alone are
-compared: from eight of each Welch's t test decides in the same way, of these test examples. With
-fewer nothing is tested: where three or more seeds of one arm are all above all of the other, and
-Welch's interval leaves out 0, that is told as a description; else the verdict is "not separable".
+With files of examples next to the results, the difference of a claim's two arms is resampled over
+seeds and examples (`statistics.contrast`). From three seeds of each arm, p values decide. They are
+adjusted by Holm's method among the claims of one published table. Without such files only seeds are
+compared. From eight of each, Welch's t test decides in the same way, for these test examples. With
+fewer nothing is tested. The verdict is then descriptive if three or more seeds of one arm are all
+above all of the other and Welch's interval excludes 0; otherwise it is "not separable".
 """
 
 import math
@@ -21,7 +21,7 @@ from keras_plm.files.writing import write_json
 RESAMPLES = 10_000
 LEVEL = 0.05
 LEAST, SURE = 3, 8  # seeds: for any verdict, and for one from seeds alone
-# Of a standard error, what 80 % of such experiments would tell from nothing at LEVEL: 1.96 + 0.84.
+# Standard errors that 80 % of such experiments would detect at LEVEL: 1.96 + 0.84.
 SEEN = 2.8
 DESCRIPTIVE = " (descriptive)"
 VERDICTS = ("reproduced", "contradicted", "reproduced" + DESCRIPTIVE, "contradicted" + DESCRIPTIVE,
@@ -44,23 +44,23 @@ RULE = (
 
 
 def judge(claims, results_root, resamples=RESAMPLES, seed=0):
-    """What the results below a folder say of each claim.
+    """Verdicts of the results below a folder on each claim.
 
     Args:
         claims: `Claim`s.
         results_root: The folder of suites.
-        resamples: Of seeds and examples.
-        seed: Of the resampling.
+        resamples: Number of resamples of seeds and examples.
+        seed: Seed of the resampling.
 
     Returns:
         A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
-        high`, in points (`unit` tells where not), and `detectable`, the smallest difference that
+        high`, in points (or in `unit`), and `detectable`, the smallest difference that
         could have been seen, `None` where unknown; `means` of both arms' seeds, in points, or
-        perplexities where lower is better; `p` and `adjusted`, of those that are tested; `metric`;
-        `basis`, of what the verdict is; `seeds`, of both arms; `trained`, examples of both
+        perplexities where lower is better; `p` and `adjusted`, of tested claims; `metric`;
+        `basis` of the verdict; `seeds`, of both arms; `trained`, examples of both
         arms, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
-        `left_out`, why results that are there were not read: one is damaged, none of the harness,
-        or disagrees with another; `note`.
+        `left_out`, why existing results were not read: one is damaged, of another program, or
+        disagrees with another; `note`.
 
     Raises:
         ValueError: If there is no such folder.
@@ -84,8 +84,8 @@ def _measured(claim, results):
     try:
         return row, _measure(row, claim, results)
     except ValueError as error:
-        told = {"left_out": str(error), "note": _notes(claim.note, f"left out: {error}")}
-        return _unmeasured(claim) | told, None
+        damage = {"left_out": str(error), "note": _notes(claim.note, f"left out: {error}")}
+        return _unmeasured(claim) | damage, None
 
 
 def _unmeasured(claim):
@@ -161,15 +161,16 @@ def _resample(rows, resamples, seed):
         ends = np.cumsum([len(parts) for parts in of_kind.values()])
         scores |= zip(of_kind, np.split(found, ends[:-1], axis=1), strict=True)
     for row, (_, terms) in rows:
-        told = contrast_of([(sign, scores[id(parts)]) for sign, parts in terms], seed)
-        row["effect"], row["low"], row["high"] = 100 * told.mean, 100 * told.low, 100 * told.high
+        contrast = contrast_of([(sign, scores[id(parts)]) for sign, parts in terms], seed)
+        row["effect"] = 100 * contrast.mean
+        row["low"], row["high"] = 100 * contrast.low, 100 * contrast.high
         row["basis"] = "examples and seeds"
-        row["p"] = told.p if min(told.seeds) >= LEAST else None
+        row["p"] = contrast.p if min(contrast.seeds) >= LEAST else None
         _see(row)
 
 
 def _by_seeds(row, by_seed):
-    """Effect and Welch's interval of it from seeds alone, into a row; gives p, or `None`."""
+    """Puts the effect and its Welch interval from seeds only into a row; returns p, or `None`."""
     from scipy.stats import t as student
 
     row["effect"] = float(by_seed[0].mean() - by_seed[1].mean())
@@ -210,7 +211,7 @@ def _examples(claim, results):
 
 
 def _terms_of(claim, results):
-    """How many examples each arm was trained on, if that is told, and unequal terms, as texts."""
+    """Numbers of training examples of each arm, if known, and unequal conditions, as texts."""
     arms = [arm for arm in (claim.better, claim.worse) if arm.read is None]
     if len(arms) < 2 or any(arm.minus for arm in arms):
         return None, []
@@ -239,8 +240,8 @@ def _notes(*texts):
 
 def counts(found):
     """`{verdict: how many}` of all `VERDICTS`."""
-    told = Counter(row["verdict"] for row in found)
-    return {verdict: told[verdict] for verdict in VERDICTS}
+    counted = Counter(row["verdict"] for row in found)
+    return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
 def counts_line(found):
@@ -320,7 +321,7 @@ def markdown(found, brief=False):
 
     Args:
         found: As `judge` gives it.
-        brief: If True, what results do not tell apart is counted alone.
+        brief: Whether to only count claims that are not separable.
     """
     lines = [f"**{counts_line(found)}**", ""]
     lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "

@@ -1,4 +1,4 @@
-"""What a claim is, where its two arms are among the result files, and their scores by seed."""
+"""Claims, the result files of their two arms, and the scores of these by seed."""
 
 import dataclasses
 import math
@@ -13,9 +13,9 @@ from keras_plm.experiments.results import SEEDS, ResultFolder
 from keras_plm.experiments.statistics import SCORES
 
 ANY = object()  # a field of any value, the same for all results of the arm
-# Of how a run was trained: not asked for unless an arm names them.
+# Settings of training: they may have any value unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
-# Folders of results that are no suite of `SUITES`: runs of single tasks.
+# Folders of results outside `SUITES`: runs of single tasks.
 FOLDERS = {"first": "first", "words": "words"}
 
 
@@ -23,23 +23,23 @@ FOLDERS = {"first": "first", "words": "words"}
 class Arm:
     """One arm of a claim: the results of one kind of run, a score for each seed.
 
-    By default the results are those of runs: of a task, an encoder, and the fields of a `Run`;
-    fields that are not named have their defaults, those of `TRAINED_BY` any value. `where` and
-    `value` find others among the files of seeds, `read` in other files.
+    By default the results are those of runs with this task, encoder and fields of a `Run`. Fields
+    that are not named have their defaults, those of `TRAINED_BY` any value. `where` and `value`
+    select other results of seeds, `read` reads other files.
 
     Attributes:
-        label: As a claim's statement has it.
+        label: Its name in the statement of a claim.
         suite: A key of `SUITES` or of `FOLDERS`.
-        task: The name of a task.
-        encoder: The name of an encoder.
-        fields: Of a `Run`.
-        metric: The name of one; by default the task's first.
-        scale: Of the suite.
-        value: `value(result)`: a score in place of the metric, the higher the better, of which a
-            point is 0.01.
-        where: `where(result)`: True for results of the arm, which then are no runs.
-        read: `read(folder)`: `{seed: score}`, of files without seeds in their names.
-        minus: Another arm of the same task: the score is how much better this one is.
+        task: Name of a task.
+        encoder: Name of an encoder.
+        fields: Fields of a `Run`.
+        metric: Name of a metric; by default the task's first.
+        scale: Scale of the suite.
+        value: `value(result)` returns a score in place of the metric: higher is better, 0.01 is a
+            point.
+        where: `where(result)` tells whether a result other than a run belongs to the arm.
+        read: `read(folder)` returns `{seed: score}` from files without seeds in their names.
+        minus: Another arm of the same task. The score is the difference to it.
     """
 
     label: str
@@ -55,13 +55,13 @@ class Arm:
     minus: typing.Any = None
 
     def folder(self, root):
-        """The folder of its results."""
+        """Folder of its results."""
         if self.suite in FOLDERS:
             return Path(root) / FOLDERS[self.suite]
         return folder(root, self.suite, self.scale)
 
     def has(self, result):
-        """True if a result is one of the arm's."""
+        """Whether a result belongs to the arm."""
         if self.where is not None:
             return result["task"] == self.task and bool(self.where(result))
         fields = result["settings"]
@@ -79,18 +79,18 @@ class Claim:
     """A published ordering.
 
     Attributes:
-        name: Its own.
+        name: Unique name.
         statement: "this > that", the labels of its arms.
-        task: Where it is tried here.
+        task: Task that tests it here.
         better, worse: An `Arm` each.
-        source: The paper and its table: what Holm's correction takes together.
+        source: The paper and its table. Holm's correction is per source.
         published: The paper's figures of both, `None` where it prints none.
-        on: What the figures are of, where that is not `task`.
-        verified: False for what was remembered and not looked up.
-        conclusion: True if the paper's conclusion says it too.
-        lower: True if the lower figure is the better one.
-        unit: Of the effect.
-        note: How what was run here differs.
+        on: Task of the figures, where that is not `task`.
+        verified: Whether figures and ordering were looked up.
+        conclusion: Whether the paper's conclusion repeats it.
+        lower: Whether the lower figure is better.
+        unit: Unit of the effect.
+        note: Difference between the paper and the runs here.
     """
 
     name: str
@@ -156,15 +156,15 @@ class Results:
                 continue
             if not arm.has(result):
                 continue
-            beside, first = found.get(result["seed"]), next(iter(found.values()), None)
+            earlier, first = found.get(result["seed"]), next(iter(found.values()), None)
             if (
-                beside
-                and beside[1].get("run") != result.get("run")
-                and _same_run(beside[1], result)
+                earlier
+                and earlier[1].get("run") != result.get("run")
+                and _same_run(earlier[1], result)
             ):
                 continue  # a seed counts once: of files in order the first, of plain settings
             for other, differ, rule in (
-                (beside, beside and _score(arm, *beside) != _score(arm, path, result),
+                (earlier, earlier and _score(arm, *earlier) != _score(arm, path, result),
                  "Two results of one run and seed disagree: remove one"),
                 (first, first and settings_of(first[1]) != settings_of(result),
                  "Seeds of one run share settings, data and encoder: remove the older files"),
@@ -194,8 +194,8 @@ class Results:
         else:
             scores = {seed: _score(arm, *found) for seed, found in self.runs(arm).items()}
         if arm.minus is not None:
-            beside = self.scores(arm.minus)
-            scores = {s: score - beside[s] for s, score in scores.items() if s in beside}
+            other = self.scores(arm.minus)
+            scores = {s: score - other[s] for s, score in scores.items() if s in other}
         return scores
 
     def metric(self, arm):
@@ -226,13 +226,13 @@ class Results:
                     return "examples were not kept"
                 if lacking:
                     return f"examples of {lacking} of {len(runs)} seeds of {arm.label} not kept"
-                return f"the examples beside {path.name} are another run's"
+                return f"the examples next to {path.name} are another run's"
             kind, parts = self._examples[path][metric]
-            told = float(SCORES[kind](parts.sum(axis=0)))
-            if not math.isclose(told, result["metrics"][metric], abs_tol=1e-6):
+            score = float(SCORES[kind](parts.sum(axis=0)))
+            if not math.isclose(score, result["metrics"][metric], abs_tol=1e-6):
                 raise ValueError(
-                    f"{path.with_suffix('.npz')} gives another {metric} than the result beside "
-                    f"it: remove it. Received: {told:.6f} and {result['metrics'][metric]:.6f}"
+                    f"{path.with_suffix('.npz')} gives another {metric} than the result next "
+                    f"to it: remove it. Received: {score:.6f} and {result['metrics'][metric]:.6f}"
                 )
             found.append((kind, parts))
         if len({(kind, parts.shape) for kind, parts in found}) > 1:
@@ -242,15 +242,15 @@ class Results:
             self._stacked[key] = np.stack([parts for _, parts in found]).astype("float64")
         terms = [(sign, self._stacked[key])]
         if arm.minus is not None:
-            beside = self.terms(arm.minus, -sign)
-            if isinstance(beside, str):
-                return beside
-            terms += beside[1]
+            other = self.terms(arm.minus, -sign)
+            if isinstance(other, str):
+                return other
+            terms += other[1]
         return found[0][0], terms
 
 
 def paired(kind, terms):
-    """True if all terms are of the same examples, as far as their true labels tell."""
+    """Whether all terms are of the same examples, judged by their true labels."""
     first = _truth(kind, terms[0][1][0])
     return all(
         parts.shape[1:] == terms[0][1].shape[1:] and np.allclose(_truth(kind, of_seed), first)
@@ -260,13 +260,13 @@ def paired(kind, terms):
 
 
 def _same_run(*results):
-    """True if results differ in settings of `NEUTRAL` at most."""
+    """Whether results differ in settings of `NEUTRAL` at most."""
     runs = [result for result in results if "run" in result]
     return len(runs) == len(results) and len({run_of(result) for result in runs}) == 1
 
 
 def _truth(kind, parts):
-    """What of the sums of each example depends on its true label alone: (N, ...)."""
+    """The part of each example's sums that depends only on its true label: (N, ...)."""
     if kind == "matthews":
         count = round(math.sqrt(parts.shape[1]))
         return parts.reshape(-1, count, count).sum(axis=-1)
@@ -296,5 +296,5 @@ def _record(kept, name):
 
 
 def names_of_suites():
-    """What an arm's `suite` may be."""
+    """Valid values of `suite` of an arm."""
     return [*SUITES, *FOLDERS]

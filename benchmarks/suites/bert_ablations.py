@@ -1,8 +1,8 @@
 """BERTs that differ in one thing: `bert_objectives`, `bert_masking`, `bert_size`, `bert_steps`.
 
-Every row of these suites is a BERT that was pre-trained on the same text for the same number of
-steps with the same seed, but for that one thing, and is then read by the same runs. They share one
-folder of results, so that an encoder of two suites is pre-trained and read once.
+Each row of these suites is a BERT. All are pre-trained on the same text for the same number of
+steps with the same seed, and then evaluated by the same runs. The suites share one folder of
+results: an encoder of two suites is pre-trained and evaluated once.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from keras_plm.plots import lines
 
 HOME = "bert"  # the folder of results of these suites
 MADE = "pretraining"  # among them, how each encoder was made
-# Shares of the tokens that are guessed, in percent: shown as [MASK], as they are, as random ones.
+# Percentages of the tokens to predict: replaced by [MASK], kept, replaced by random ones.
 MIXES = ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))
 
 
 def _mix(mask, same, random):
-    """The name of an encoder."""
+    """Name of an encoder."""
     return "bert" if (mask, same, random) == MIXES[0] else f"mix_{mask}_{same}_{random}"
 
 
@@ -50,11 +50,11 @@ ENCODERS = {
         _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
         for mix in MIXES[1:]
     },
-    # At the rate of a tiny one these stay on the plateau of guessing frequent words.
+    # With the learning rate of tiny these only predict frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
 }
-# At 1e-3 both guess; behind 3e-4 alone there would be nothing to choose.
+# At 1e-3 both only predict frequent words; a grid of 3e-4 only would leave no choice.
 _LARGER = {"learning_rates": "1e-4,3e-4"}
 SNLI = ("SNLI fine-tuned", "snli", {"train_limit": 10_000, "epochs": 3})
 NER = ("WikiGold fine-tuned", "wikigold", {"epochs": 10})
@@ -71,7 +71,7 @@ class Study:
         rows: `(first columns, a name in ENCODERS, fields of its runs)` each.
         readings: `(name, task, fields of a Run)`, what is done with every encoder.
         published: The paper's table.
-        pretraining: What all encoders share, a `Pretraining`.
+        pretraining: Settings of all encoders, a `Pretraining`.
         fields: Of a `Run` that trains its encoder, the same for all.
         frozen: Of a `Run` that reads features.
         text: Files of the data folder, the last one held out.
@@ -193,7 +193,7 @@ def scales(suite):
 
 
 def jobs_of(study, workspace):
-    """The suite's jobs: each needs its encoder, which is pre-trained if it is not there."""
+    """Jobs of the suite: each has its encoder as a prerequisite."""
     home = Path(workspace.features) / Path(workspace.results).name
     jobs = []
     for _, name, own in study.rows:
@@ -212,7 +212,7 @@ def jobs_of(study, workspace):
 
 
 def settings_of(study, name):
-    """How an encoder is pre-trained."""
+    """Pre-training settings of an encoder."""
     return dataclasses.replace(study.pretraining, **ENCODERS[name])
 
 
@@ -301,7 +301,7 @@ def _table(suite, folder):
 
 
 def _about(about):
-    """How large an encoder is, and its loss on held-out text."""
+    """Size of an encoder, and its loss on held-out text."""
     if about is None:
         return ["", ""]
     loss = about["valid"].get("masked_lm_loss", about["valid"]["loss"])

@@ -66,7 +66,7 @@ SCALES = {
 
 
 def jobs_of(everything, workspace, encoder=None):
-    """The suite's jobs."""
+    """Jobs of the suite."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
         folder = Path(workspace.features) / "bert_test"

@@ -1,4 +1,4 @@
-"""The project's own mini encoders side by side: what each read, what it cost, how well it predicts.
+"""Comparison of our own mini encoders: training text, cost, held-out loss.
 
 `python -m benchmarks encoders` counts words on the held-out books and writes a result file.
 """
@@ -17,16 +17,16 @@ from keras_plm.tokenizers import Characters, Words, open_text
 WEIGHTS = Path(__file__).parents[1] / "weights"
 FILE = "encoders.json"  # among the results
 TEXT = "books/valid.txt"
-MASKED, TRAINING = 0.15, 3  # share of a text; a backward pass is two products for each of forward
+MASKED, TRAINING = 0.15, 3  # fraction of a text; a backward pass is two products per forward one
 
 
 def forward_work(encoder, note):
     """FLOP of the matrix products of one token in pre-training, without the backward pass.
 
     Twice the weights that it passes, attention's two products over the whole row, and the softmax:
-    of all pieces at every token of GPT, the LSTM and a BERT that reads from left to right, at 15 %
-    of another BERT's; of ELMo's sample, once in each direction. Left out: BERT's next sentence,
-    and ELMo's convolutions, which read a word of a batch once however often it stands there.
+    over the vocabulary at every token of GPT, the LSTM and a left-to-right BERT, at 15 % of the
+    tokens of another BERT; over the sample of ELMo, once in each direction. Left out are BERT's
+    next sentence and ELMo's convolutions, which run once for each different word of a batch.
     """
     if isinstance(encoder, ELMo):
         n, p = encoder.units, encoder.projection_dim
@@ -39,16 +39,16 @@ def forward_work(encoder, note):
         return 2 * encoder.num_layers * (4 * n * (width + width) + n * width) + softmax
     length = note["max_length"]
     if note["first_length"]:
-        share = note["first_fraction"]
-        length = share * note["first_length"] + (1 - share) * length
+        fraction = note["first_fraction"]
+        length = fraction * note["first_length"] + (1 - fraction) * length
     block = 2 * (4 * width**2 + 2 * width * encoder.intermediate_dim) + 4 * length * width
     if isinstance(encoder, BERT) and not note.get("left_to_right"):
         softmax = MASKED * (softmax + 2 * width**2)
     return encoder.num_layers * block + softmax
 
 
-def _pieces(tokenizer, lines, words):
-    """How many tokens these lines are; of words, they and a mark for each sentence's end."""
+def _count_tokens(tokenizer, lines, words):
+    """Number of tokens of these lines; for words, with a mark at the end of each sentence."""
     if isinstance(tokenizer, Characters):
         return words + sum(len(split_sentences(line.strip())) for line in lines)
     plain = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
@@ -69,7 +69,7 @@ def describe(folder, lines, words):
         "model": type(encoder).__name__,
         "weights": encoder.count_params(),
         "tokens": tokens,
-        "tokens_per_word": _pieces(tokenizer, lines, words) / words,
+        "tokens_per_word": _count_tokens(tokenizer, lines, words) / words,
         "flop": work * tokens,
         "seconds": note["seconds"],
         "device": note["device"],

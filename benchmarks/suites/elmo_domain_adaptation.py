@@ -1,8 +1,8 @@
-"""The suite `elmo_domain_adaptation`: a biLM goes on with a task's own text, without its labels.
+"""The suite `elmo_domain_adaptation`: further training of a biLM on the text of a task.
 
-Before and after: the perplexity of the dev set's text, and the score of the reader that reads
-the biLM. The adapted biLMs stand among the features, their results beside those of the other suites
-of ELMo, so that what was read before is not read again.
+It compares the perplexity of the dev set's text, and the score of the reader, before and after. The
+adapted biLMs are kept in the folder of features. Results are next to those of the other suites of
+ELMo, so that shared runs are done once.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ PAPER = (
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation:
-    """How a biLM goes on with a task's text, and what then reads it.
+    """Settings of further training on the text of a task, and of the runs after it.
 
     Attributes:
         reading: A `Reading` of one row.
@@ -61,18 +61,18 @@ def scales():
 
 
 def jobs_of(adaptation, workspace, encoder=None, words=None):
-    """The suite's jobs: each task with the biLM as it is, and with one that goes on with its text.
+    """Jobs of the suite: each task with the original biLM, and with the adapted one.
 
     Raises:
-        ValueError: If the biLM has no softmax to go on with.
+        ValueError: If the softmax of the biLM was not kept.
     """
     reading, features = adaptation.reading, Path(workspace.features)
     made_up = reading.material.tiny and encoder is None
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "A biLM goes on with the softmax that it was trained with, which `keras-plm "
-            f"pretrain` keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "Further training needs the softmax of the biLM, which `keras-plm pretrain` "
+            f"keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
     jobs = []
     for task, epochs in reading.epochs:
@@ -115,7 +115,7 @@ def markdown(folder):
     """The suite's table.
 
     Raises:
-        ValueError: If there is no biLM that went on with a task's text.
+        ValueError: If there is no adapted biLM.
     """
     kept = ResultFolder(folder)
     adapted = [kept.json(name) for name in kept.names(f"*{ADAPTED}")]

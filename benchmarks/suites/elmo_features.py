@@ -1,8 +1,8 @@
-"""ELMo beside word vectors: the suites `elmo_layers`, `elmo_placement` and `sample_efficiency`.
+"""ELMo next to word vectors: the suites `elmo_layers`, `elmo_placement` and `sample_efficiency`.
 
-One BiLSTM reads word vectors, alone or with ELMo, on equal terms: the same words, units, grid of
-rates and passes. The suites share one folder of results, so that a row of two tables is trained
-once.
+One BiLSTM reads word vectors only, or with ELMo, on equal terms: the same words, units, grid of
+learning rates and number of epochs. The suites share one folder of results, so that a row of two
+tables is trained once.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ OPTIONS = {
     "home": HOME,
     "flags": ("encoder", "words", "features", "feature_gb"),
 }  # of all suites of ELMo
-ADAPTED = ".adapted.json"  # how a biLM went on with a task's text, of which only one suite tells
+ADAPTED = ".adapted.json"  # a record of further training, which only one suite shows
 ENCODER = WEIGHTS / "elmo_mini"
-# Key: the name in tables, and what it is beside the word vectors.
+# Key: the name in tables, and settings added to the word vectors.
 ROWS = {
     "baseline": ("word vectors alone", {"layers": "last"}),
     "last": ("+ ELMo, last layer", {"layers": "last"}),
@@ -153,7 +153,7 @@ class Reading:
         return dataclasses.replace(run, reader=network, **limits)
 
     def run(self, row, epochs, share, words, examples):
-        """The `Run` of a row on a share of so many examples."""
+        """The `Run` of a row on a fraction of so many examples."""
         fields = {"method": "features", "reader": "bilstm", **dict(self.fields), **ROWS[row][1]}
         fields["epochs"] = round(epochs * SHARES[share])
         if row != "baseline":
@@ -164,7 +164,7 @@ class Reading:
 
 
 def jobs_of(reading, workspace, encoder=None, words=None):
-    """The suite's jobs; without `words` all need the word vectors of the books."""
+    """Jobs of the suite; without `words` the word vectors of the books are a prerequisite."""
     material = reading.material
     encoder = material.encoder_folder(encoder, workspace.features)
     needs = ()
@@ -288,7 +288,7 @@ def shown(results):
 
 
 def _table(folder, rows, names, published):
-    """A row a task, a column each of `rows`, and the order beside the published one."""
+    """A row for each task, a column for each of `rows`, and the order next to the published one."""
     head = "|".join(f" {name} " for name in names.values())
     text = [f"| task |{head}| order here, by mean |", "|---|" + "---:|" * len(names) + "---|"]
     for task, found in cells(folder, rows).items():
@@ -306,7 +306,7 @@ def _table(folder, rows, names, published):
 
 
 def _order(means, names):
-    """The rows from worst to best; what is equal as it is shown has an equals sign between."""
+    """The rows from worst to best, with an equals sign between equal numbers as shown."""
     order, before = "", None
     for row in sorted(means, key=means.get):
         sign = " = " if f"{100 * means[row]:.1f}" == before else " < "
@@ -389,7 +389,7 @@ def _curves(folder):
 
 
 def efficiency_markdown(folder):
-    """The table of the suite `sample_efficiency`: a row a share."""
+    """The table of the suite `sample_efficiency`: a row for each fraction."""
     curves = _curves(folder)
     head, columns, said = ["training examples"], [], []
     for task, (whole, by_row) in curves.items():

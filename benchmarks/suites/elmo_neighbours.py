@@ -1,8 +1,7 @@
-"""The suite `elmo_neighbours`: does an occurrence of a word find others of its sense?
+"""The suite `elmo_neighbours`: nearest neighbours of occurrences of words.
 
-Measured by part of speech on English EWT: of words that occur there with several tags, the nearest
-other occurrence of the same word is compared. Shown with sentences of books, as in the paper's
-table 4.
+On English EWT, words with several tags are scored: whether the nearest other occurrence of the same
+word has the same tag. Sentences of books show neighbours like the paper's table 4.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""The suite `elmo_intrinsic`: part of speech and sense from each layer of a biLM, two ways.
+"""The suite `elmo_intrinsic`: part of speech and sense from each layer of a biLM.
 
-By the nearest average: the occurrences in the training text are averaged per word and tag, and a
-word of the test text takes the tag of the nearest average of its own. And by a linear probe. Part
-of speech is that of English EWT. Sense is the microworld's, where the same names are people, places
-and firms, as only their sentences tell; or that of a tagged text of the user's.
+The nearest average: occurrences in the training text are averaged per word and tag, and a word of
+the test text gets the tag of the nearest of its averages. The other method is a linear probe. Part
+of speech is that of English EWT. Sense is that of a tagged text of the user, or of the microworld,
+where the same names are people, places or firms depending on the sentence.
 """
 
 import dataclasses

@@ -1,8 +1,9 @@
-"""The suite `features_or_fine_tuning`: every way to use each kind of encoder, on each kind of task.
+"""The suite `features_or_fine_tuning`: every method for each kind of encoder, on each kind of task.
 
-Word vectors, a biLM, a GPT and a BERT, read through every choice of their layers, read by the
-networks of the feature-based school, fine-tuned, with LoRA, and beside the same with random
-weights; on names (WikiGold), sentiment (SST-5), inference (SNLI) and answers (SQuAD).
+Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features of every layer
+choice, with linear readers and with the networks of the feature-based papers; fine-tuning; LoRA;
+and the same encoders randomly initialised. Tasks are names (WikiGold), sentiment (SST-5), inference
+(SNLI) and answers (SQuAD).
 """
 
 import dataclasses
@@ -327,7 +328,7 @@ def _choice(name, results, folder):
 
 
 def _summary(found, names, folder):
-    """Fine-tuning beside the best that frozen features gave, which the dev set chose."""
+    """Fine-tuning next to the frozen features that are best on the dev set."""
     text = [
         "| task | encoder | fine-tuned | frozen, best on the dev set | fine-tuning gains "
         "| scratch | time, fine-tuned : frozen |",

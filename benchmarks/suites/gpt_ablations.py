@@ -1,4 +1,4 @@
-"""GPT fine-tuned in parts: the suites `gpt_ablation` and `gpt_layers_transferred`.
+"""Ablations of GPT's fine-tuning: the suites `gpt_ablation` and `gpt_layers_transferred`.
 
 Both share one folder of results: GPT as published is the last row of one and the first of the
 other.
@@ -243,7 +243,7 @@ def ablation_markdown(folder):
 
 
 def _by_size(found):
-    """What the auxiliary objective gains, by number of training examples."""
+    """Gain of the auxiliary objective, by number of training examples."""
     rows = []
     for (task, count), of_task in found.items():
         if {"full", "no_auxiliary"} <= of_task.keys():

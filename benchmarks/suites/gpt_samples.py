@@ -1,4 +1,4 @@
-"""What language models write: the suite `gpt_samples`, prompts and continuations in one file."""
+"""Texts of language models: the suite `gpt_samples`, prompts and continuations in one file."""
 
 import dataclasses
 from pathlib import Path
@@ -44,7 +44,7 @@ class Samples:
 def run_samples(
     settings, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
 ):
-    """Writes what is not written yet: the first drawing of each, none chosen."""
+    """Generates missing texts: the first sample of each, without selection."""
     folder = Path(encoder_folder("gpt", encoder, data, features, settings.tiny))
     kept, file = ResultFolder(results), f"{KEPT}/{folder.name}.json"
     model, tokenizer = keras_plm.load(folder, dtype="float32")
@@ -59,7 +59,7 @@ def run_samples(
     }
     found = {"encoder": folder.name, "prompts": settings.prompts, "texts": texts, "seed": 0}
     write_json(kept.file(file), found | environment() | {"hash": key})
-    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} ways to go on")
+    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} continuations each")
 
 
 def markdown(folder):
@@ -92,7 +92,7 @@ SUITES = {
         markdown,
         no_figures,
         {"small": Samples(), "test": Samples(("a", "a cat"), 5, tiny=True)},
-        "what a small GPT writes",
+        "texts of a small GPT",
         published="2018-06",
         run=run_samples,
         **OPTIONS,

@@ -1,7 +1,7 @@
-"""What a language model solves before it is taught: the suite `gpt_zero_shot`.
+"""Tasks solved by a language model without fine-tuning: the suite `gpt_zero_shot`.
 
-Heuristics read the answer off a model that was only pre-trained, at several points of its
-pre-training: Radford et al. 2018, section 5 and figure 2, right.
+Heuristics take the answer from a model at several points of its pre-training: Radford et al. 2018,
+section 5 and figure 2, right.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from keras_plm.training.resume import set_seed
 
 KEPT = "zero_shot"  # the folder of these files among the suite's results
 BOOKS = "books/valid.txt"
-# Name in tables, metric, and what guessing gets.
+# Name in tables, metric, and the score of chance.
 HEURISTICS = {
     "cola": ("CoLA: mean log probability of a token, above a threshold", "Matthews' correlation",
              0.0),
@@ -72,14 +72,14 @@ def acceptability(encoder, tokenizer, train, test):
 
 
 def sentiment(encoder, tokenizer, test):
-    """Accuracy of the likelier of two words behind the text and "very"."""
+    """Accuracy of the likelier of two words after the text and "very"."""
     contexts = [f"{e.text.strip()} very" for e in test]
     likely = [
         np.array([-x.sum() for x in token_losses(encoder, tokenizer, [word] * len(test), contexts)])
         for word in ("negative", "positive")
     ]
-    guessed = np.where(likely[1] > likely[0], "1", "0").tolist()
-    return metrics.accuracy([e.label for e in test], guessed)
+    predicted = np.where(likely[1] > likely[0], "1", "0").tolist()
+    return metrics.accuracy([e.label for e in test], predicted)
 
 
 def continuation(encoder, tokenizer, questions):

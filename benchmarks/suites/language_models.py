@@ -65,7 +65,7 @@ class Neural:
     embedding_dim: int = setting(60, "width of a word's vector")
     hidden_dim: int = setting(100, "width of the hidden layer")
     direct: bool = setting(False, "connections from the context to the output")
-    dropout: float = setting(0.0, "of the context and the hidden layer")
+    dropout: float = setting(0.0, "drop this fraction of the context and the hidden layer")
     epochs: int = setting(2, "passes over the text")
     rate: float = setting(5e-3, "highest learning rate")
     batch_size: int = setting(512, "words per step")
@@ -212,7 +212,7 @@ class LanguageModelRunner:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What a model has said of a text already, so that mixtures do not ask again."""
+    """Cache of a model's probabilities of a text, for mixtures."""
 
     found: np.ndarray
 

@@ -1,8 +1,8 @@
-"""The other half of the story: what a step costs by length, and how far a symbol can be carried.
+"""Time of a training step by length, and accuracy of copying symbols by length.
 
-Two small measurements of the suite `seq2seq`, each to one JSON file. Recurrence takes its steps one
-after another, attention all at once but every pair of positions; and a symbol that is to be copied
-passes through as many states as the sequence is long, or through one look.
+Two small measurements of the suite `seq2seq`, each with one JSON file. Recurrence computes its
+steps one after another, attention all at once but for every pair of positions. A symbol to copy
+passes through a state for each position in an RNN, and through one product in attention.
 """
 
 import dataclasses
@@ -107,7 +107,7 @@ class Copying:
     lengths: tuple = setting((4, 8, 16, 32, 64), "of the sequences: how far a symbol is carried")
     steps: int = setting(1500, "of training, each at all lengths up to the longest")
     tokens: int = setting(1024, "of one side in a step")
-    learning_rate: float = setting(2e-3, "highest rate; it falls to zero")
+    learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
     seeds: int = setting(3, "of weights and sequences")
     test: int = setting(200, "sequences of each length to score")
     name = "copying"
@@ -119,7 +119,7 @@ class Copying:
         return [{"seed": seed, "model": name} for seed in range(self.seeds) for name in names]
 
     def run(self, part, progress):
-        """Rows of model, seed, length and the share of symbols copied to their places."""
+        """Rows of model, seed, length and the fraction of symbols copied to their places."""
         set_seed(part["seed"])
         model = models(self.width, self.symbols + FIRST)[part["model"]]()
         schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)

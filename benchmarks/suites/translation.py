@@ -1,8 +1,8 @@
-"""What attention changed, on real translation: runs of the suite `seq2seq`.
+"""Translation with and without attention: runs of the suite `seq2seq`.
 
-Multi30k's captions are short, and a fixed vector loses long sentences; so captions are joined. In
-training half of the captions stand alone and half in rows of two to four; the test set is read
-alone and in rows of two to six; five and six are beyond training.
+Multi30k's captions are short, and a fixed vector loses long sentences. So captions are joined. In
+training half of them are single and half in rows of two to four. The test set is translated as
+single captions and in rows of two to six; five and six are longer than in training.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Translation:
         f"transformer, or an RNN's score: {', '.join(SCORES)}",
         choices=("transformer", *SCORES),
     )
-    vocabulary_size: int = setting(3000, "pieces of both languages together")
+    vocabulary_size: int = setting(3000, "subword tokens of both languages together")
     embedding_dim: int = setting(128, "width of the embeddings and of the Transformer")
     hidden_dim: int = setting(160, "units of the RNN, chosen for as many weights")
     num_layers: int = setting(2, "blocks of the Transformer's encoder, and of its decoder")
@@ -57,8 +57,8 @@ class Translation:
     label_smoothing: float = setting(0.1, "as the Transformer's paper")
     epochs: int = setting(10, "passes over the training captions")
     tokens_per_batch: int = setting(1024, "of one side, padding included")
-    learning_rate: float = setting(2e-3, "highest rate; it falls to zero")
-    warmup: float = setting(0.1, "share of the steps in which the rate rises")
+    learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
+    warmup: float = setting(0.1, "fraction of the steps in which the learning rate rises")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
     beams: int = setting(4, "of beam search")
     length_penalty: float = setting(0.6, "as the Transformer's paper")
@@ -114,11 +114,11 @@ class Translation:
 
 
 def join_captions(sources, targets, alone, longest, seed):
-    """Pairs of texts, a share of them alone, the rest joined in rows of 2 to `longest`.
+    """Pairs of texts, a fraction of them single, the rest joined in rows of 2 to `longest`.
 
     Args:
         sources, targets: Lists of texts.
-        alone: Share that stays as it is.
+        alone: Fraction of single texts.
         longest: Most texts in a row.
         seed: Of order and numbers.
 
@@ -140,7 +140,7 @@ def _join(texts, rows):
 
 
 def even_rows(number, longest):
-    """Every one of so many texts alone, then all in rows of 2, of 3, up to `longest`, in order."""
+    """All texts as single ones, then all in rows of 2, of 3, up to `longest`, in order."""
     return [
         range(first, first + count)
         for count in range(1, longest + 1)
@@ -325,7 +325,7 @@ class TranslationRunner:
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
 
     def _train(self, settings, seed, model, tokenizer):
-        """Fits a model, going on where a stop left it; seconds, and target tokens of a pass."""
+        """Fits a model, or resumes; returns seconds, and target tokens of an epoch."""
         sources, targets = join_captions(
             *self.part(settings, "train"), alone=0.5, longest=LONGEST_TRAINED, seed=0
         )
@@ -343,7 +343,7 @@ class TranslationRunner:
         return seconds, int(tokenizer.encode(targets).lengths.sum())
 
     def _dev_loss(self, settings, model, tokenizer):
-        """Mean loss of a target token alone, label smoothing included."""
+        """Mean loss of a target token only, label smoothing included."""
         batches = translation_batches(
             *self.part(settings, "dev"),
             tokenizer,
@@ -358,7 +358,7 @@ def look(model, tokenizer, sources, options):
     """Where a model looks while it translates: of the first source of 9 to 12 words.
 
     Returns:
-        A dict of source and output pieces and weights (T, S), the mean over the heads of the
+        A dict of source and output tokens and weights (T, S), the mean over the heads of the
         Transformer's last layer; `None` without attention.
     """
     if getattr(model, "attention", model) is None:

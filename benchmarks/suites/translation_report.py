@@ -1,4 +1,4 @@
-"""Tables and pictures of the suite `seq2seq`, from its result files."""
+"""Tables and plots of the suite `seq2seq`, from its result files."""
 
 import json
 from collections import defaultdict

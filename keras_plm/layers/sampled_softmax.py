@@ -30,81 +30,110 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
     Returns:
         (N,) float32.
     """
-    count, size = ops.shape(x)[0], kernel.shape[0]
-    rows = rows or max(LOGITS // size, ROWS)
-    if isinstance(count, int):
-        rows = max(-(-count // max(-(-count // rows), 1)), 1)  # as many chunks, of one size
-    biased = bias is not None
-    # The sums of `products` cost no pass of their own as two more columns, of types that are not
-    # too coarse for them.
-    by_columns = biased and kernel.dtype == bias.dtype
-
-    def chunks(tensor):
-        """(N, ...) as (K, R, ...), filled up with zeros."""
-        padding = [[0, -count % rows]] + [[0, 0]] * (len(tensor.shape) - 1)
-        tensor = ops.pad(tensor, padding)
-        return ops.reshape(tensor, (-1, rows, *tensor.shape[1:]))
-
-    def table_of(kernel, bias):
-        """(S, P), or (S, P + 2) with columns for the sums."""
-        if not by_columns:
-            return kernel
-        return ops.concatenate([kernel, bias[0][:, None], ops.ones_like(bias[0][:, None])], axis=1)
-
-    def products(x, table, bias):
-        """x W^T + b, (R, S)."""
-        if by_columns:
-            x = ops.concatenate([x, ops.ones_like(x[:, :1]), ops.zeros_like(x[:, :1])], axis=1)
-        found = ops.matmul(x, ops.transpose(table))
-        return ops.cast(found, "float32") + bias[0] if biased and not by_columns else found
-
-    def probabilities(x, table, bias, total):
-        """exp(x W^T + b - total), (R, S) in the type of `x`."""
-        if by_columns:
-            x = ops.concatenate([x, ops.ones_like(x[:, :1]), -total[:, None]], axis=1)
-            return ops.exp(ops.matmul(x, ops.transpose(table)))
-        return ops.cast(row_softmax(products(x, table, bias), total), x.dtype)
+    count = ops.shape(x)[0]
+    rows = _rows_of_a_chunk(count, rows or max(LOGITS // kernel.shape[0], ROWS))
 
     @ops.custom_gradient
     def run(x, kernel, *bias):
-        xs, table = chunks(x), table_of(kernel, bias)
-
-        def forward(state, inputs):
-            return state, (row_logsumexp(products(inputs[0], table, bias)),)
-
-        sums = fold(forward, (), (xs,))[1][0]  # (K, R)
+        xs, logits = _chunks(x, rows), _Logits(kernel, *bias)
+        sums = fold(lambda _, inputs: ((), (row_logsumexp(logits(inputs[0])),)), (), (xs,))[1][0]
 
         def gradient(*upstream, **kwargs):
-            wanted = chunks(kwargs.get("upstream", upstream[0] if upstream else None))
-            table = table_of(kernel, bias)
-
-            def backward(state, inputs):
-                x, total, wanted = inputs
-                shares = probabilities(x, table, bias, total)
-                wanted = ops.cast(wanted, x.dtype)[:, None]
-                x = x * wanted
-                if biased:
-                    x = ops.concatenate([x, wanted], axis=1)
-                both = ops.matmul(ops.transpose(shares), x)  # (S, P) or P + 1
-                parts = (both[:, :-1], both[:, -1]) if biased else (both,)
-                if state:  # sums over many chunks lose little in float32
-                    parts = tuple(
-                        s + ops.cast(p, "float32") for s, p in zip(state, parts, strict=True)
-                    )
-                return parts, (ops.matmul(shares, kernel) * wanted,)
-
-            weights = (kernel, *bias)
-            if xs.shape[0] == 1:  # nothing to sum
-                state, (d_x,) = backward((), (xs[0], sums[0], wanted[0]))
-            else:
-                start = tuple(ops.zeros(weight.shape, "float32") for weight in weights)
-                state, (d_x,) = fold(backward, start, (xs, sums, wanted))
-            d_x = ops.reshape(d_x, (-1, d_x.shape[-1]))[:count]
-            return d_x, *(ops.cast(d, w.dtype) for d, w in zip(state, weights, strict=True))
+            wanted = kwargs.get("upstream", upstream[0] if upstream else None)
+            chunks = xs, sums, _chunks(wanted, rows)
+            # Made anew: the table of the forward pass need not be kept.
+            d_weights, d_x = _gradients(_Logits(kernel, *bias), chunks)
+            d_weights = [
+                ops.cast(d, w.dtype) for d, w in zip(d_weights, (kernel, *bias), strict=True)
+            ]
+            return ops.reshape(d_x, (-1, d_x.shape[-1]))[:count], *d_weights
 
         return ops.reshape(sums, (-1,))[:count], gradient
 
-    return run(x, kernel, *((bias,) if biased else ()))
+    return run(x, kernel, *([] if bias is None else [bias]))
+
+
+def _rows_of_a_chunk(count, most):
+    """Rows of each chunk of `count`, at most `most`: as few chunks as that allows, of one size."""
+    if not isinstance(count, int):
+        return most
+    return max(-(-count // max(-(-count // most), 1)), 1)
+
+
+def _chunks(tensor, rows):
+    """(N, ...) as (K, R, ...), filled up with zeros."""
+    padding = [[0, -ops.shape(tensor)[0] % rows]] + [[0, 0]] * (len(tensor.shape) - 1)
+    return ops.reshape(ops.pad(tensor, padding), (-1, rows, *tensor.shape[1:]))
+
+
+def _gradients(logits, chunks):
+    """Gradients of the sum over all chunks for the weights, and for each chunk's inputs.
+
+    Args:
+        logits: The `_Logits`.
+        chunks: A tuple of the inputs (K, R, P), their logsumexp (K, R) and its gradient (K, R).
+    """
+    if chunks[0].shape[0] == 1:  # nothing to sum
+        return logits.gradients(*(x[0] for x in chunks))
+
+    def step(state, inputs):
+        d_weights, d_x = logits.gradients(*inputs)
+        # Sums over many chunks lose little in float32.
+        return tuple(s + ops.cast(d, "float32") for s, d in zip(state, d_weights, strict=True)), (
+            d_x,
+        )
+
+    start = tuple(ops.zeros(weight.shape, "float32") for weight in logits.weights)
+    d_weights, (d_x,) = fold(step, start, chunks)
+    return d_weights, d_x
+
+
+class _Logits:
+    """`x W^T + b` of a chunk (R, P), its softmax and its gradients.
+
+    Where kernel and bias have one type, bias and logsumexp are two more columns of the table: the
+    sums then cost no pass of their own. A coarser type than the bias's has no room for them.
+
+    Args:
+        kernel: (S, P), W.
+        bias: (S,), b; zeros when omitted.
+    """
+
+    def __init__(self, kernel, bias=None):
+        self.kernel, self.bias = kernel, bias
+        self.weights = (kernel,) if bias is None else (kernel, bias)
+        self.by_columns = bias is not None and kernel.dtype == bias.dtype
+        if self.by_columns:
+            self.table = ops.concatenate(
+                [kernel, bias[:, None], ops.ones_like(bias[:, None])], axis=1
+            )
+
+    def __call__(self, x):
+        """(R, S)."""
+        if self.by_columns:
+            return self._with_columns(x, ops.zeros_like(x[:, 0]))
+        logits = ops.matmul(x, ops.transpose(self.kernel))
+        return logits if self.bias is None else ops.cast(logits, "float32") + self.bias
+
+    def probabilities(self, x, total):
+        """exp(x W^T + b - total), (R, S) in the type of `x`; `total` is the logsumexp (R,)."""
+        if self.by_columns:
+            return ops.exp(self._with_columns(x, -total))
+        return ops.cast(row_softmax(self(x), total), x.dtype)
+
+    def gradients(self, x, total, wanted):
+        """Gradients for the weights and for `x`, of the logsumexp (R,) with gradient `wanted`."""
+        softmax = self.probabilities(x, total)
+        wanted = ops.cast(wanted, x.dtype)[:, None]
+        # The bias's gradient is one more column of the same product.
+        columns = x * wanted if self.bias is None else ops.concatenate([x * wanted, wanted], axis=1)
+        both = ops.matmul(ops.transpose(softmax), columns)  # (S, P) or (S, P + 1)
+        d_weights = (both,) if self.bias is None else (both[:, :-1], both[:, -1])
+        return d_weights, ops.matmul(softmax, self.kernel) * wanted
+
+    def _with_columns(self, x, last):
+        x = ops.concatenate([x, ops.ones_like(x[:, :1]), last[:, None]], axis=1)
+        return ops.matmul(x, ops.transpose(self.table))
 
 
 def row_products(x, rows):
@@ -159,10 +188,10 @@ def expected_counts(ids, vocabulary_size, tries):
 class SampledSoftmax(keras.layers.Layer):
     """How unlikely a word is under a softmax over all words, in training over a sample of them.
 
-    Told apart are the true word and the sampled ones. The logarithm of how often a word was to be
-    expected is subtracted from its logit, the true word's, too; what is learned is then the same as
-    over all words, though the loss is lower. The true word counts once, sampled or not. Memory is
-    that of one chunk of positions, time N · S · P, or N · V · P without samples.
+    In training the softmax is over the true word and the sampled ones. The logarithm of a word's
+    expected count is subtracted from its logit, also from the true word's. Training then learns the
+    same as over all words, though the loss is lower. The true word counts once, sampled or not.
+    Memory is that of one chunk of positions, time N · S · P, or N · V · P without samples.
 
     Reference: Jean et al. 2015, arXiv 1412.2007, section 3; Peters et al. 2018 (allenai/bilm-tf,
     training.py): 8,192 samples, all words at test.

@@ -32,7 +32,7 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert {r["encoder"] for r in results} == {"tiny_words", "tiny_bert"}
     assert (out / "micro_ner.png").is_file() and (out / "tiny_bert" / "config.json").is_file()
     shown = capsys.readouterr().out
-    assert "what learns" in shown and "micro_ner  " in shown and " > ... > " in shown
+    assert "method" in shown and "micro_ner  " in shown and " > ... > " in shown
     # What is done is not done again.
     files = {p: p.stat().st_mtime_ns for p in (out / "results").glob("**/*.json")}
     assert main(["demo", "--small", "--out", str(out)]) == 0
@@ -49,7 +49,7 @@ def test_every_encoder_has_its_runs_on_every_task():
             if task.name == "micro_squad":
                 assert {run.reader for run in runs if run.reads_features} == {"bidaf"}
     rows = {"a": {"x": 0.5}, "b": {"x": 0.7, "y": 0.1}}
-    lines = list(demo.what_beat_what(rows, ["x", "y"]))
+    lines = list(demo.rankings(rows, ["x", "y"]))
     assert lines[0].endswith("b 70.0 > a 50.0") and lines[1].endswith("b 10.0")
 
 

@@ -137,7 +137,7 @@ class TestGenerate:
             (["--encoder", str(encoder), " "], "A prompt must have text"),
             (
                 ["--encoder", str(encoder), "--tokens", "5", "--top-p", "2", "a"],
-                "`top_p` is a share",
+                "`top_p` must be above 0",
             ),
         ):
             assert main(["generate", *flags]) == 2
