@@ -48,6 +48,7 @@ def log_probabilities(model, target_ids, rows=slice(None)):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+@pytest.mark.compiles
 def test_greedy_takes_the_best_token_each_time(model):
     token_ids, scores = greedy(model, INPUTS, START, END, max_new_tokens=6)
     for b in range(B):
@@ -180,6 +181,7 @@ def test_samples_follow_the_probabilities_asked_for(options, shares):
     assert (counts[np.array(shares) == 0] == 0).all()
 
 
+@pytest.mark.compiles
 def test_samples_repeat_with_their_seed(model):
     options = {"temperature": 4.0}
     draws = [sample(model, INPUTS, START, END, 6, seed=s, **options)[0] for s in (1, 1, 2)]

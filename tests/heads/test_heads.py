@@ -188,6 +188,7 @@ def one_by_one(x, y, kernel):
     return np.array(rows)
 
 
+@pytest.mark.compiles
 def test_bi_attention_is_that_of_seo_et_al(tmp_path):
     rng = np.random.default_rng(3)
     lengths = ((5, 3), (2, 7))
@@ -281,6 +282,7 @@ def test_pairs_where_none_are_read_are_explained():
         classifier(pairs=True, pool="pooled")
 
 
+@pytest.mark.compiles
 def test_a_frozen_encoder_neither_learns_nor_drops():
     inner = encoder(dropout=0.5)
     model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)

@@ -200,6 +200,7 @@ def test_sizes_are_arguments():
     Seq2Seq(V, **SEQ2SEQ_SIZES["tiny"])
 
 
+@pytest.mark.compiles
 def test_half_precision_is_near():
     inputs = some_inputs()
     for make in (

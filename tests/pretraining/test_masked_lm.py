@@ -254,6 +254,7 @@ def test_loss_is_the_sum_of_the_two_means(stream):
     assert_close(reported["loss"], losses, atol=1e-4)
 
 
+@pytest.mark.compiles
 def test_learns_and_reloads(stream, tmp_path):
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, buckets=2)
     model = MaskedLM(BERT(25, **SIZE, dropout=0.1))
