@@ -1,4 +1,4 @@
-# Two commands: `make bench` and `make test`. Everything else is in README.md.
+# `make bench` shows the library at work, `make test` tests it, `make test-all` tests all of it.
 PYTHON ?= python3
 BACKEND ?= tensorflow
 VENV = .venv
@@ -7,13 +7,17 @@ BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   --constraint constraints.txt
 
-.PHONY: bench test lint clean
+.PHONY: bench test test-all lint clean
 
 bench: $(VENV)/installed-$(BACKEND)
 	KERAS_BACKEND=$(BACKEND) $(BIN)/python -W ignore -m benchmarks demo
 
 test: $(VENV)/installed-tests
-	$(BIN)/python -m tests
+	$(BIN)/python -m tests quick
+
+# The quick tier first, then the rest: each test once.
+test-all: test
+	$(BIN)/python -m tests rest
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -37,4 +41,4 @@ $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .demo .features .compiled build dist *.egg-info
+	rm -rf $(VENV) .demo .compiled build dist *.egg-info

@@ -1,1 +1,7 @@
-"""Running things and keeping the numbers: `python -m benchmarks`."""
+"""Comparisons of this repository: suites, claims, speed, checks, a demo, and their results."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = str(ROOT / "benchmarks" / "results")
+README = ROOT / "README.md"

@@ -12,18 +12,20 @@ from rich.table import Table
 from benchmarks.suites import translation_report
 from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
 from benchmarks.suites.translation import Translation, bleu_by_length, look
-from benchmarks.suites.word_vectors import make as make_vectors
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
 from keras_plm.decoding import generate, greedy
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.experiments.pretraining.word_vectors import make_word_vectors
 from keras_plm.experiments.progress import console, pretraining_line, progress_bar
 from keras_plm.experiments.report.result_tables import describe, layer_figure
-from keras_plm.experiments.results import environment, read_json
-from keras_plm.experiments.runner import Bench
-from keras_plm.files.writing import replacing, write_json, write_text
+from keras_plm.experiments.results import Record, ResultFolder, result_name
+from keras_plm.experiments.runner import Runner
+from keras_plm.files.writing import write_json, write_text
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
@@ -103,7 +105,7 @@ def demo(out, small=False, full=False):
     )
     words, encoder = out / "tiny_words", out / "tiny_bert"
     if not (words / "config.json").is_file():
-        make_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
+        make_word_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
     with progress_bar("1. pre-training", settings.steps) as advance:
         pretrain(
             settings,
@@ -124,15 +126,15 @@ def demo(out, small=False, full=False):
     if full:
         names += ("micro_snli", "micro_squad")
     chosen = [tasks(world)[name] for name in names]
-    cells = [
+    jobs = [
         (name, task, runs_of(name, task, common, ("last", "elmo_mix") if small else LAYERS))
         for name in encoders
         for task in chosen
     ]
-    lines = sum(run.lines(seed=0) for *_, runs in cells for run in runs)
+    lines = sum(run.lines(seed=0) for *_, runs in jobs for run in runs)
     results, rows = [], {}
     with progress_bar("2. putting it to work", lines, unit=True) as advance:
-        for name, task, runs in cells:
+        for name, task, runs in jobs:
             for result in put_to_work(task, encoders[name], runs, out, advance):
                 results.append(result)
                 rows.setdefault(f"{name}: {describe(result)}", {})[task.name] = result["score"]
@@ -150,8 +152,8 @@ def demo(out, small=False, full=False):
     if full:
         translations, more = translate(world, out, small)
         results += translations
-        plots += more
-    write_json(out / "results.json", results)
+        pictures += more
+    write_json(out / "results.json", [result.to_json() for result in results])
     console.print(
         f"One seed of a made-up language: it shows how things work, not which is better.\n"
         f"{time.monotonic() - started:.0f} s, this call. Results: {out / 'results.json'}  "
@@ -161,11 +163,11 @@ def demo(out, small=False, full=False):
 
 
 def put_to_work(task, encoder, runs, out, advance):
-    """Results of runs of one encoder on one task."""
-    bench = Bench(task, None, encoder, out / "results", out / "features", progress=advance)
+    """The results of runs of one encoder on one task."""
+    runner = Runner(task, None, encoder, out / "results", out / "features", progress=advance)
     if task.head is not Classifier:  # nothing is pooled
         runs = [dataclasses.replace(run, text_pool="") for run in runs]
-    return [bench.run(run, seed=0) for run in runs]
+    return [runner.run(run, seed=0) for run in runs]
 
 
 def pretrain_other(name, settings, corpus, folder, small):
@@ -204,7 +206,7 @@ def runs_of(kind, task, common, layers):
     if task.head is SpanFinder:
         common = common | {"epochs": min(common["epochs"], QUESTION_EPOCHS)}
         bidaf = {"reader": "bidaf", "layers": "last" if kind == "words" else "elmo_mix", **common}
-        runs = [Run("untrained", **bidaf), Run("features", **bidaf)]
+        runs = [Run("randomly_initialised", **bidaf), Run("features", **bidaf)]
         tuned = [Run("scratch", **common), Run("fine_tune", **common)]
         # The other encoders read question and passage separately.
         return [*runs, *tuned] if kind in ("BERT", "GPT") else runs
@@ -214,7 +216,7 @@ def runs_of(kind, task, common, layers):
         return gpt_runs(common)
     if kind == "words":
         return [Run("features", layers="last", **common), Run("fine_tune", **common)]
-    runs = [Run("scratch", **common), Run("untrained", layers="elmo_mix", **common)]
+    runs = [Run("scratch", **common), Run("randomly_initialised", layers="elmo_mix", **common)]
     runs += [Run("features", layers=name, **common) for name in layers]
     return [*runs, Run("fine_tune", **common)]
 
@@ -254,16 +256,16 @@ def translate(world, out, small):
     if small:
         runs, lengths = [dataclasses.replace(run, epochs=1) for run in runs], lengths[-1:]
     tokenizer = BytePair.train(corpus, SAME["vocabulary_size"])
-    results, done = [], 0
+    kept, results, done = ResultFolder(folder), [], 0
     with progress_bar("3. translation", sum(run.epochs for run in runs)) as advance:
         for run in runs:
-            path = folder / f"{run.name}.seed0.json"
+            name = result_name("micro_translation", run.encoder, run.attention, 0)
             key = json.dumps([dataclasses.asdict(run), ROWS, lengths, texts])
             key = hashlib.sha256(key.encode()).hexdigest()
-            result = read_json(path) if path.is_file() else {}
-            if result.get("hash") != key:
-                result = _translator(run, tokenizer, texts, lengths, advance, done) | {"hash": key}
-                write_json(path, result)
+            result = kept.done(name, key)
+            if result is None:
+                result = _translator(run, tokenizer, texts, lengths, advance, done, key)
+                kept.write(name, result)
             results.append(result)
             done += run.epochs
 
@@ -273,7 +275,8 @@ def translate(world, out, small):
     examples = Table("an example", example["source"])
     examples.add_row("reference", _word_for_word(world, example["reference"]))
     for result in results:
-        name, weights = translation_report.NAMES[result["run"]], f"{result['parameters']:,}"
+        name = translation_report.NAMES[f"{result.encoder}.{result.run}"]
+        weights = f"{result['parameters']:,}"
         scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
         table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
         examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
@@ -297,8 +300,8 @@ def _word_for_word(world, text):
     return f"{text}\n[dim]{' '.join(words.get(word, word) for word in text.split())}[/dim]"
 
 
-def _translator(settings, tokenizer, texts, lengths, advance, done):
-    """Result of one trained model, in the form of the suite `seq2seq`."""
+def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
+    """Trains and scores one model: its result, in the form of those of the suite `seq2seq`."""
     set_seed(0)
     started, name = time.monotonic(), translation_report.NAMES[settings.name]
     model = settings.build(len(tokenizer))
@@ -320,24 +323,46 @@ def _translator(settings, tokenizer, texts, lengths, advance, done):
         name: bleu_by_length(sources, references, outputs, bounds)[0]["bleu"]
         for name, bounds in WORDS.items()
     }
-    return {
-        "task": "micro_translation",
-        "encoder": settings.name.split(".")[0],
-        "method": settings.name.split(".")[1],
-        "run": settings.name,
-        "fields": dataclasses.asdict(settings),
-        "seed": 0,
-        "score": bleu / 100,
-        "metrics": {"bleu": bleu / 100},
-        "bleu_of": by_name,
-        "by_length": bleu_by_length(sources, references, outputs, CURVE),
-        "signature": metrics.bleu_signature(),
-        "parameters": model.count_params(),
-        "seconds": round(seconds, 1),
-        "samples": [
-            {"source": sources[i], "reference": references[i], "output": outputs[i]}
-            for i in (SHOWN,)
-        ],
-        "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"beams": 1}),
+    return Record(
+        task="micro_translation",
+        encoder=settings.encoder,
+        method=settings.attention,
+        run=settings.attention,
+        settings=dataclasses.asdict(settings),
+        seed=0,
+        score=bleu / 100,
+        metrics={"bleu": bleu / 100},
+        seconds=round(seconds, 1),
+        hash=hash,
+        extra={
+            "bleu_of": by_name,
+            "by_length": bleu_by_length(sources, references, outputs, CURVE),
+            "signature": metrics.bleu_signature(),
+            "parameters": model.count_params(),
+            "samples": [
+                {"source": sources[i], "reference": references[i], "output": outputs[i]}
+                for i in (SHOWN,)
+            ],
+            "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"num_beams": 1}),
+        },
         **environment(),
-    }
+    )
+
+
+def add_demo(commands):
+    text = "train word vectors and a tiny BERT on a made-up language, and compare their uses"
+    parser = commands.add_parser("demo", help=text, description=text)
+    parser.add_argument("--out", metavar="DIR", help="folder to write (default .demo/BACKEND)")
+    parser.add_argument(
+        "--small", action="store_true", help="run in seconds, on too little data for a result"
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="add a tiny ELMo, a tiny GPT, two tasks, and translators with attention",
+    )
+    parser.set_defaults(run=run_demo)
+
+
+def run_demo(flags):
+    demo(flags.out, small=flags.small, full=flags.full)

@@ -1,13 +1,23 @@
-"""The page of all results: suites, claims, speed and our encoders next to single runs."""
+"""The command `report`: suites, claims, speed and our encoders next to single runs."""
 
 from pathlib import Path
 
+from benchmarks import README, RESULTS
 from benchmarks.claims import verdicts
 from benchmarks.speed.registry import suites
 from benchmarks.speed.tables import speed_tables
-from benchmarks.suites import SUITES, compare_encoders
+from benchmarks.suites import SUITES, compare_encoders, folder
+from keras_plm.cli.report import check_page_flags, print_strays, write_page, write_plots
+from keras_plm.experiments.flags import named
+from keras_plm.experiments.progress import silence_ahead
 from keras_plm.experiments.report import sections as of_results
 from keras_plm.experiments.report.page import Page, looks_of
+from keras_plm.experiments.report.result_tables import (
+    into_readme,
+    layer_figure,
+    markdown,
+)
+from keras_plm.experiments.results import marked, read_results
 
 CHECKS = {
     "check_devices": "Several devices next to one",
@@ -15,9 +25,16 @@ CHECKS = {
 }
 
 
+RUNS = {
+    "first": "Features or fine-tuning: choices of layers, each single layer, readers",
+    "words": "Word vectors under the same tasks",
+    "local": "Your own runs",
+}
+
+
 def sections(root, suite=None, scale=None):
     """The suites below a folder of results, see `report.sections.sections`."""
-    return of_results.sections(root, suite, scale, SUITES)
+    return of_results.sections(root, suite, scale, SUITES, RUNS)
 
 
 def claims_of(root):
@@ -60,3 +77,84 @@ def page_of(root, suite=None, scale=None, attention=None):
     if suite is not None:
         return Page(root, sections(root, suite, scale), None, looked)
     return Page(root, sections(root, suite, scale), claims_of(root), looked, *more_of(root))
+
+
+def add_report(commands):
+    from keras_plm.cli.report import add_page_flags
+
+    text = "make the tables and plots of one suite, or one page of all suites, claims and speed"
+    parser = commands.add_parser("report", help=text, description=text)
+    parser.add_argument(
+        "--suite", metavar="NAME", help="suite to show (default first; on a page all)"
+    )
+    parser.add_argument("--scale", metavar="NAME", help="scale of the suite")
+    parser.add_argument(
+        "--results", default=RESULTS, metavar="DIR",
+        help="folder of the results of all suites (default benchmarks/results)",
+    )  # fmt: skip
+    parser.add_argument("--readme", action="store_true", help="update the tables of README.md")
+    add_page_flags(parser)
+    parser.set_defaults(run=run_report)
+
+
+def run_report(flags):
+    root, tables, page = Path(flags.results), {}, check_page_flags(flags)
+    if page and flags.suite is None:
+        return _run_page(flags)
+    there = [path.name for path in sorted(root.glob("*/"))]
+    if flags.suite is None and there and "first" not in there:
+        raise ValueError(
+            f"--suite names what is shown, here one of: {', '.join(there)}. Received: no --suite"
+        )
+    flags.suite = flags.suite or "first"
+    if flags.scale is not None:
+        if flags.suite not in SUITES:
+            raise ValueError(
+                f"Only a whole --suite has scales: {', '.join(SUITES)}. "
+                f"Received: --suite {flags.suite} --scale {flags.scale}"
+            )
+        named(SUITES[flags.suite].scales, flags.scale, "scale")
+    kept = folder(root, flags.suite, flags.scale)
+    marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
+    if not kept.is_dir():
+        named(dict.fromkeys((*SUITES, *marks, *there)), flags.suite, "suite")
+    if flags.readme and flags.suite not in (*marks, *SUITES):
+        raise ValueError(
+            f"README shows the suites {', '.join((*marks, *SUITES))}. "
+            f"Received: --suite {flags.suite} --readme"
+        )
+    if page:
+        return _run_page(flags)
+    silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
+    print_strays(kept)
+    if flags.suite in SUITES:
+        tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
+    else:
+        results = read_results(kept)
+        tables[marks.get(flags.suite, "results")] = markdown(results)
+        if flags.readme:
+            tables |= speed_tables(root) | {"encoders": compare_encoders.markdown(root)}
+    if flags.scale == "test":
+        print("Scale test: small models, whose numbers mean nothing.\n")
+    for mark, table in tables.items():
+        if flags.readme:
+            changed = into_readme(mark, table, README)
+            print(f"README.md, {mark}: {'a new table' if changed else 'up to date'}")
+        else:
+            print(table)
+    if flags.plots:
+        if flags.suite in SUITES:
+            plots = SUITES[flags.suite].figures(kept)
+        else:
+            read = sorted({r["task"] for r in results if r["method"] == "features"})
+            plots = {task: layer_figure(results, task) for task in read}
+        write_plots(plots, flags.plots, flags.plot_type)
+
+
+def _run_page(flags):
+    """Writes the page of a folder of results."""
+    if flags.readme:
+        raise ValueError("`--readme` takes no page: omit --html, --markdown and --tables")
+    silence_ahead("Reading all results, comparing them and drawing, for minutes")
+    attention = None if flags.attention is None else (flags.attention, flags.text)
+    write_page(page_of(flags.results, flags.suite, flags.scale, attention), flags)

@@ -15,10 +15,16 @@ def add_debug(parser, commands):
         parser: An `argparse.ArgumentParser`.
         commands: What its `add_subparsers` gave, with all commands added.
     """
-    options = {"action": "store_true", "help": "show the traceback of an error"}
-    parser.add_argument("--debug", **options)
+    add_debug_flag(parser, default=False)
     for command in dict.fromkeys(commands.choices.values()):
-        command.add_argument("--debug", default=argparse.SUPPRESS, **options)
+        add_debug_flag(command)
+
+
+def add_debug_flag(parser, default=argparse.SUPPRESS):
+    """Adds `--debug` to one parser; without a default, the flag of the parser around it counts."""
+    parser.add_argument(
+        "--debug", action="store_true", default=default, help="show the traceback of an error"
+    )
 
 
 def show_error(error, debug):

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from glue_tasks.tasks import GLUE
-from keras_plm.data.text_files import table_rows
+from keras_plm.data.formats.tables import table_rows
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing, write_text
 from keras_plm.heads import Regressor

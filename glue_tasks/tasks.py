@@ -7,19 +7,19 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_plm import metrics
-from keras_plm.data.task import Task, find_file, split_groups
-from keras_plm.data.text_files import read_table
+from keras_plm.data.formats.tables import read_table
+from keras_plm.data.task import Task, cut_dev_set, find_file
 from keras_plm.heads import Classifier, Regressor
 
-# Share of train that the choosing set takes: the official dev set is only reported.
-CHOOSING = 0.1
+# Fraction of train that the dev set takes: the official dev set is the evaluation split.
+DEV = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask(Task):
     """A task of GLUE: also what its evaluation server asks for.
 
-    `read` gives the choosing set, cut out of train, as "dev" and the official dev set as "test".
+    `read` gives a dev set cut out of train as "dev", and the official dev set as "test".
 
     Attributes:
         read_file: `read_file(folder, part)` gives all examples of one official file: of `"train"`,
@@ -172,7 +172,7 @@ def _in_order(examples):
 
 
 def _splits(read_file, group):
-    """`read` of a task: GLUE's test labels are not public, so dev is reported and train parted."""
+    """`read` of a task: GLUE's test labels are not public, so "test" is the official dev set."""
 
     def read(folder, split):
         if split == "test":
@@ -180,8 +180,7 @@ def _splits(read_file, group):
         examples = read_file(folder, "train")
         if group is not None:
             examples = group(examples)
-        train, dev = split_groups(examples, (1 - CHOOSING, CHOOSING), seed=0)
-        return train if split == "train" else dev
+        return cut_dev_set(examples, DEV)[split]
 
     return read
 
@@ -207,7 +206,7 @@ def _task(
     test="test",
     submission=None,
     index="index",
-    reported=None,
+    dev_columns=None,
 ):
     """A row of the table.
 
@@ -219,7 +218,7 @@ def _task(
         broken: As in `table_rows`.
         train, dev, test: Its files, without ending; `train` with the folder, if it is another's.
         index: The column that numbers the rows of the test file.
-        reported: Columns of the official dev set where they are others.
+        dev_columns: Columns of the official dev set where they are others.
     """
     texts = {part: columns[part] for part in ("text", "pair") if part in columns}
     train = train or f"{folder}/train"
@@ -228,7 +227,7 @@ def _task(
     files["unlabelled"] = f"glue/{folder}/{test}.tsv"
     columns = {
         "train": columns,
-        "test": reported or columns,
+        "test": dev_columns or columns,
         "unlabelled": texts | {"group": index},  # `_in_order` looks at the numbers
     }
     read_file = _file_reader(files, columns, labels, head is Regressor, broken)
@@ -287,6 +286,6 @@ GLUE = {
         # What a model of MNLI predicts, so it is trained on MNLI's train set.
         _task("ax", "diagnostic", _MNLI, _THREE, 1104, "entailment", _MATTHEWS,
               train="MNLI/train", dev="diagnostic-full", test="diagnostic",
-              submission="AX.tsv", reported=_AX),
+              submission="AX.tsv", dev_columns=_AX),
     )
 }  # fmt: skip

@@ -1,46 +1,82 @@
-"""Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all."""
+"""Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all.
+
+Subpackages load when they are first used, so `import keras_plm` takes milliseconds. Where Keras is
+loaded already, the import also registers every layer, model, head and optimizer, so that
+`keras.saving.load_model` knows them: import Keras first.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+from keras_plm._version import __version__
+
+__all__ = ["__version__", "load", "save"]
+_SUBPACKAGES = (
+    "attention_maps", "checkpoints", "data", "datasets", "decoding", "experiments", "heads",
+    "layers", "metrics", "models", "plots", "pretraining", "tokenizers", "training", "transfer",
+)  # fmt: skip
+_REGISTERING = ("checkpoints", "heads", "models", "pretraining", "training", "transfer")
+_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def __getattr__(name):
+    if name in ("load", "save"):
+        return getattr(importlib.import_module("keras_plm.checkpoints"), name)
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"keras_plm.{name}")
+    raise AttributeError(f"module 'keras_plm' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})
+
+
+def _configured_backend():
+    """The name of Keras' backend, found as Keras finds it, without loading Keras."""
+    if "keras" in sys.modules:
+        return sys.modules["keras"].config.backend()
+    if "KERAS_BACKEND" in os.environ:
+        return os.environ["KERAS_BACKEND"]
+    home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    try:
+        return json.loads((home / "keras.json").read_text()).get("backend", "tensorflow")
+    except (OSError, ValueError):
+        return "tensorflow"
 
 
 def _check_backend():
     """Raises an ImportError of one sentence unless Keras runs on a backend of this package."""
-    import os
-
-    backends = ("tensorflow", "jax", "torch")
+    backend = _configured_backend()
     named = (
         "Keras uses tensorflow unless the environment variable KERAS_BACKEND or the file "
         "~/.keras/keras.json names another."
     )
-    try:
-        import keras
-
-        backend = keras.config.backend()
-    except ModuleNotFoundError as error:
-        # Keras' NumPy backend fails for want of JAX.
-        backend = os.environ.get("KERAS_BACKEND") or error.name
-        if backend == error.name and backend in backends:
-            raise ImportError(
-                f"Keras is set to use {backend}, which is not installed. Install a backend: "
-                "pip install 'keras-plm[tensorflow]', 'keras-plm[jax]' or 'keras-plm[torch]'. "
-                f"{named} Received: no module named {backend}"
-            ) from None
-        if backend in backends or error.name not in (*backends, "openvino"):
-            raise
-    except ValueError as error:  # Keras does not know the name
-        rule, _, backend = str(error).partition(" : ")
-        if rule != "Unable to import backend":
-            raise
-    if backend not in backends:
+    if backend not in _BACKENDS:
         raise ImportError(
-            f"keras_plm needs the Keras backend {', '.join(backends[:2])} or {backends[2]}, in "
+            f"keras_plm needs the Keras backend {', '.join(_BACKENDS[:2])} or {_BACKENDS[2]}, in "
             f"lower case. {named} Received: {backend!r}"
-        ) from None
+        )
+    if backend not in sys.modules and importlib.util.find_spec(backend) is None:
+        raise ImportError(
+            f"Keras is set to use {backend}, which is not installed. Install a backend: "
+            "pip install 'keras-plm[tensorflow]', 'keras-plm[jax]' or 'keras-plm[torch]'. "
+            f"{named} Received: no module named {backend}"
+        )
 
 
-_check_backend()
+try:
+    _check_backend()
+except ImportError as error:
+    if Path(*sys.argv[:1]).stem != "keras-plm":
+        raise
+    # The console command imports this package before it can catch an error.
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 
-# The heads and the optimizers too, so that Keras knows them in `load_model`.
-from keras_plm import heads, training  # noqa: E402, F401
-from keras_plm._version import __version__  # noqa: E402
-from keras_plm.checkpoints import load, save  # noqa: E402
-
-__all__ = ["__version__", "load", "save"]
+if "keras" in sys.modules:
+    for _name in _REGISTERING:
+        importlib.import_module(f"keras_plm.{_name}")

@@ -35,11 +35,10 @@ def attention_weights(encoder, inputs):
     """
     stack = _stack(encoder)
     inputs = {name: ops.convert_to_tensor(inputs[name]) for name in encoder.input}
-    causal = getattr(encoder, "causal", False)
     embedded = encoder(inputs)["layers"][0]  # what the blocks read
     # As the encoder calls its blocks: what is causal does not look at padding, which comes last.
-    mask = None if causal else inputs["padding_mask"]
-    _, weights = stack(embedded, padding_mask=mask, causal=causal, return_weights=True)
+    mask = None if encoder.causal else inputs["padding_mask"]
+    weights, _ = stack.attention_weights(embedded, padding_mask=mask, causal=encoder.causal)
     weights = [ops.convert_to_numpy(ops.cast(layer, "float32")) for layer in weights]
     return np.stack(weights, axis=1)
 
@@ -82,11 +81,9 @@ def word_attention(encoder, tokenizer, text):
         tokenizer = tokenizer.unframed()
     packed = tokenizer.pack([text], return_offsets=True)
     length = packed["token_ids"].shape[1]
-    if length > encoder.max_sequence_length:
-        raise ValueError(
-            f"The encoder reads {encoder.max_sequence_length} tokens at most. "
-            f"Received: a text of {length}"
-        )
+    limit = encoder.max_sequence_length
+    if limit is not None and length > limit:
+        raise ValueError(f"The encoder reads {limit} tokens at most. Received: a text of {length}")
     weights = attention_weights(encoder, packed)[0]  # (L, N, T, T)
     words, owners, last = [], [], -1
     rows = (packed[name][0] for name in ("token_ids", "word_ids", "offsets"))

@@ -1,4 +1,8 @@
-"""Every test under every backend, then one line of totals: `python -m tests [backend ...]`."""
+"""Runs the tests under each backend: `python -m tests [quick|rest|all] [backend ...] [options]`.
+
+The quick tier is the default. `rest` is what it leaves out, `all` is both. Options go to pytest.
+The last line counts the tests of each backend.
+"""
 
 import os
 import subprocess
@@ -8,34 +12,41 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from tests import ROOT
+
 BACKENDS = ("tensorflow", "jax", "torch")
+TIERS = {"quick": "not full and not slow", "rest": "full and not slow", "all": "not slow"}
 
 
-def run(backend, arguments):
-    """Runs pytest under a backend.
+def environment_of(backend):
+    """The variables under which a backend runs small tests fastest."""
+    return {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TOKENIZERS_PARALLELISM": "false",
+        # Compiling is most of the work under JAX; many tests compile the same functions.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".compiled" / "tests"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def run(backend, tier, options):
+    """Runs the tests of a tier under a backend.
 
     Returns:
-        Its exit status and the counts of tests, failures and skips.
+        The exit status of pytest and the counts of tests, failures, errors and skips.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
-        # Small tests in two processes of one thread each, not one after another in two threads.
+        command = [sys.executable, "-m", "pytest", "-q", "-m", TIERS[tier], f"--junitxml={report}"]
+        # Two processes of one thread each: small tests gain nothing from threads.
         command += ["-n", "2", "--dist", "worksteal", "-W", "ignore"]
-        command += ["--durations", "20", "--durations-min", "5"]  # who takes the time
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": backend,
-            "OMP_NUM_THREADS": "1",
-            "TF_NUM_INTRAOP_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "TOKENIZERS_PARALLELISM": "false",
-            # Compiling is most of the work, as in JAX's own tests; many compile the same models.
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        status = subprocess.run(command, env=environment, check=False).returncode
+        command += ["--durations", "20", "--durations-min", "5", *options]
+        status = subprocess.run(command, env=environment_of(backend), check=False).returncode
         counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
         if report.is_file():
             for suite in ElementTree.parse(report).getroot().iter("testsuite"):
@@ -45,20 +56,22 @@ def run(backend, arguments):
 
 
 def main(arguments):
-    chosen = [a for a in arguments if a in BACKENDS] or BACKENDS
-    options = [a for a in arguments if a not in BACKENDS]
+    tiers = [a for a in arguments if a in TIERS] or ["quick"]
+    backends = [a for a in arguments if a in BACKENDS] or BACKENDS
+    options = [a for a in arguments if a not in TIERS and a not in BACKENDS]
     words, statuses = [], []
-    for backend in chosen:
-        print(f"== {backend}", flush=True)
-        begun = time.monotonic()
-        status, counts = run(backend, options)
-        failed = counts["failures"] + counts["errors"]
-        passed = counts["tests"] - failed - counts["skipped"]
-        words.append(
-            f"{backend} {passed} passed, {failed} failed, {counts['skipped']} skipped "
-            f"in {time.monotonic() - begun:.0f} s"
-        )
-        statuses.append(status)
+    for tier in tiers:
+        for backend in backends:
+            print(f"== {tier}, {backend}", flush=True)
+            begun = time.monotonic()
+            status, counts = run(backend, tier, options)
+            failed = counts["failures"] + counts["errors"]
+            passed = counts["tests"] - failed - counts["skipped"]
+            words.append(
+                f"{backend} {passed} passed, {failed} failed, {counts['skipped']} skipped "
+                f"in {time.monotonic() - begun:.0f} s"
+            )
+            statuses.append(status)
     print("TOTAL: " + "; ".join(words))
     return max(statuses)
 

@@ -3,17 +3,20 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from keras_plm.models.encoder import Encoder, weight_depths
+from keras_plm.tokenizers.characters import WIDTH
+from tests import ROOT
+
 
 def under_torch(*values):
     """A case of `parametrize` beside another that runs under every backend."""
-    return pytest.param(*values, marks=pytest.mark.plumbing)
+    return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 
 def to_numpy(x):
@@ -127,27 +130,51 @@ def check_reloads(model, inputs, tmp_path):
 
 
 def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
-    """The encoder contract: outputs, config, save -> load, padding, batch of one = of many."""
+    """The contract of `models.Encoder`: attributes, outputs, config, save -> load, padding, order.
+
+    Args:
+        encoder: The encoder.
+        tmp_path: Where it is saved.
+        vocabulary_size: Tokens or, where words enter as characters, characters.
+        length: T.
+    """
     rng = np.random.default_rng(3)
     ids = rng.integers(1, vocabulary_size, (5, length)).astype("int32")
+    letters = rng.integers(1, vocabulary_size, (5, length, WIDTH)).astype("int32")
     mask = np.ones((5, length), bool)
     mask[1, 4:] = False
     segments = np.zeros((5, length), "int32")
     segments[:, length // 2 :] = 1
-    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
-    inputs = {name: inputs[name] for name in encoder.input}
+    text = "character_ids" if "character_ids" in encoder.input else "token_ids"
+    arrays = {"token_ids": ids, "character_ids": letters, "segment_ids": segments}
+    inputs = {name: arrays.get(name, mask) for name in encoder.input}
+    check_contract(encoder, text, length)
     outputs = encoder(inputs)
     assert {"sequence", "layers"} <= set(outputs)
     assert_close(outputs["sequence"], outputs["layers"][-1], atol=0)
-    assert len({tuple(layer.shape) for layer in outputs["layers"]}) == 1
+    assert {tuple(layer.shape) for layer in outputs["layers"]} == {(5, length, encoder.hidden_dim)}
+    stacked = encoder.stacked_layers().predict_on_batch(inputs)
+    stacked = [stacked[:, :, i] for i in range(len(outputs["layers"]))]
+    assert_close([x[mask] for x in stacked], [to_numpy(x)[mask] for x in outputs["layers"]])
+    if encoder.token_embedding is not None:
+        logits = encoder.token_embedding(outputs["sequence"], reverse=True)
+        assert tuple(logits.shape) == (5, length, encoder.vocabulary_size)
 
     check_reloads(encoder, inputs, tmp_path)
 
+    def changed(positions):
+        """All layers after other tokens (B, T) came in."""
+        wide = positions if text == "token_ids" else positions[..., None]
+        other = np.where(wide, inputs[text] % (vocabulary_size - 1) + 1, inputs[text])
+        return encoder({**inputs, text: other.astype("int32")})["layers"]
+
     # What stands at padded positions changes nothing elsewhere.
-    other = {**inputs, "token_ids": np.where(mask, ids, 1).astype("int32")}
-    real = encoder(other)
-    for a, b in zip(outputs["layers"], real["layers"], strict=True):
+    for a, b in zip(outputs["layers"], changed(~mask), strict=True):
         assert_close(to_numpy(a)[mask], to_numpy(b)[mask])
+    # Nor does the last token of a row before it, where the encoder is causal.
+    if encoder.causal:
+        for a, b in zip(outputs["layers"], changed(np.arange(length) == length - 1), strict=True):
+            assert_close(to_numpy(a)[:, :-1], to_numpy(b)[:, :-1])
 
     # More padding changes nothing either, and a row alone is as the row among others.
     alone = {name: array[1:2, :4] for name, array in inputs.items()}
@@ -155,8 +182,20 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
     return outputs
 
 
+def check_contract(encoder, text, length):
+    """The attributes of `models.Encoder`."""
+    assert isinstance(encoder, Encoder)
+    assert encoder.num_blocks in (len(encoder.output["layers"]) - 1, 1)  # ALBERT shares one
+    assert (encoder.vocabulary_size is None) == (text == "character_ids")
+    assert encoder.max_sequence_length is None or encoder.max_sequence_length >= length
+    assert isinstance(encoder.causal, bool) and encoder.carried_rows == 0
+    config = encoder.get_config()
+    assert {"dtype", "trainable", "dropout"} <= set(config)
+    assert set(weight_depths(encoder).values()) <= {None, *range(encoder.num_blocks + 1)}
+
+
 def on_two_devices(arguments, folder):
-    """What `python -m benchmarks` or torchrun does with arguments, on two parts of the processor.
+    """Runs `keras-plm`, or torchrun with it, on two parts of the processor.
 
     Args:
         arguments: Of the program.
@@ -165,8 +204,8 @@ def on_two_devices(arguments, folder):
     Returns:
         A `subprocess.CompletedProcess`.
     """
-    backend, root = keras.backend.backend(), Path(__file__).parent.parent
-    start, more = ["-m", "benchmarks"], {}
+    backend = keras.backend.backend()
+    start, more = ["-m", "keras_plm"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":
@@ -178,10 +217,10 @@ def on_two_devices(arguments, folder):
             "(cpu,), part = tf.config.list_physical_devices('CPU'),"
             " tf.config.LogicalDeviceConfiguration()\n"
             "tf.config.set_logical_device_configuration(cpu, [part, part])\n"
-            "from benchmarks.__main__ import main\nsys.exit(main())\n"
+            "from keras_plm.cli.main import main\nsys.exit(main())\n"
         )
         start = [str(script)]
     return subprocess.run(
-        [sys.executable, *start, *arguments], timeout=540, cwd=root, capture_output=True, text=True,
-        env=os.environ | more | {"PYTHONPATH": str(root)},
+        [sys.executable, *start, *arguments], timeout=540, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | more | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -13,15 +13,26 @@ from keras_plm.training.resume import set_seed
 
 
 def pytest_collection_modifyitems(items):
-    """What hardly differs by backend runs under torch: the others compile for minutes."""
-    if keras.backend.backend() == "torch":
-        return
-    skip = pytest.mark.skip(
-        reason="plumbing, nearly alike everywhere: runs under torch, which compiles nothing"
-    )
+    """Gives tests their tier, and runs backend-neutral ones under torch only.
+
+    torch starts fastest and compiles nothing.
+    """
+    on_torch = keras.backend.backend() == "torch"
+    skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
     for item in items:
-        if item.get_closest_marker("plumbing"):
+        in_quick = item.get_closest_marker("quick_cases")
+        if in_quick and item.callspec.id not in in_quick.args:
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("compiles") and not on_torch:
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("backend_neutral") and not on_torch:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +101,13 @@ def run(data_folder, tmp_path, capsys):
     """
     from benchmarks.__main__ import main
 
-    def call(suite, *flags, command="run", seeds="1"):
-        own = ["--results", str(tmp_path / "results")]
-        if command == "run":
-            own += ["--data", str(data_folder), "--features", str(tmp_path / "f")]
-            own += ["--seeds", seeds]
-        code = main([command, "--suite", suite, "--scale", "test", *own, *flags])
+    def call(suite, *flags, command="suite", seeds="1"):
+        own = ["--scale", "test", "--results", str(tmp_path / "results")]
+        if command == "suite":
+            own += ["--data", str(data_folder), "--feature-cache", str(tmp_path / "f")]
+            code = main(["suite", suite, *own, "--seeds", seeds, *flags])
+        else:
+            code = main([command, "--suite", suite, *own, *flags])
         shown = capsys.readouterr()
         lines = (shown.out + shown.err).splitlines()
         return code, "\n".join(" ".join(line.split()) for line in lines)

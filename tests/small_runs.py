@@ -8,7 +8,7 @@ FAST = ["--learning-rates", "1e-2", "--epochs", "1"]
 
 
 def common(encoder, tmp_path):
-    places = ["--results", str(tmp_path / "results"), "--features", str(tmp_path / "features")]
+    places = ["--results", str(tmp_path / "results"), "--feature-cache", str(tmp_path / "features")]
     return ["--encoder", encoder, *places]
 
 

@@ -8,7 +8,7 @@ from benchmarks import claims, suites
 from keras_plm.experiments.report.sections import sections
 from keras_plm.files.writing import write_json
 
-pytestmark = pytest.mark.plumbing
+pytestmark = pytest.mark.backend_neutral
 
 SUITE = '''"""A toy suite."""
 

@@ -11,6 +11,8 @@ import pytest
 from keras_plm import metrics
 from keras_plm.metrics import span_f1, span_scores, spans
 
+pytestmark = pytest.mark.backend_neutral
+
 GOLD = [["B-ORG", "I-ORG"], ["O", "B-MISC", "I-MISC", "O"], ["B-PER", "B-PER", "O"]]
 GUESS = [["I-ORG", "I-ORG"], ["B-MISC", "I-MISC", "I-MISC", "O"], ["I-PER", "I-PER", "O"]]
 
@@ -223,7 +225,7 @@ def test_iob1_and_iob2_are_read_alike():
 
 
 def test_conll2003_figures_where_the_data_are(data):
-    from keras_plm.data.text_files import read_conll
+    from keras_plm.data.formats.conll import read_conll
 
     gold = [e.label for e in read_conll(data("conll2003/eng.testb"))]
     table = span_scores(gold, [["O"] * len(tags) for tags in gold])

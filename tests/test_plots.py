@@ -21,6 +21,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.backend_neutral
 def test_scores_by_layer(tmp_path):
     figure = score_by_layer(TABLE, "a task", "F1", baselines={"fine-tuned": 0.7})
     axes = figure.axes[0]
@@ -32,6 +33,7 @@ def test_scores_by_layer(tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
 
 
+@pytest.mark.backend_neutral
 def test_encoders_share_the_line_of_a_choice_and_have_their_colours():
     table = [row | {"encoder": name} for row in TABLE for name in ("gpt", "bert")][:3]
     figure = score_by_layer(table, encoders=["words", "gpt", "bert"])
@@ -45,6 +47,7 @@ def test_encoders_share_the_line_of_a_choice_and_have_their_colours():
         score_by_layer(table, encoders=["gpt"])
 
 
+@pytest.mark.backend_neutral
 def test_an_empty_table_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         score_by_layer([])
@@ -80,6 +83,7 @@ def test_attention_of_one_sentence(tmp_path):
     assert heights == sorted(heights, reverse=True)
 
 
+@pytest.mark.backend_neutral
 def test_attention_of_heads_and_layers():
     rng = np.random.default_rng(1)
     words = ["a", "b", "c"]
@@ -97,6 +101,7 @@ def test_attention_of_heads_and_layers():
         assert ticks(axes) == [words if i % 3 == 0 else [], words if i < 3 else []]
 
 
+@pytest.mark.backend_neutral
 def test_attention_leaves_out_words_too_small_to_read():
     (axes,) = panels(attention(np.eye(170), ["w"] * 170, ["w"] * 170))
     assert ticks(axes) == [[], []]
@@ -106,6 +111,7 @@ def test_attention_leaves_out_words_too_small_to_read():
     assert axes.images[0].get_clim() == (0, 1)
 
 
+@pytest.mark.backend_neutral
 def test_colours_of_weights_darken_evenly():
     rgb = np.array([to_rgb(colour) for colour in WEIGHT_COLOURS])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
@@ -114,6 +120,7 @@ def test_colours_of_weights_darken_evenly():
     assert lightness[0] == pytest.approx(100) and 9 < steps.min() and steps.max() < 14
 
 
+@pytest.mark.backend_neutral
 def test_bad_weights_are_explained():
     with pytest.raises(ValueError, match=r"of one sentence: \(T, S\).*shape \(2,\)"):
         attention(np.ones(2), ["a"], ["a"])
@@ -131,6 +138,7 @@ def test_bad_weights_are_explained():
         attention([[1.0, -1.0]], ["a"], ["a", "b"])
 
 
+@pytest.mark.backend_neutral
 def test_lines_are_named_at_their_ends(tmp_path):
     curves = {
         "recurrent": ([16, 32, 64], [20, 41, 80], None),
@@ -159,6 +167,7 @@ def test_lines_are_named_at_their_ends(tmp_path):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "32", "64"]
 
 
+@pytest.mark.backend_neutral
 def test_lines_that_end_together_get_a_legend():
     x = [10, 20]
     curves = {f"model {i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
@@ -174,6 +183,7 @@ def test_lines_that_end_together_get_a_legend():
     assert figure.legends
 
 
+@pytest.mark.backend_neutral
 def test_bad_curves_are_explained():
     with pytest.raises(ValueError, match="nothing to draw"):
         lines({}, "x", "y")
@@ -186,6 +196,7 @@ def test_bad_curves_are_explained():
         lines({"a": ([0, 2], [1, 2], None)}, "x", "y", log_x=True)
 
 
+@pytest.mark.backend_neutral
 def test_mixes_have_a_panel_for_each_place_hatched_as_in_the_paper(tmp_path):
     rows = {
         "sst5": {
@@ -209,6 +220,7 @@ def test_mixes_have_a_panel_for_each_place_hatched_as_in_the_paper(tmp_path):
     assert ticks(axes)[1] == ["emb", "1", "2", "3"]
 
 
+@pytest.mark.backend_neutral
 def test_mixes_that_are_none_are_refused():
     with pytest.raises(ValueError, match="no mix to draw. Received: 1 rows"):
         mixing_weights({"a": {}})
@@ -219,6 +231,7 @@ def test_mixes_that_are_none_are_refused():
         mixing_weights({"a": mix}, layers=["one"])
 
 
+@pytest.mark.backend_neutral
 def test_scores_by_cost_name_what_nothing_cheaper_reaches(tmp_path):
     rows = [("slow", "b", 0.7, 900), ("quick", "a", 0.5, 2), ("dear", "b", 0.6, 1000),
             ("worse", "a", 0.4, 3), ("middle", "a", 0.6, 40)]  # fmt: skip

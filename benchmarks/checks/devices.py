@@ -101,8 +101,9 @@ def train(path, case, count, steps, folder, kept=None, named=None):
     from keras_plm.models import BERT
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
     from keras_plm.training.distribution import distribute
-    from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+    from keras_plm.training.optimizers import BertAdamW
     from keras_plm.training.resume import TrainingState, set_seed
+    from keras_plm.training.schedules import WarmupLinearDecay
 
     distribution = distribute(
         case.how, mesh=case.mesh if count > 1 else None, **named or {}, timeout=LIMIT / 2
@@ -125,7 +126,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
                 weight.assign(value * (1 + case.noise * rng.normal(size=value.shape)))
         # BERT's own. At 1e-3 the last bit of a weight changes the loss by 0.04 in 50 steps.
         schedule = WarmupLinearDecay(1e-4, 200, 10)
-        optimizer = AdamW(schedule, global_clipnorm=case.clipnorm, **more)
+        optimizer = BertAdamW(schedule, global_clipnorm=case.clipnorm, **more)
         if case.precision == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model.compile(distribution.optimizer(optimizer))
@@ -136,7 +137,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         )
         for training in (True, False)
     )
-    batches = batches.accumulated(case.micro_batches)
+    batches = batches.in_micro_batches(case.micro_batches)
     losses, metrics, callbacks = [], {}, []
     if kept:
         total = steps * case.micro_batches

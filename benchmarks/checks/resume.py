@@ -43,8 +43,9 @@ def train(folder):
 
     from keras_plm.models import BERT
     from keras_plm.pretraining import MaskedLM, masked_lm_batches
-    from keras_plm.training.optimizers import AdamW
-    from keras_plm.training.resume import TrainingState, has_state, set_seed
+    from keras_plm.training.optimizers import BertAdamW
+    from keras_plm.training.resume import TrainingState, set_seed
+    from keras_plm.training.state_files import has_state
 
     folder = Path(folder)
     stream, tokenizer = small_text(folder, 40)
@@ -52,7 +53,7 @@ def train(folder):
     set_seed(os.getpid() if has_state(folder) else 1)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
     model = MaskedLM(BERT(len(tokenizer), **size, dropout=0.2, max_sequence_length=64))
-    model.compile(AdamW(1e-3))
+    model.compile(BertAdamW(1e-3))
     batches = masked_lm_batches(stream, tokenizer, 64, batch_size=8, buckets=2, seed=1)
     state = TrainingState(folder, batches, every_seconds=None, every_steps=EVERY, total_steps=STEPS)
     state.restore(model)

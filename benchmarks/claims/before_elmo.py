@@ -10,8 +10,13 @@ NOISE, GLOVE = "Mikolov et al. 2013, arXiv 1310.4546", "Pennington et al. 2014"
 FASTTEXT = "Bojanowski et al. 2017"
 
 
-def _bleu(label, run, scale=None, words=None, minus=None):
-    """BLEU of captions; with `words`, of sources in that bucket, minus that of bucket `minus`."""
+def _named(name):
+    """Whether a result is of a model and a run, as "rnn.additive"."""
+    return lambda result: f"{result['encoder']}.{result.get('run')}" == name
+
+
+def _bleu(label, run, scale=None, words=None, beside=None):
+    """BLEU of captions; with `words` of sources of so many and more, less that of `beside`."""
 
     def of_length(result):
         found = {bucket["from"]: bucket["bleu"] for bucket in result["by_length"]}
@@ -19,7 +24,7 @@ def _bleu(label, run, scale=None, words=None, minus=None):
 
     return Arm(
         label, "seq2seq", "multi30k_en_de", metric="bleu", scale=scale,
-        value=None if words is None else of_length, where=lambda result: result.get("run") == run,
+        value=None if words is None else of_length, where=_named(run),
     )  # fmt: skip
 
 
@@ -28,10 +33,7 @@ def _perplexity(label, run, mixture=None):
         scores = result["metrics"] if mixture is None else result["mixtures"][mixture]
         return -math.log(scores["perplexity_test"])
 
-    return Arm(
-        label, "language_models", "wikitext2", value=of_text,
-        where=lambda result: result.get("run") == run,
-    )  # fmt: skip
+    return Arm(label, "language_models", "wikitext2", value=of_text, where=_named(run))
 
 
 def _words(label, kind, section=None, pairs="WS-353"):
@@ -43,7 +45,7 @@ def _words(label, kind, section=None, pairs="WS-353"):
         return result["scores"]["analogies"][section]["accuracy"]
 
     def of_kind(result):
-        return (result["fields"]["kind"], result["fields"]["by"]) == (kind, "keras_plm")
+        return (result["settings"]["kind"], result["settings"]["by"]) == (kind, "keras_plm")
 
     return Arm(label, "word_vectors", "word_vectors", value=score, where=of_kind)
 

@@ -14,7 +14,7 @@ from benchmarks.claims.match import ANY, NATS, Arm
 from benchmarks.claims.match import row as _row
 from benchmarks.suites import bert_ablations, elmo_features, gpt_ablations, gpt_zero_shot
 from benchmarks.suites.elmo_features import ADAPTED
-from keras_plm.experiments.results import read_json
+from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"
@@ -138,10 +138,11 @@ def _same_kind(label, encoder, layer):
 
 def _adapted(task, label, key):
     def read(folder):
-        paths = sorted(folder.glob(f"{task}/elmo_mini_on_{task}{ADAPTED}"))
-        return {i: -math.log(read_json(p)[key]["perplexity"]) for i, p in enumerate(paths)}
+        kept = ResultFolder(folder)
+        found = [kept.json(name) for name in kept.names(f"{task}/elmo_mini_on_{task}{ADAPTED}")]
+        return {i: -math.log(note[key]["perplexity"]) for i, note in enumerate(found)}
 
-    return Arm(label, "domain_transfer", task, read=read)
+    return Arm(label, "elmo_domain_adaptation", task, read=read)
 
 
 WSD = "senses of words F1; here of a tagged text, --task-file semcor.conll"
@@ -227,8 +228,9 @@ def _gpt_depths():
 
 def _untaught(task, label, last):
     def read(folder):
-        paths = folder.glob(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
-        found = {r["step"]: r["scores"][task] for r in map(read_json, paths)}
+        kept = ResultFolder(folder)
+        names = kept.names(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
+        found = {r["step"]: r["scores"][task] for r in map(kept.json, names)}
         return {0: found[max(found) if last else 0]} if 0 in found and max(found) else {}
 
     return Arm(label, "gpt_zero_shot", task, read=read)
@@ -254,7 +256,7 @@ def _transfer(task, encoder, how="fine_tune", label=None):
             fields |= {"reader": "bilstm_crf", "character_filters": ANY}
     words = "fine-tuned" if how == "fine_tune" else "read"
     fields = dict.fromkeys(loose, ANY) | fields
-    return Arm(label or f"{name} {words}", "transfer", task, encoder, fields)
+    return Arm(label or f"{name} {words}", "features_or_fine_tuning", task, encoder, fields)
 
 
 GPT_ROWS = [

@@ -226,9 +226,9 @@ def _terms_of(claim, results):
     if any(arm.where for arm in arms):  # the claim is of that inequality
         return trained, []
     unlike = []
-    frozen = {"features", "untrained"} & {one["method"], two["method"]}
+    frozen = {"features", "randomly_initialised"} & {one["method"], two["method"]}
     for name in ("learning_rates", "epochs", "batch_size", "dropout", "precision"):
-        values = [result["fields"].get(name) for result in (one, two)]
+        values = [result["settings"].get(name) for result in (one, two)]
         if values[0] != values[1] and not (name == "precision" and frozen):
             unlike.append(f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}")
     return trained, unlike

@@ -9,15 +9,14 @@ import numpy as np
 
 from benchmarks.suites import SUITES, folder
 from keras_plm.experiments.config import DEFAULTS, NEUTRAL, run_of, settings_of
-from keras_plm.experiments.results import read_examples, read_json
+from keras_plm.experiments.results import SEEDS, ResultFolder
 from keras_plm.experiments.statistics import SCORES
 
 ANY = object()  # a field of any value, the same for all results of the arm
 # Settings of training: they may have any value unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
-# Folders of results outside `SUITES`: runs of single tasks.
-FOLDERS = {"first": "first", "words": "words", "transfer": "transfer"}
-NEEDED = ("task", "encoder", "method", "seed", "score", "metrics", "fields")
+# Folders of results that are no suite of `SUITES`: runs of single tasks.
+FOLDERS = {"first": "first", "words": "words"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Arm:
         """Whether a result belongs to the arm."""
         if self.where is not None:
             return result["task"] == self.task and bool(self.where(result))
-        fields = result["fields"]
+        fields = result["settings"]
         if result["task"] != self.task or result["encoder"] != self.encoder:
             return False
         if fields.get("method") != result["method"]:
@@ -133,11 +132,13 @@ class Results:
     def files(self, folder):
         """`[(path, result)]` of all seeds in a folder, none if it is not there.
 
-        In place of a result that is damaged, or none of the harness, stands its ValueError.
+        The paths are those of loose files. In place of a result that is damaged, or not of the
+        harness, stands its ValueError.
         """
         if folder not in self._read:
-            paths = sorted(Path(folder).glob("**/*.seed*.json"))
-            self._read[folder] = [(path, _checked(path)) for path in paths]
+            kept = ResultFolder(folder)
+            found = [(kept.file(name), _record(kept, name)) for name in kept.names(SEEDS)]
+            self._read[folder] = found
         return self._read[folder]
 
     def runs(self, arm):
@@ -214,12 +215,13 @@ class Results:
         if arm.read is not None or arm.value is not None:
             return "not scored by example"
         found, runs = [], self.runs(arm)
-        metric = self.metric(arm)
+        metric, kept = self.metric(arm), ResultFolder(arm.folder(self.root))
+        names = {path: path.relative_to(kept.path).as_posix() for path, _ in runs.values()}
         for path, result in runs.values():
             if path not in self._examples:
-                self._examples[path] = read_examples(path, result.get("hash")) or {}
+                self._examples[path] = kept.examples(names[path], result.get("hash")) or {}
             if metric not in self._examples[path]:
-                lacking = sum(not p.with_suffix(".npz").is_file() for p, _ in runs.values())
+                lacking = sum(not kept.has_examples(name) for name in names.values())
                 if lacking == len(runs):
                     return "examples were not kept"
                 if lacking:
@@ -285,24 +287,12 @@ def _score(arm, path, result):
     return float(score)
 
 
-def _checked(path):
-    """The result in a file, or the ValueError of why there is none."""
+def _record(kept, name):
+    """The `Record` of a name, or the ValueError of why there is none."""
     try:
-        result = read_json(path)
+        return kept.record(name)
     except ValueError as error:
         return error
-    whole = isinstance(result, dict)
-    wrong = [name for name in NEEDED if not whole or name not in result]
-    wrong += [
-        name for name, kind in (("seed", int), ("metrics", dict), ("fields", dict))
-        if not wrong and not isinstance(result[name], kind)
-    ]  # fmt: skip
-    if wrong:
-        return ValueError(
-            f"{path} is no result of the harness, which has {', '.join(NEEDED)}: move it "
-            f"elsewhere. Received: no {wrong[0]!r} as it should be"
-        )
-    return result
 
 
 def names_of_suites():

@@ -15,16 +15,18 @@ import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
 from benchmarks.suites.elmo_features import shown
 from benchmarks.suites.registry import Suite
-from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import checksum
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell, Making
+from keras_plm.experiments.jobs import Job, Prerequisite
+from keras_plm.experiments.pretraining.callbacks import snapshot_name
 from keras_plm.experiments.pretraining.prepare import prepare
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain, snapshot_name
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, ResultFolder, read_json, read_results
 from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 
@@ -44,8 +46,11 @@ ENCODERS = {
     "bert": {},
     "masked": {"next_sentence": False},
     "left_to_right": {"next_sentence": False, "left_to_right": True},
-    **{_mix(*mix): {"mask_share": mix[0] / 100, "random_share": mix[2] / 100} for mix in MIXES[1:]},
-    # With the learning rate of tiny these only predict frequent words.
+    **{
+        _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
+        for mix in MIXES[1:]
+    },
+    # At the rate of a tiny one these stay on the plateau of guessing frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
 }
@@ -85,13 +90,13 @@ class Study:
         learning_rate=1e-3,
         warmup=0.15,
         first_length=64,
-        first_share=0.85,
+        first_fraction=0.85,
         precision="bfloat16",
         snapshots=6,
     )
     fields: tuple = (("learning_rates", "3e-4,1e-3"), ("precision", "bfloat16"))
     frozen: tuple = (("learning_rates", "1e-3,5e-3"),)
-    text: tuple = (*BOOKS, "books/valid.txt")
+    text: tuple = (*BOOKS.files.values(), "books/valid.txt")
     points: bool = False
 
     def run(self, reading, own):
@@ -187,21 +192,23 @@ def scales(suite):
     }  # fmt: skip
 
 
-def cells_of(study, place):
-    """Cells of the suite: each has its encoder as a prerequisite."""
-    home = Path(place.features) / Path(place.results).name
-    cells = []
+def jobs_of(study, workspace):
+    """The suite's jobs: each needs its encoder, which is pre-trained if it is not there."""
+    home = Path(workspace.features) / Path(workspace.results).name
+    jobs = []
     for _, name, own in study.rows:
-        making = Making(f"pre-train {name}", functools.partial(pretrained, study, name, place))
+        prerequisite = Prerequisite(
+            f"pre-train {name}", functools.partial(pretrained, study, name, workspace)
+        )
         points = {name: home / name}
         if study.points:
-            for step in sorted(settings_of(study, name).marks):
+            for step in sorted(settings_of(study, name).snapshot_steps):
                 snapshot = snapshot_name(step)
                 points[f"{name}_{snapshot}"] = home / name / "snapshots" / snapshot
         for point, folder in points.items():
             for _, task, fields in study.readings:
-                cells.append(Cell(task, str(folder), study.run(fields, own), point, (making,)))
-    return cells
+                jobs.append(Job(task, str(folder), study.run(fields, own), point, (prerequisite,)))
+    return jobs
 
 
 def settings_of(study, name):
@@ -209,13 +216,16 @@ def settings_of(study, name):
     return dataclasses.replace(study.pretraining, **ENCODERS[name])
 
 
-def pretrained(study, name, place, progress):
+def pretrained(study, name, workspace, progress):
     """Pre-trains an encoder if it is not; the results tell how."""
-    settings, home = settings_of(study, name), Path(place.features) / Path(place.results).name
+    settings, home = (
+        settings_of(study, name),
+        Path(workspace.features) / Path(workspace.results).name,
+    )
     out, text = home / name, home / "text"
-    *corpus, valid = (find_file(place.data, file) for file in study.text)
+    *corpus, valid = (find_file(workspace.data, file) for file in study.text)
     note = out / "pretraining.json"
-    made = records.read_json(note) if note.is_file() else {}
+    made = read_json(note) if note.is_file() else {}
     asked = dataclasses.asdict(settings) | {
         "steps_done": settings.steps,
         "corpus_sha256": [checksum(path) for path in corpus],
@@ -238,11 +248,11 @@ def pretrained(study, name, place, progress):
             progress=lambda entry: progress(f"{name}  {pretraining_line(entry, settings.steps)}"),
             prepared=text,
         )
-        made = records.read_json(note)
+        made = read_json(note)
     encoder, _ = keras_plm.load(out)
     work = TRAINING * forward_work(encoder, made) * made["tokens_per_batch"]
     about = {"encoder": name, "weights": encoder.count_params(), "flop_per_step": work, **made}
-    write_json(Path(place.results) / MADE / f"{name}.json", about)
+    write_json(Path(workspace.results) / MADE / f"{name}.json", about)
 
 
 def _kind(fields):
@@ -251,10 +261,11 @@ def _kind(fields):
 
 def _read(folder):
     """`({(encoder, task, kind of run): [result of each seed]}, {encoder: how it was made})`."""
-    made = [records.read_json(path) for path in sorted((Path(folder) / MADE).glob("*.json"))]
+    kept = ResultFolder(folder)
+    made = [kept.json(name) for name in kept.names(f"{MADE}/*")]
     found = {}
     for result in read_results(folder):
-        key = result["encoder"], result["task"], _kind(result["fields"])
+        key = result["encoder"], result["task"], _kind(result["settings"])
         add_seed(result, found.setdefault(key, []))
     return found, {about["encoder"]: about for about in made}
 
@@ -271,8 +282,8 @@ def _table(suite, folder):
         keys = [(encoder, task, _kind({**fields, **own})) for _, task, fields in study.readings]
         rows.append((names, made.get(encoder), own, [found.get(key, []) for key in keys]))
     if not any(results for *_, of_row in rows for results in of_row):
-        raise records.NoResult(
-            f"No result of {suite} below {folder}: `python -m benchmarks run --suite {suite}` "
+        raise NoResult(
+            f"No result of {suite} below {folder}: `python -m benchmarks suite {suite}` "
             f"writes them. Received: {str(folder)!r}"
         )
     best = [max((summary(r)[0] for r in column if r), default=None)
@@ -319,8 +330,8 @@ def _curves(folder):
 def _steps_table(folder):
     curves = _curves(folder)
     if not curves:
-        raise records.NoResult(
-            f"No result of bert_steps below {folder}: `python -m benchmarks run --suite "
+        raise NoResult(
+            f"No result of bert_steps below {folder}: `python -m benchmarks suite "
             f"bert_steps` writes them. Received: {str(folder)!r}"
         )
     steps = sorted({step for points in curves.values() for step, *_ in points})
@@ -366,7 +377,7 @@ SUITES = {
         scales(name),
         source,
         published="2018-10",
-        cells=cells_of,
+        jobs=jobs_of,
         home=HOME,
         flags=("features", "feature_gb"),
     )

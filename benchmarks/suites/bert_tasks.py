@@ -9,8 +9,9 @@ from benchmarks.suites.elmo_features import shown
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.jobs import Cell
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.jobs import Job
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import read_results
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training.resume import set_seed
@@ -64,20 +65,19 @@ SCALES = {
 }
 
 
-def cells_of(everything, place, encoder=None):
-    """Cells of the suite."""
+def jobs_of(everything, workspace, encoder=None):
+    """The suite's jobs."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
-        folder = Path(place.features) / "bert_test"
+        folder = Path(workspace.features) / "bert_test"
         if not (folder / "config.json").is_file():
             set_seed(0)
-            tokenizer = WordPiece.train(find_file(place.data, "glue/RTE/dev.tsv"), 300)
+            tokenizer = WordPiece.train(find_file(workspace.data, "glue/RTE/dev.tsv"), 300)
             made = BERT(len(tokenizer), **BERT_SIZES["tiny"], max_sequence_length=128)
             keras_plm.save(folder, made, tokenizer)
     fields = dict(everything.fields)
     return [
-        Cell(task, str(folder), Run(train_limit=limit, **fields))
-        for task, limit in everything.tasks
+        Job(task, str(folder), Run(train_limit=limit, **fields)) for task, limit in everything.tasks
     ]
 
 
@@ -118,7 +118,7 @@ SUITES = {
         SCALES,
         "Turc et al. 2019; Devlin et al. 2018, sections 4.1 to 4.3",
         published="2018-10",
-        cells=cells_of,
+        jobs=jobs_of,
         flags=("encoder", "features", "feature_gb"),
     ),
 }

@@ -8,7 +8,8 @@ from pathlib import Path
 import keras_plm
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
-from keras_plm.experiments import results as records
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
 from keras_plm.tokenizers import Characters, Words, open_text
@@ -30,7 +31,7 @@ def forward_work(encoder, note):
     if isinstance(encoder, ELMo):
         n, p = encoder.units, encoder.projection_dim
         layer = 4 * n * (p + p) + n * p
-        return 2 * 2 * (encoder.num_layers * layer + note["samples"] * p)
+        return 2 * 2 * (encoder.num_layers * layer + note["num_sampled"] * p)
     width = encoder.hidden_dim
     softmax = 2 * encoder.vocabulary_size * width
     if isinstance(encoder, RecurrentLM):
@@ -38,8 +39,8 @@ def forward_work(encoder, note):
         return 2 * encoder.num_layers * (4 * n * (width + width) + n * width) + softmax
     length = note["max_length"]
     if note["first_length"]:
-        fraction = note["first_share"]
-        length = fraction * note["first_length"] + (1 - fraction) * length
+        share = note["first_fraction"]
+        length = share * note["first_length"] + (1 - share) * length
     block = 2 * (4 * width**2 + 2 * width * encoder.intermediate_dim) + 4 * length * width
     if isinstance(encoder, BERT) and not note.get("left_to_right"):
         softmax = MASKED * (softmax + 2 * width**2)
@@ -57,7 +58,7 @@ def _count_tokens(tokenizer, lines, words):
 
 def describe(folder, lines, words):
     """One encoder's row."""
-    note = records.read_json(folder / "pretraining.json")
+    note = read_json(folder / "pretraining.json")
     encoder, tokenizer = keras_plm.load(folder)
     tokens = note["steps_done"] * note["tokens_per_batch"]
     work = TRAINING * forward_work(encoder, note)
@@ -88,7 +89,7 @@ def compare(data, results, say=print):
         if (folder / "config.json").is_file() and (folder / "pretraining.json").is_file():
             rows.append(describe(folder, lines, words))
             say(f"{folder.name}: {rows[-1]['tokens']:,} tokens")
-    report = {"text": TEXT, "words": words, "rows": rows, **records.environment()}
+    report = {"text": TEXT, "words": words, "rows": rows, **environment()}
     write_json(Path(results) / FILE, report)
     return report
 
@@ -110,7 +111,7 @@ def markdown(results):
         "|---|---:|---:|---:|---:|---|---|",
     ]
     order = {kind.__name__: i for i, kind in enumerate((BERT, ELMo, GPT, RecurrentLM))}
-    for row in sorted(records.read_json(path)["rows"], key=lambda row: order[row["model"]]):
+    for row in sorted(read_json(path)["rows"], key=lambda row: order[row["model"]]):
         read = row["tokens"] / row["tokens_per_word"] / 1e6
         machine = f"{row['device']}, {row['backend']}, {row['precision']}"
         text.append(

@@ -1,8 +1,8 @@
-"""The suite `domain_transfer`: a biLM continues training on the text of a task, without labels.
+"""The suite `elmo_domain_adaptation`: a biLM goes on with a task's own text, without its labels.
 
-It compares the perplexity of the dev set's text, and the score of the reader, before and after. The
-adapted biLMs are kept in the folder of features. Results are next to those of the other suites of
-ELMo, so that shared runs are done once.
+Before and after: the perplexity of the dev set's text, and the score of the reader that reads
+the biLM. The adapted biLMs stand among the features, their results beside those of the other suites
+of ELMo, so that what was read before is not read again.
 """
 
 import dataclasses
@@ -10,16 +10,17 @@ import functools
 from pathlib import Path
 
 from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, OPTIONS, Reading, row_of, shown
-from benchmarks.suites.elmo_features import cells_of as reading_cells
+from benchmarks.suites.elmo_features import jobs_of as jobs_of_features
 from benchmarks.suites.elmo_features import scales as reading_scales
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.datasets.tasks import TASKS, write_text_of
-from keras_plm.experiments import results as records
-from keras_plm.experiments.jobs import Making
+from keras_plm.experiments.jobs import Prerequisite
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.experiments.progress import pretraining_line
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, ResultFolder, read_json, read_results
 from keras_plm.files.writing import write_json
 
 ROW = "mix"
@@ -59,41 +60,41 @@ def scales():
     }
 
 
-def cells_of(adaptation, place, encoder=None, words=None):
-    """Cells of the suite: each task with the original biLM, and with the adapted one.
+def jobs_of(adaptation, workspace, encoder=None, words=None):
+    """The suite's jobs: each task with the biLM as it is, and with one that goes on with its text.
 
     Raises:
         ValueError: If the softmax of the biLM was not kept.
     """
-    reading, features = adaptation.reading, Path(place.features)
+    reading, features = adaptation.reading, Path(workspace.features)
     made_up = reading.material.tiny and encoder is None
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "Further training needs the softmax of the biLM, which `python -m benchmarks pretrain` "
-            f"keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "A biLM goes on with the softmax that it was trained with, which `keras-plm "
+            f"pretrain` keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
-    cells = []
+    jobs = []
     for task, epochs in reading.epochs:
         of_task = dataclasses.replace(reading, epochs=((task, epochs),))
-        found = reading_cells(of_task, place, encoder, words)
+        found = jobs_of_features(of_task, workspace, encoder, words)
         adapted = features / f"{encoder.name}_on_{task}"
-        make = functools.partial(_adapt, adaptation, task, place, encoder, adapted)
-        making = Making(adapted.name, make)
-        cells += found
-        cells += [
-            dataclasses.replace(cell, encoder=str(adapted), needs=(*cell.needs, making))
-            for cell in found
+        make = functools.partial(_adapt, adaptation, task, workspace, encoder, adapted)
+        prerequisite = Prerequisite(adapted.name, make)
+        jobs += found
+        jobs += [
+            dataclasses.replace(job, encoder=str(adapted), needs=(*job.needs, prerequisite))
+            for job in found
         ]
-    return cells
+    return jobs
 
 
-def _adapt(adaptation, task, place, encoder, out, progress):
+def _adapt(adaptation, task, workspace, encoder, out, progress):
     """Trains what is not trained yet; the results tell perplexities before and after, and how."""
     files = {}
     for split in ("train", "dev"):
         files[split] = out.with_name(f"{task}.{split}.txt")
-        write_text_of(TASKS[task], place.data, files[split], split)
+        write_text_of(TASKS[task], workspace.data, files[split], split)
     count = sum(len(line.split()) + 1 for line in files["train"].open() if line.strip())
     settings = dataclasses.replace(adaptation.pretraining, tokens=adaptation.passes * count)
     pretrain(
@@ -105,9 +106,9 @@ def _adapt(adaptation, task, place, encoder, out, progress):
         init=encoder,
         progress=lambda entry: progress(f"{task}  {pretraining_line(entry, settings.steps)}"),
     )
-    note = records.read_json(out / "pretraining.json")
+    note = read_json(out / "pretraining.json")
     record = {"task": task, "encoder": out.name, "passes": adaptation.passes, **note}
-    write_json(Path(place.results) / task / f"{out.name}{ADAPTED}", record)
+    write_json(Path(workspace.results) / task / f"{out.name}{ADAPTED}", record)
 
 
 def markdown(folder):
@@ -116,14 +117,15 @@ def markdown(folder):
     Raises:
         ValueError: If there is no adapted biLM.
     """
-    adapted = [records.read_json(path) for path in sorted(Path(folder).glob(f"**/*{ADAPTED}"))]
+    kept = ResultFolder(folder)
+    adapted = [kept.json(name) for name in kept.names(f"*{ADAPTED}")]
     if not adapted:
-        raise records.NoResult(
-            f"No adapted biLM below {folder}: `python -m benchmarks run --suite domain_transfer` "
-            f"makes them. Received: {str(folder)!r}"
+        raise NoResult(
+            f"No adapted biLM below {folder}: `python -m benchmarks suite "
+            f"elmo_domain_adaptation` makes them. Received: {str(folder)!r}"
         )
     results = [result for result in read_results(folder) if row_of(result) == ROW]
-    results = [result for result in results if not result["fields"]["train_limit"]]
+    results = [result for result in results if not result["settings"]["train_limit"]]
     several = len({record["init"] for record in adapted}) > 1
     text = [
         "| task | perplexity of its dev set: before | after | unknown words "
@@ -147,13 +149,13 @@ def markdown(folder):
 
 
 SUITES = {
-    "domain_transfer": Suite(
+    "elmo_domain_adaptation": Suite(
         markdown,
         no_figures,
         scales(),
         "Peters et al. 2018, table 7",
         published="2018-02",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
 }

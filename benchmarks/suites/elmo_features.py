@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.registry import Suite
-from benchmarks.suites.word_vectors import BOOKS, Vectors
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.tasks import TASKS
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell, Making
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.jobs import Job, Prerequisite
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, ResultFolder, read_json, read_results
 from keras_plm.models import ELMo
 from keras_plm.plots import lines, mixing_weights
 from keras_plm.tokenizers import Characters
@@ -83,7 +83,7 @@ class Material:
                 "benchmarks pretrain --model elmo` and name its folder with --encoder. "
                 f"Received: no encoder in {str(folder)!r}"
             )
-        kind = records.read_json(folder / "config.json").get("model")
+        kind = read_json(folder / "config.json").get("model")
         if kind != "ELMo":
             raise ValueError(
                 "The suites of ELMo read a biLM; other encoders are read by `run` and `layers`. "
@@ -96,24 +96,26 @@ class Material:
         kept = WEIGHTS / self.words
         return kept if kept.is_dir() else Path(features) / self.words
 
-    def words_for(self, place):
-        """`(folder, needs)`: of the default word vectors, what cells need that read them."""
-        folder = self.words_path(place.features)
-        make = functools.partial(self.words_folder, "", place.data, place.features)
+    def words_for(self, workspace):
+        """`(folder, needs)`: of the default word vectors, what jobs need that read them."""
+        folder = self.words_path(workspace.features)
+        make = functools.partial(self.words_folder, "", workspace.data, workspace.features)
         there = (folder / "config.json").is_file()
-        return str(folder), () if there else (Making(self.words, make),)
+        return str(folder), () if there else (Prerequisite(self.words, make),)
 
     def words_folder(self, given, data, features, progress):
         """The folder of word vectors: the one given, or the default, made if it is not there."""
         folder = Path(given or self.words_path(features))
         if not given and not (folder / "config.json").is_file():
             progress(f"word vectors of the books, for all runs: {folder}")
-            vectors.make(self.vectors, [find_file(data, b) for b in BOOKS], folder, progress)
+            make_word_vectors(
+                self.vectors, [find_file(data, b) for b in BOOKS.files.values()], folder, progress
+            )
         config = folder / "config.json"
-        kind = records.read_json(config).get("model") if config.is_file() else "nothing"
+        kind = read_json(config).get("model") if config.is_file() else "nothing"
         if kind != "WordVectors":
             raise ValueError(
-                "`--words` is a folder of word vectors, as `python -m benchmarks vectors` makes. "
+                "`--words` is a folder of word vectors, as `keras-plm word-vectors` makes. "
                 f"Received: {kind} in {str(folder)!r}"
             )
         return str(folder)
@@ -161,17 +163,17 @@ class Reading:
         return Run(**fields)
 
 
-def cells_of(reading, place, encoder=None, words=None):
-    """Cells of the suite; without `words` the word vectors of the books are a prerequisite."""
+def jobs_of(reading, workspace, encoder=None, words=None):
+    """The suite's jobs; without `words` all need the word vectors of the books."""
     material = reading.material
-    encoder = material.encoder_folder(encoder, place.features)
+    encoder = material.encoder_folder(encoder, workspace.features)
     needs = ()
     if words:
-        material.words_folder(words, place.data, place.features, None)  # is it one?
+        material.words_folder(words, workspace.data, workspace.features, None)  # is it one?
     else:
-        words, needs = material.words_for(place)
+        words, needs = material.words_for(workspace)
     counts = {
-        task: len(TASKS[task].read(place.data, "train"))
+        task: len(TASKS[task].read(workspace.data, "train"))
         for task, _ in reading.epochs
         if min(reading.shares) < 1
     }
@@ -187,7 +189,7 @@ def cells_of(reading, place, encoder=None, words=None):
         for row in reading.rows
     ]
     return [
-        Cell(task, words if row == "baseline" else encoder, run, needs=needs)
+        Job(task, words if row == "baseline" else encoder, run, needs=needs)
         for row, task, run in runs
     ]
 
@@ -217,7 +219,7 @@ EFFICIENCY = ("baseline", "mix")
 
 def row_of(result):
     """The key in `ROWS` of a result, or `None` of another kind of run."""
-    fields = result.get("fields", {})
+    fields = result.get("settings", {})
     reader = {task: network for task, network, *_ in PAIRS}.get(result["task"], "bilstm")
     if result["method"] != "features" or fields.get("reader") != reader:
         return None
@@ -239,30 +241,33 @@ def cells(folder, rows, limited=False):
     Raises:
         ValueError: If there is no such result, or seeds of one cell are of different runs.
     """
-    adapted = {path.name.removesuffix(ADAPTED) for path in Path(folder).glob(f"**/*{ADAPTED}")}
+    names = ResultFolder(folder).names(f"*{ADAPTED}")
+    adapted = {name.rpartition("/")[2].removesuffix(ADAPTED) for name in names}
     chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
     chosen = [(row, r) for row, r in chosen if row in rows]
     pairs = {task for task, *_ in PAIRS}
-    chosen = [(row, r) for row, r in chosen
-              if (not limited if r["task"] in pairs else limited or not r["fields"]["train_limit"])
-              ]  # fmt: skip
+    chosen = [
+        (row, r)
+        for row, r in chosen
+        if (not limited if r["task"] in pairs else limited or not r["settings"]["train_limit"])
+    ]
     # A baseline stands beside each biLM that was read with its word vectors.
-    beside = {(r["task"], r["fields"]["words"], r["encoder"]) for row, r in chosen
+    beside = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
               if row != "baseline"}  # fmt: skip
     found = {}
     for row, r in chosen:
         for task, words, encoder in sorted(beside):
             if r["task"] != task or r["encoder"] != (words if row == "baseline" else encoder):
                 continue
-            if row != "baseline" and r["fields"]["words"] != words:
+            if row != "baseline" and r["settings"]["words"] != words:
                 continue
             of_cell = found.setdefault((task, encoder, words), {}).setdefault(
                 (row, r["counts"]["train"]), []
             )
             add_seed(r, of_cell)
     if not found:
-        raise records.NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
+        raise NoResult(
+            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     return {_title(key, found): row for key, row in sorted(found.items(), reverse=True)}
@@ -369,15 +374,15 @@ def _curves(folder):
     """`{task: (examples in all, {row: {examples: results}})}` of tasks whose whole was read."""
     curves = {}
     for task, found in cells(folder, EFFICIENCY, limited=True).items():
-        full = [n for (_, n), rs in found.items() if not rs[0]["fields"]["train_limit"]]
+        full = [n for (_, n), rs in found.items() if not rs[0]["settings"]["train_limit"]]
         if full:
             by_row = {row: {} for row in EFFICIENCY}
             for (row, n), results in sorted(found.items(), key=lambda item: item[0][1]):
                 by_row[row][n] = results
             curves[task] = max(full), by_row
     if not curves:
-        raise records.NoResult(
-            f"No result on all training examples below {folder}: `python -m benchmarks run --suite "
+        raise NoResult(
+            f"No result on all training examples below {folder}: `python -m benchmarks suite "
             f"sample_efficiency` writes them. Received: {str(folder)!r}"
         )
     return curves
@@ -461,7 +466,7 @@ SUITES = {
         scales(LAYERS),
         "Peters et al. 2018, table 2",
         published="2018-02",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
     "elmo_placement": Suite(
@@ -470,7 +475,7 @@ SUITES = {
         scales(PLACES),
         "Peters et al. 2018, table 3 and figure 2",
         published="2018-02",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
     "sample_efficiency": Suite(
@@ -479,7 +484,7 @@ SUITES = {
         scales(EFFICIENCY, tuple(SHARES)),
         "Peters et al. 2018, figure 1",
         published="2018-02",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
 }

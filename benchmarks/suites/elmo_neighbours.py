@@ -5,7 +5,6 @@ word has the same tag. Sentences of books show neighbours like the paper's table
 """
 
 import dataclasses
-import hashlib
 import json
 import time
 from pathlib import Path
@@ -16,12 +15,20 @@ import keras_plm
 from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.examples import fingerprint, words_of
+from keras_plm.data.packing import words_of
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import summary
-from keras_plm.experiments.report.result_tables import read_results
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import (
+    NoResult,
+    Record,
+    ResultFolder,
+    read_results,
+    result_hash,
+    result_name,
+)
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.tokenizers import open_text
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer.feature_store import FeatureStore
@@ -116,20 +123,22 @@ def run_neighbours(
     examples = [e for split in ("dev", "test") for e in TASKS[TASK].read(data, split)]
     examples = examples[: scale.limit or None]
     sentences = book_sentences(find_file(data, TEXT), scale.lines)
+    kept = ResultFolder(results)
     todo = [(words, "pretrained", 0), (encoder, "pretrained", 0)]
-    todo += [(encoder, "untrained", seed) for seed in range(seeds)]
+    todo += [(encoder, "randomly_initialised", seed) for seed in range(seeds)]
     for folder, weights, seed in todo:
         model, tokenizer = keras_plm.load(folder, dtype="float32")
-        if weights == "untrained":
+        if weights == "randomly_initialised":
             set_seed(seed)
             model = type(model).from_config(model.get_config())
         run = METHOD if weights == "pretrained" else f"{METHOD}-{weights}"
         name = Path(folder).resolve().name
-        path = Path(results) / TASK / f"{name}.{run}.seed{seed}.json"
         texts = [[e.text, e.label] for e in examples]
         inputs = fingerprint(model, tokenizer, texts, sentences, SOURCES, SHOWN, BESIDE)
-        key = hashlib.sha256(json.dumps([inputs, weights, seed, VERSION]).encode()).hexdigest()
-        if records.stored(path, key) is not None:
+        about = {"weights": weights, "splits": "dev, test"}
+        key = result_hash(TASK, about, seed, [inputs, VERSION])
+        file = result_name(TASK, name, run, seed)
+        if kept.done(file, key) is not None:
             continue
         begun = time.monotonic()
         store = FeatureStore.build(features, model, tokenizer, examples, None, feature_gb)
@@ -138,22 +147,23 @@ def run_neighbours(
         if weights == "pretrained":
             shown = show(model, tokenizer, sentences, features, feature_gb)
         last = f"layer_{store.array.shape[1] - 1}"
-        result = {
-            "task": TASK,
-            "encoder": name,
-            "method": METHOD,
-            "run": run,
-            "fields": {"weights": weights, "splits": "dev, test"},
-            "seed": seed,
-            "score": scores["metrics"][last],
-            **scores,
-            "shown": shown,
-            "seconds": round(time.monotonic() - begun, 1),
-            **records.environment(),
-            "hash": key,
-            "inputs": inputs,
-        }
-        records.store(path, result)
+        record = Record(
+            task=TASK,
+            encoder=name,
+            method=METHOD,
+            run=run,
+            settings=about,
+            seed=seed,
+            score=scores["metrics"][last],
+            metrics=scores["metrics"],
+            counts=scores["counts"],
+            seconds=round(time.monotonic() - begun, 1),
+            hash=key,
+            inputs=inputs,
+            extra={"noun and verb": scores["noun and verb"], "shown": shown},
+            **environment(),
+        )
+        kept.write(file, record)
         numbers = ", ".join(f"{n} {100 * v:.1f}" for n, v in scores["metrics"].items())
         progress(f"{name}, {weights}, seed {seed}: {numbers}")
 
@@ -252,20 +262,20 @@ def show(model, tokenizer, sentences, features, feature_gb):
     return shown
 
 
-def _around(words, place):
+def _around(words, workspace):
     """The words around one, which is marked."""
-    first, last = max(place - BESIDE, 0), place + BESIDE + 1
-    before = ["..."] * (first > 0) + words[first:place]
-    behind = words[place + 1 : last] + ["..."] * (last < len(words))
-    return " ".join([*before, f"**{words[place]}**", *behind])
+    first, last = max(workspace - BESIDE, 0), workspace + BESIDE + 1
+    before = ["..."] * (first > 0) + words[first:workspace]
+    behind = words[workspace + 1 : last] + ["..."] * (last < len(words))
+    return " ".join([*before, f"**{words[workspace]}**", *behind])
 
 
 def markdown(folder):
     """The suite's tables: what is measured, and what is shown."""
     found = [r for r in read_results(folder) if r["method"] == METHOD]
     if not found:
-        raise records.NoResult(
-            f"No result of neighbours below {folder}: `python -m benchmarks run --suite "
+        raise NoResult(
+            f"No result of neighbours below {folder}: `python -m benchmarks suite "
             f"elmo_neighbours` writes them. Received: {str(folder)!r}"
         )
     if len({json.dumps(r["counts"]) for r in found}) > 1:
@@ -311,7 +321,7 @@ def _order(result):
     """Where rows stand: word vectors, the biLM of random weights, the pre-trained one."""
     if _is_words(result):
         return 0
-    return 1 if result["fields"]["weights"] == "untrained" else 2
+    return 1 if result["settings"]["weights"] == "randomly_initialised" else 2
 
 
 def _row_name(result, layer):
@@ -319,7 +329,7 @@ def _row_name(result, layer):
         return f"{result['encoder']}, word vectors"
     number = layer.rpartition("_")[2]
     what = "the word alone" if number == "0" else f"layer {number}"
-    weights = ", random weights" if result["fields"]["weights"] == "untrained" else ""
+    weights = ", random weights" if result["settings"]["weights"] == "randomly_initialised" else ""
     return f"{result['encoder']}{weights}, {what}"
 
 

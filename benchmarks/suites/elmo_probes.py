@@ -7,27 +7,25 @@ where the same names are people, places or firms depending on the sentence.
 """
 
 import dataclasses
-import hashlib
-import json
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites import word_vectors as vectors
 from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material, shown
 from benchmarks.suites.registry import Suite, no_figures
-from benchmarks.suites.word_vectors import Vectors
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
 from keras_plm.datasets.tasks import TASKS, task_from_file
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.pretraining.pretrain import Pretraining, pretrain
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.progress import pretraining_line
-from keras_plm.experiments.report.result_tables import read_results
-from keras_plm.experiments.runner import Bench
+from keras_plm.experiments.results import NoResult, Record, read_results, result_hash, result_name
+from keras_plm.experiments.runner import Runner
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Tagger
 from keras_plm.metrics import accuracy
@@ -177,18 +175,18 @@ def run_intrinsic(
         todo.append((sense, encoder, words))
     common = {"method": "features", "learning_rates": scale.learning_rates}
     common |= {"train_limit": scale.limit}
-    benches = [
-        (Bench(task, data, folder, results, features, feature_gb, progress), kind)
+    runners = [
+        (Runner(task, data, folder, results, features, feature_gb, progress), kind)
         for task, *folders in todo
         for folder, kind in zip(folders, ("biLM", "words"), strict=True)
     ]
-    for bench, kind in benches:
-        nearest(bench, kind, scale.limit)
+    for runner, kind in runners:
+        nearest(runner, kind, scale.limit)
     for seed in range(seeds):
-        for bench, _ in benches:
-            epochs = scale.epochs if bench.task.name == POS else scale.sense_epochs
-            for layer in range(len(bench.pretrained.output["layers"])):
-                bench.run(Run(layers=f"layer_{layer}", epochs=epochs, **common), seed)
+        for runner, _ in runners:
+            epochs = scale.epochs if runner.task.name == POS else scale.sense_epochs
+            for layer in range(len(runner.pretrained.output["layers"])):
+                runner.run(Run(layers=f"layer_{layer}", epochs=epochs, **common), seed)
 
 
 def _micro(scale, features, progress):
@@ -203,77 +201,74 @@ def _micro(scale, features, progress):
     )
     beside = Path(features) / f"micro_skip_gram{suffix}"
     if not (beside / "config.json").is_file():
-        vectors.make(scale.vectors, [corpus], beside, progress)
+        make_word_vectors(scale.vectors, [corpus], beside, progress)
     return str(folder), str(beside)
 
 
-def nearest(bench, kind, limit=0):
-    """Scores each layer by nearest averages; `bench` has the task, the encoder and the places.
+def nearest(runner, kind, limit=0):
+    """Scores each layer by nearest averages; `runner` has the task, the encoder and the places.
 
     Writes a result for each layer, and one for the most frequent tag of each word.
     """
-    parts = {"train": bench.train_examples(Run(train_limit=limit)), "test": bench.examples["test"]}
-    layers = len(bench.pretrained.output["layers"])
+    parts = {
+        "train": runner.train_examples(Run(train_limit=limit)),
+        "test": runner.examples["test"],
+    }
+    layers = len(runner.pretrained.output["layers"])
     texts = [[[e.text, e.label] for e in part] for part in parts.values()]
-    inputs = fingerprint(bench.pretrained, bench.tokenizer, texts)
-    key = hashlib.sha256(json.dumps([inputs, VERSION]).encode()).hexdigest()
-    folder = Path(bench.results) / bench.task.name
-    paths = [folder / f"{bench.name}.{METHOD}-layer_{i}.seed0.json" for i in range(layers)]
-    first = fingerprint(texts)
-    of_words = hashlib.sha256(json.dumps([first, VERSION]).encode()).hexdigest()
-    baseline = folder / f"no_encoder.{BASELINE}.seed0.json"
-    if all(records.stored(path, key) for path in paths) and records.stored(baseline, of_words):
+    inputs = fingerprint(runner.pretrained, runner.tokenizer, texts)
+    of_words = fingerprint(texts)
+    todo = [(None, "no_encoder", BASELINE, {}, of_words)]
+    for layer in range(layers):
+        own = {"layers": f"layer_{layer}", "kind": kind}
+        todo.append((layer, runner.name, f"{METHOD}-layer_{layer}", own, inputs))
+    task, kept = runner.task.name, runner.kept
+    todo = [
+        (layer, encoder, run, settings, about, result_hash(task, settings, 0, [about, VERSION]))
+        for layer, encoder, run, own, about in todo
+        for settings in ({"train_limit": limit, **own},)
+    ]
+    todo = [row for row in todo if kept.done(result_name(task, *row[1:3], 0), row[-1]) is None]
+    if not todo:
         return
     begun = time.monotonic()
     stores = {}
     for name, part in parts.items():
         stores[name] = FeatureStore.build(
-            bench.store, bench.pretrained, bench.tokenizer, part, None, bench.feature_gb
+            runner.store, runner.pretrained, runner.tokenizer, part, None, runner.feature_gb
         )
         if list(stores[name].counts) != [len(e.text) for e in part]:
             raise ValueError(
                 "The suites of ELMo compare words: read them with a tokenizer that takes a list "
-                f"of words as it is. Received: {bench.name} on {bench.task.name}"
+                f"of words as it is. Received: {runner.name} on {runner.task.name}"
             )
     flat = {
         name: [(w, tag) for e in part for w, tag in zip(e.text, e.label, strict=True)]
         for name, part in parts.items()
     }
-    common = {"task": bench.task.name, "seed": 0}
     counts = {f"{name} words": len(pairs) for name, pairs in flat.items()}
 
-    def write(path, hash, inputs, encoder, run, fields, scores):
+    for layer, encoder, run, settings, about, hash in todo:
+        vectors = [None if layer is None else stores[s].array[:, layer] for s in ("train", "test")]
+        scores = nearest_average(vectors[0], flat["train"], vectors[1], flat["test"])
         metrics = {name: scores.pop(name) for name in ("accuracy", "several")}
-        result = common | {
-            "encoder": encoder,
-            "method": run.partition("-")[0],
-            "run": run,
-            "fields": {"train_limit": limit, **fields},
-            "score": metrics["accuracy"],
-            "metrics": metrics,
-            "counts": counts | scores,
-            "seconds": round(time.monotonic() - begun, 1),
-            **records.environment(),
-            "hash": hash,
-            "inputs": inputs,
-        }
-        records.store(path, result)
+        record = Record(
+            task=task,
+            encoder=encoder,
+            method=run.partition("-")[0],
+            run=run,
+            settings=settings,
+            score=metrics["accuracy"],
+            metrics=metrics,
+            counts=counts | scores,
+            seconds=round(time.monotonic() - begun, 1),
+            hash=hash,
+            inputs=about,
+            **environment(),
+        )
+        kept.write(result_name(task, encoder, run, 0), record)
         numbers = ", ".join(f"{n} {100 * v:.1f}" for n, v in metrics.items() if v is not None)
-        bench._say(f"{encoder} {run}: {numbers}")
-
-    if records.stored(baseline, of_words) is None:
-        scores = nearest_average(None, flat["train"], None, flat["test"])
-        write(baseline, of_words, first, "no_encoder", BASELINE, {}, scores)
-    for layer, path in enumerate(paths):
-        if records.stored(path, key) is None:
-            scores = nearest_average(
-                stores["train"].array[:, layer],
-                flat["train"],
-                stores["test"].array[:, layer],
-                flat["test"],
-            )
-            fields = {"layers": f"layer_{layer}", "kind": kind}
-            write(path, key, inputs, bench.name, f"{METHOD}-layer_{layer}", fields, scores)
+        runner.say(f"{encoder} {run}: {numbers}")
 
 
 def nearest_average(train_vectors, train, test_vectors, test):
@@ -343,8 +338,8 @@ def markdown(folder):
     every = read_results(folder)
     tasks = [r["task"] for r in every if r["method"] == METHOD]
     if not tasks:
-        raise records.NoResult(
-            f"No result of nearest averages below {folder}: `python -m benchmarks run --suite "
+        raise NoResult(
+            f"No result of nearest averages below {folder}: `python -m benchmarks suite "
             f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
         )
     order = sorted(set(tasks), key=lambda task: (task != POS, task))
@@ -358,7 +353,7 @@ def markdown(folder):
 
 
 def _table(task, results):
-    encoders = {r["encoder"]: r["fields"]["kind"] for r in results if r["method"] == METHOD}
+    encoders = {r["encoder"]: r["settings"]["kind"] for r in results if r["method"] == METHOD}
     baseline = [r for r in results if r["method"] == BASELINE]
     tested = (baseline or [r for r in results if r["method"] == METHOD])[0]["counts"]
     head = ["nearest average", "of words with several tags", "linear probe"]
@@ -366,9 +361,9 @@ def _table(task, results):
     rows = [("most frequent tag of the word", baseline, [])]
     for encoder, kind in sorted(encoders.items(), key=lambda item: (item[1] != "words", item[0])):
         of_encoder = [r for r in results if r["encoder"] == encoder]
-        layers = sorted({r["fields"]["layers"] for r in of_encoder if r["method"] == METHOD})
+        layers = sorted({r["settings"]["layers"] for r in of_encoder if r["method"] == METHOD})
         for layer in layers:
-            of_layer = [r for r in of_encoder if r["fields"].get("layers") == layer]
+            of_layer = [r for r in of_encoder if r["settings"].get("layers") == layer]
             number = layer.rpartition("_")[2]
             name = "word vectors" if kind == "words" else f"layer {number}"
             name += ", the word alone" if kind != "words" and number == "0" else ""

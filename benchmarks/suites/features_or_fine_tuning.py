@@ -1,4 +1,4 @@
-"""The suite `transfer`: every method for each kind of encoder, on each kind of task.
+"""The suite `features_or_fine_tuning`: every way to use each kind of encoder, on each kind of task.
 
 Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features of every layer
 choice, with linear readers and with the networks of the feature-based papers; fine-tuning; LoRA;
@@ -15,24 +15,25 @@ from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
 from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell
+from keras_plm.experiments.jobs import Job
 from keras_plm.experiments.recommend import Choice, ranked
 from keras_plm.experiments.report.result_tables import (
     add_seed,
     file_of,
     place_of_layers,
-    read_results,
 )
+from keras_plm.experiments.results import ResultFolder, read_results
 from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer.feature_store import distinct_choices
+from keras_plm.transfer.layer_choices import distinct_choices
 
 KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
 ATTENTION = ("gpt", "bert")  # what LoRA changes
 TRAINED = ("fine_tune", "scratch", "lora")  # rows that train the encoder
 MIX = {"layers": "elmo_mix"}
+RANDOM = {"method": "randomly_initialised", **MIX}
 # Key: the name in tables, whether the task's own network reads, and fields of its `Run`.
 ROWS = {
     "fine_tune": ("fine-tuned", False, {}),
@@ -40,10 +41,10 @@ ROWS = {
     "last": ("frozen, last layer, linear", False, {"method": "features", "layers": "last"}),
     "elmo_mix": ("frozen, mix of layers, linear", False, {"method": "features", **MIX}),
     "scratch": ("random weights, all trained", False, {"method": "scratch"}),
-    "untrained": ("random weights, frozen, mix, linear", False, {"method": "untrained", **MIX}),
+    "randomly_initialised": ("random weights, frozen, mix, linear", False, RANDOM),
     "lora": ("LoRA, rank 8", False, {"lora_rank": 8}),
-    "untrained_reader": (
-        "random weights, frozen, mix, the task's network", True, {"method": "untrained", **MIX},
+    "randomly_initialised_reader": (
+        "random weights, frozen, mix, the task's network", True, RANDOM,
     ),
 }  # fmt: skip
 LAYERS = "layers"  # all other choices of layers, frozen, linear
@@ -123,20 +124,20 @@ def fits(task, kind, row):
     return kind != "words" or row not in ("elmo_mix", LAYERS)
 
 
-def cells_of(transfer, place, encoder=None):
-    """The suite's cells, the rows in their order.
+def jobs_of(transfer, workspace, encoder=None):
+    """The suite's jobs, the rows in their order.
 
     Args:
         transfer: A `Transfer`.
-        place: A `Place`.
+        workspace: A `Workspace`.
         encoder: A folder whose folders `words`, `elmo`, `gpt` and `bert` stand for the default
             encoders, those that it has.
 
     Raises:
         ValueError: If an encoder is missing.
     """
-    folders = {kind: _folder(transfer, kind, encoder, place) for kind in KINDS}
-    cells = []
+    folders = {kind: _folder(transfer, kind, encoder, workspace) for kind in KINDS}
+    jobs = []
     for row in transfer.rows:
         for task, _ in transfer.tasks:
             for kind, (folder, needs) in folders.items():
@@ -150,11 +151,11 @@ def cells_of(transfer, place, encoder=None):
                 linear = runs[0].method == "features" and runs[0].reader == "linear"
                 more = {"seeds": transfer.frozen_seeds} if linear else {}
                 more["stage"] = int(row not in FIRST)
-                cells += [Cell(task, folder, run, needs=needs, **more) for run in runs]
-    return cells
+                jobs += [Job(task, folder, run, needs=needs, **more) for run in runs]
+    return jobs
 
 
-def _folder(transfer, kind, given, place):
+def _folder(transfer, kind, given, workspace):
     """`(folder, needs)` of an encoder."""
     if given is not None and (Path(given) / kind).is_dir():
         return str(Path(given) / kind), ()
@@ -164,23 +165,23 @@ def _folder(transfer, kind, given, place):
             return names[kind], ()
         raise ValueError(
             f"Released encoders are read from --encoder DIR: put {KINDS[kind]} into DIR/{kind}, a "
-            "folder that `python -m benchmarks vectors --file` makes of released word vectors, and "
+            "folder that `keras-plm word-vectors --file` makes of released word vectors, and "
             "`keras_plm.save` of a released ELMo. Received: no such folder in "
             f"{str(given)!r}"
         )
     if kind == "words":
-        return transfer.material.words_for(place)
+        return transfer.material.words_for(workspace)
     if transfer.material.tiny:
-        return str(_tiny(kind, place)), ()
+        return str(_tiny(kind, workspace)), ()
     return str(WEIGHTS / f"{kind}_mini"), ()
 
 
-def _tiny(kind, place):
+def _tiny(kind, workspace):
     """The folder of an encoder of random weights."""
-    folder = Path(place.features) / f"{kind}_test"
+    folder = Path(workspace.features) / f"{kind}_test"
     if not (folder / "config.json").is_file():
         set_seed(0)
-        text = find_file(place.data, "books/valid.txt")
+        text = find_file(workspace.data, "books/valid.txt")
         if kind == "elmo":
             tokenizer = Characters()
             made = ELMo(units=8, projection_dim=4, filters=[[1, 4], [2, 4]], num_highway=1)
@@ -220,12 +221,12 @@ SCALES = {
 
 def row_of(result):
     """The row of a result, as tables name it, or `None` of another kind of run."""
-    fields, method = result["fields"], result["method"]
+    fields, method = result["settings"], result["method"]
     linear = fields["reader"] == "linear"
     own = {"lora_rank": fields["lora_rank"]} if "lora_rank" in fields else {}
     own |= {"method": method} if method != "fine_tune" else {}
     if fields["layers"]:  # word vectors have one layer, which is their mix
-        mixed = fields["layers"] == "last" and (not linear or method == "untrained")
+        mixed = fields["layers"] == "last" and (not linear or method == "randomly_initialised")
         own["layers"] = "elmo_mix" if mixed else fields["layers"]
     for name, network, asked in ROWS.values():
         if asked == own and network != linear:
@@ -249,15 +250,15 @@ def read(folder):
             add_seed(result, of_row.setdefault(result["encoder"], []))
     if not found:
         raise ValueError(
-            f"No result of transfer below {folder}: `python -m benchmarks run --suite transfer` "
-            f"writes them. Received: {str(folder)!r}"
+            f"No result of features_or_fine_tuning below {folder}: `python -m benchmarks "
+            f"suite features_or_fine_tuning` writes them. Received: {str(folder)!r}"
         )
     names = [name for name, *_ in ROWS.values()]
     tasks = [task for task, _ in Transfer.tasks if task in found]
 
     def place(item):
         row, of_row = item
-        layers = next(iter(of_row.values()))[0]["fields"]["layers"]
+        layers = next(iter(of_row.values()))[0]["settings"]["layers"]
         return (names.index(row), 0) if row in names else (len(names), place_of_layers(layers))
 
     return {task: dict(sorted(found[task].items(), key=place)) for task in tasks}
@@ -315,17 +316,19 @@ def figures(folder):
         first = next(iter(next(iter(rows.values())).values()))[0]
         metric = next(iter(first["metrics"])).replace("_", " ")
         title = f"{task}: every encoder, read and trained in every way"
-        pictures[f"transfer_{task}"] = score_by_layer(table, title, metric, encoders=names)
+        pictures[f"features_or_fine_tuning_{task}"] = score_by_layer(
+            table, title, metric, encoders=names
+        )
     return pictures
 
 
 def _choice(name, results, folder):
-    paths = [Path(folder) / file_of(r) for r in results]
-    return Choice.read(name, results, paths)
+    kept = ResultFolder(folder)
+    return Choice.read(name, results, [kept.examples(file_of(r), r["hash"]) for r in results])
 
 
 def _summary(found, names, folder):
-    """Fine-tuning next to the frozen features that are best on the dev set."""
+    """Fine-tuning beside the best that frozen features gave, which the dev set chose."""
     text = [
         "| task | encoder | fine-tuned | frozen, best on the dev set | fine-tuning gains "
         "| scratch | time, fine-tuned : frozen |",
@@ -368,10 +371,12 @@ def _costs(found, names):
             if row not in {name for name, *_ in ROWS.values()}:
                 continue
             of_key = {key: Choice(row, tuple(of_row[key])) for key in of_row}
-            costs = {key: of_row[key][0].get("cost", {}) for key in of_row}
+            costs = {key: of_row[key][0] for key in of_row}
             cells = [f"{of_key[key].seconds:,.0f}" if key in of_key else "" for key in names]
             cells += [
-                f"{costs[key]['learned_weights'] / 1e6:.2f}" if costs.get(key) else ""
+                f"{costs[key]['learned_weights'] / 1e6:.2f}"
+                if "learned_weights" in costs.get(key, ())
+                else ""
                 for key in names
             ]
             passes = {cost.get("encoder_passes", "") for cost in costs.values()}
@@ -380,13 +385,13 @@ def _costs(found, names):
 
 
 SUITES = {
-    "transfer": Suite(
+    "features_or_fine_tuning": Suite(
         markdown,
         figures,
         SCALES,
         "Peters, Ruder and Smith 2019; Devlin et al. 2018, section 5.3; Peters et al. 2018",
         published="2019-03",
-        cells=cells_of,
+        jobs=jobs_of,
         flags=("encoder", "features", "feature_gb"),
     ),
 }

@@ -14,10 +14,10 @@ from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo_features import shown
 from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
-from keras_plm.experiments import results as records
 from keras_plm.experiments.config import Run, summary
-from keras_plm.experiments.jobs import Cell
-from keras_plm.experiments.report.result_tables import add_seed, read_results
+from keras_plm.experiments.jobs import Job
+from keras_plm.experiments.report.result_tables import add_seed
+from keras_plm.experiments.results import NoResult, read_json, read_results
 from keras_plm.models import GPT, RecurrentLM
 from keras_plm.plots import lines
 from keras_plm.tokenizers import BytePair
@@ -41,7 +41,7 @@ DEPTHS = {
         f"layers_{n}": (
             "embeddings" if n == 0 else f"+ {n} layer{'s' if n > 1 else ''}",
             "gpt",
-            {**AUXILIARY, "n_transfer": str(n)},
+            {**AUXILIARY, "pretrained_layers": str(n)},
         )
         for n in range(4)
     },
@@ -129,11 +129,11 @@ def encoder_folder(kind, given, data, features, tiny):
             keras_plm.save(folder, made[kind](tokenizer.text_size), tokenizer)
     if not (folder / "config.json").is_file():
         raise ValueError(
-            "The suites of GPT fine-tune a pre-trained model: make one with `python -m benchmarks "
+            "The suites of GPT fine-tune a pre-trained model: make one with `keras-plm "
             f"pretrain --model {kind}` and name its folder with --encoder, or put it into "
             f"{str(WEIGHTS)!r}. Received: no encoder in {str(folder)!r}"
         )
-    found = records.read_json(folder / "config.json").get("model")
+    found = read_json(folder / "config.json").get("model")
     if found != name:
         raise ValueError(
             f"The suites of GPT fine-tune a {name}. Received: {found} in {str(folder)!r}"
@@ -141,16 +141,20 @@ def encoder_folder(kind, given, data, features, tiny):
     return str(folder)
 
 
-def cells_of(tuning, place, encoder=None):
-    """The suite's cells; the encoder given stands for its GPT."""
+def jobs_of(tuning, workspace, encoder=None):
+    """The suite's jobs; the encoder given stands for its GPT."""
     runs = list(tuning.runs)
     folders = {
         kind: encoder_folder(
-            kind, encoder if kind == "gpt" else None, place.data, place.features, tuning.tiny
+            kind,
+            encoder if kind == "gpt" else None,
+            workspace.data,
+            workspace.features,
+            tuning.tiny,
         )
         for kind in dict.fromkeys(kind for _, kind, _ in runs)
     }
-    return [Cell(task, folders[kind], run) for task, kind, run in runs]
+    return [Job(task, folders[kind], run) for task, kind, run in runs]
 
 
 def scales(rows, tasks=TASKS_READ, more=()):
@@ -166,8 +170,8 @@ def scales(rows, tasks=TASKS_READ, more=()):
 
 def row_of(result, rows=ROWS):
     """The key in `rows` of a result, or `None` of another kind of run."""
-    fields = result["fields"]
-    asked = {name: fields[name] for name in ("language_model_weight", "n_transfer")
+    fields = result["settings"]
+    asked = {name: fields[name] for name in ("language_model_weight", "pretrained_layers")
              if name in fields}  # fmt: skip
     asked |= {"method": "scratch"} if fields["method"] == "scratch" else {}
     for key, (_, kind, own) in rows.items():
@@ -189,8 +193,8 @@ def cells(folder, rows):
             of_task = found.setdefault((result["task"], result["counts"]["train"]), {})
             add_seed(result, of_task.setdefault(row, []))
     if not found:
-        raise records.NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks run --suite` "
+        raise NoResult(
+            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     order = [task for task, _ in TASKS_READ]
@@ -318,7 +322,7 @@ SUITES = {
         scales(ABLATION, more=SIZES),
         "Radford et al. 2018, table 5",
         published="2018-06",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
     "gpt_layers_transferred": Suite(
@@ -327,7 +331,7 @@ SUITES = {
         scales(DEPTHS, LAYERS_READ),
         "Radford et al. 2018, figure 2, left",
         published="2018-06",
-        cells=cells_of,
+        jobs=jobs_of,
         **OPTIONS,
     ),
 }

@@ -6,9 +6,10 @@ from pathlib import Path
 import keras_plm
 from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
 from benchmarks.suites.registry import Suite, no_figures
-from keras_plm.data.examples import fingerprint
 from keras_plm.decoding import generate, greedy, sample
-from keras_plm.experiments import results as records
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import NoResult, ResultFolder
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 
 KEPT = "samples"  # the folder of these files among the suite's results
@@ -45,20 +46,20 @@ def run_samples(
 ):
     """Generates missing texts: the first sample of each, without selection."""
     folder = Path(encoder_folder("gpt", encoder, data, features, settings.tiny))
-    path = Path(results) / KEPT / f"{folder.name}.json"
+    kept, file = ResultFolder(results), f"{KEPT}/{folder.name}.json"
     model, tokenizer = keras_plm.load(folder, dtype="float32")
     key = fingerprint(model, tokenizer, dataclasses.asdict(settings))
-    if path.is_file() and records.read_json(path)["hash"] == key:
+    if file in kept and kept.json(file)["hash"] == key:
         return
     texts = {
         name: generate(
-            model, tokenizer, settings.prompts, strategy, max_length=settings.tokens, **options
+            model, tokenizer, settings.prompts, strategy, max_new_tokens=settings.tokens, **options
         )
         for name, (strategy, options) in STRATEGIES.items()
     }
     found = {"encoder": folder.name, "prompts": settings.prompts, "texts": texts, "seed": 0}
-    write_json(path, found | records.environment() | {"hash": key})
-    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} continuations each")
+    write_json(kept.file(file), found | environment() | {"hash": key})
+    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} ways to go on")
 
 
 def markdown(folder):
@@ -67,15 +68,16 @@ def markdown(folder):
     Raises:
         ValueError: If there is no file.
     """
-    paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
-    if not paths:
-        raise records.NoResult(
-            f"No samples below {folder}: `python -m benchmarks run --suite gpt_samples` writes "
+    kept = ResultFolder(folder)
+    names = kept.names(f"{KEPT}/*")
+    if not names:
+        raise NoResult(
+            f"No samples below {folder}: `python -m benchmarks suite gpt_samples` writes "
             f"them. Received: {str(folder)!r}"
         )
     text = []
-    for path in paths:
-        found = records.read_json(path)
+    for file in names:
+        found = kept.json(file)
         for i, prompt in enumerate(found["prompts"]):
             text += [f"{found['encoder']} (generated text; the prompt in bold):", ""]
             for name, texts in found["texts"].items():

@@ -15,10 +15,11 @@ from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
 from benchmarks.suites.registry import Suite
 from keras_plm import metrics
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.examples import fingerprint
 from keras_plm.data.task import find_file
 from keras_plm.datasets.tasks import TASKS
-from keras_plm.experiments import results as records
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import NoResult, ResultFolder, read_json
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 from keras_plm.pretraining import token_losses
@@ -117,15 +118,15 @@ def run_zero_shot(
     """Measures what is not measured yet: fresh weights, the snapshots, the encoder itself."""
     kind = "gpt"
     if encoder and (config := Path(encoder) / "config.json").is_file():
-        kind = "lstm" if records.read_json(config).get("model") == "RecurrentLM" else "gpt"
+        kind = "lstm" if read_json(config).get("model") == "RecurrentLM" else "gpt"
     folder = Path(encoder_folder(kind, encoder, data, features, settings.tiny))
     points = {int(p.name.removeprefix("step_")): p for p in folder.glob("snapshots/step_*")}
     note = folder / "pretraining.json"
     if note.is_file():
-        points[records.read_json(note)["steps_done"]] = folder
+        points[read_json(note)["steps_done"]] = folder
     elif not settings.tiny:
         raise ValueError(
-            f"{folder} does not tell how long it was pre-trained: `python -m benchmarks pretrain` "
+            f"{folder} does not tell how long it was pre-trained: `keras-plm pretrain` "
             f"writes that. Received: no pretraining.json in {str(folder)!r}"
         )
     limit = settings.limit or None
@@ -139,14 +140,15 @@ def run_zero_shot(
     counts = {"cola": len(texts["cola"]), "sst2": len(texts["sst2"]),
               "next_sentence": len(questions)}  # fmt: skip
     about = [[(e.text, e.label) for e in part] for part in texts.values()] + [questions]
+    kept = ResultFolder(results)
     for step, point in [(0, None), *sorted(points.items())]:
-        path = Path(results) / KEPT / f"{folder.name}.step_{step:06d}.json"
+        file = f"{KEPT}/{folder.name}.step_{step:06d}.json"
         model, tokenizer = keras_plm.load(point or folder, dtype="float32")
         if point is None:
             set_seed(0)
             model = type(model).from_config(model.get_config())
         key = fingerprint(model, tokenizer, json.dumps(about), dataclasses.asdict(settings))
-        if path.is_file() and records.read_json(path)["hash"] == key:
+        if file in kept and kept.json(file)["hash"] == key:
             continue
         scores = {
             "cola": acceptability(model, tokenizer, texts["cola train"], texts["cola"]),
@@ -155,8 +157,8 @@ def run_zero_shot(
         }
         found = {"encoder": folder.name, "step": step, "scores": scores, "counts": counts}
         if note.is_file():
-            found["tokens"] = step * records.read_json(note)["tokens_per_batch"]
-        write_json(path, found | records.environment() | {"hash": key})
+            found["tokens"] = step * read_json(note)["tokens_per_batch"]
+        write_json(kept.file(file), found | environment() | {"hash": key})
         shown = ", ".join(f"{name} {100 * score:.1f}" for name, score in scores.items())
         progress(f"{folder.name}, step {step:,}: {shown}")
 
@@ -167,15 +169,16 @@ def _read(folder):
     Raises:
         ValueError: If there is none.
     """
-    paths = sorted(Path(folder).glob(f"{KEPT}/*.json"))
-    if not paths:
-        raise records.NoResult(
-            f"No result below {folder}: `python -m benchmarks run --suite gpt_zero_shot` writes "
+    kept = ResultFolder(folder)
+    names = kept.names(f"{KEPT}/*")
+    if not names:
+        raise NoResult(
+            f"No result below {folder}: `python -m benchmarks suite gpt_zero_shot` writes "
             f"them. Received: {str(folder)!r}"
         )
     found = {}
-    for path in paths:
-        result = records.read_json(path)
+    for name in names:
+        result = kept.json(name)
         found.setdefault(result["encoder"], []).append(result)
     return {name: sorted(of, key=lambda r: r["step"]) for name, of in found.items()}
 

@@ -10,20 +10,27 @@ import numpy as np
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import read_ids
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import WIKITEXT2
 from keras_plm.datasets.tasks import checksum
-from keras_plm.experiments import results as records
+from keras_plm.experiments.environment import environment
 from keras_plm.experiments.flags import setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.experiments.results import (
+    Record,
+    ResultFolder,
+    read_results,
+    result_hash,
+    result_name,
+)
+from keras_plm.files.cache import cache_folder
 from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.ngram import SMOOTHINGS
 from keras_plm.tokenizers import Words
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
-TASK = "wikitext2"
-FILES = {split: f"wikitext-2/wiki.{split}.tokens" for split in ("train", "valid", "test")}
-SOURCE = "Merity et al. 2016, arXiv 1609.07843"
-LICENCE = "CC BY-SA 3.0"
+TASK, FILES = WIKITEXT2.name, WIKITEXT2.files
 ADDED = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # k of add-k, chosen on the validation text
 PARTNERS = {"interpolation 3": ("interpolation", 3), "Kneser-Ney 3": ("kneser_ney", 3),
             "Kneser-Ney 5": ("kneser_ney", 5)}  # fmt: skip
@@ -39,7 +46,15 @@ class Counts:
 
     @property
     def name(self):
-        return f"ngram{self.order}.{self.smoothing}"
+        return f"{self.encoder}.{self.method}"
+
+    @property
+    def encoder(self):
+        return f"ngram{self.order}"
+
+    @property
+    def method(self):
+        return self.smoothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,22 +73,30 @@ class Neural:
 
     @property
     def name(self):
-        direct = "direct" if self.direct else "hidden"
-        return f"nnlm{self.order}.{direct}{self.hidden_dim}"
+        return f"{self.encoder}.{self.method}"
+
+    @property
+    def encoder(self):
+        return f"nnlm{self.order}"
+
+    @property
+    def method(self):
+        return f"{'direct' if self.direct else 'hidden'}{self.hidden_dim}"
 
 
-class LanguageBench:
+class LanguageModelRunner:
     """WikiText-2 as ids, read once; every line, blank ones too, ends a sentence.
 
     Args:
         data: The data folder.
         results: Folder for result files.
-        work: Folder for unfinished training.
+        work: Folder for unfinished training; by default in the user's cache folder.
         progress: Called with a line of text.
     """
 
-    def __init__(self, data, results, work=".runs", progress=print):
-        self.results, self.work, self.progress = Path(results), Path(work), progress
+    def __init__(self, data, results, work=None, progress=print):
+        self.results, self.progress = ResultFolder(results), progress
+        self.work = cache_folder("training") if work is None else Path(work)
         paths = {split: find_file(data, name) for split, name in FILES.items()}
         self.checksums = [checksum(path) for path in paths.values()]
         self.words = Words.train(paths["train"], split="spaces", unk_token="<unk>")
@@ -82,44 +105,44 @@ class LanguageBench:
     def text(self, settings, split):
         return self.texts[split][: settings.limit or None]
 
-    def path(self, settings, seed):
-        return self.results / TASK / f"{settings.name}.seed{seed}.json"
-
     def key(self, settings, seed):
-        return records.key(settings, seed, self.checksums)
+        return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def run(self, settings, seed):
         """Trains and scores what is not done yet; returns the result."""
-        path = self.path(settings, seed)
-        result = records.stored(path, self.key(settings, seed))
-        if result is not None:
-            return result
+        name = result_name(TASK, settings.encoder, settings.method, seed)
+        done = self.results.done(name, self.key(settings, seed))
+        if done is not None:
+            return done
         set_seed(seed)
         counted = isinstance(settings, Counts)
         scores, extra = (self._counts if counted else self._neural)(settings, seed)
-        result = {
-            "task": TASK,
-            "encoder": settings.name.split(".")[0],
-            "method": settings.name.split(".")[1],
-            "run": settings.name,
-            "fields": dataclasses.asdict(settings),
-            "seed": seed,
-            "score": scores["perplexity_valid"],
-            "metrics": scores,
-            "tokens": {split: len(self.text(settings, split)) for split in FILES},
-            "vocabulary": len(self.words),
-            **extra,
-            **records.environment(),
-            "hash": self.key(settings, seed),
-        }
-        records.store(path, result)
+        seconds = extra.pop("seconds")
+        extra["tokens"] = {split: len(self.text(settings, split)) for split in FILES}
+        extra["vocabulary"] = len(self.words)
+        record = Record(
+            task=TASK,
+            encoder=settings.encoder,
+            method=settings.method,
+            run=settings.method,
+            settings=dataclasses.asdict(settings),
+            seed=seed,
+            score=scores["perplexity_valid"],
+            metrics=scores,
+            seconds=seconds,
+            hash=self.key(settings, seed),
+            inputs=self.checksums,
+            extra=extra,
+            **environment(),
+        )
+        self.results.write(name, record)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         shown = ["infinite" if s is None else f"{s:.1f}" for s in map(scores.get, SCORES)]
         self.progress(
             f"{settings.name} seed {seed}: perplexity {shown[0]} on the validation text, "
-            f"{shown[1]} on the test text, {extra['seconds']:.0f} s"
+            f"{shown[1]} on the test text, {seconds:.0f} s"
         )
-        return result
+        return record
 
     def _ngram(self, smoothing, order, settings, k=1.0):
         model = NGram(len(self.words), order, smoothing, self.words.end_id, k)
@@ -163,7 +186,7 @@ class LanguageBench:
         batches = model.batches(train, settings.batch_size, seed)
         steps = settings.epochs * len(batches)
         schedule = WarmupLinearDecay(settings.rate, steps, min(1000, steps // 10))
-        model.compile(AdamW(schedule, bias_correction=True))
+        model.compile(BertAdamW(schedule, bias_correction=True))
         name, work = f"{settings.name} seed {seed}", self._work(settings, seed)
         seconds, _ = fit_resumed(model, batches, settings.epochs, work, name, self.progress)
         texts = {split: self.text(settings, split) for split in ("valid", "test")}
@@ -199,11 +222,11 @@ class _Known:
 
 def run_models(runs, data, results, seeds, progress):
     """The suite `language_models`; counts have no seed."""
-    bench = LanguageBench(data, results, progress=progress)
+    runner = LanguageModelRunner(data, results, progress=progress)
     for seed in range(seeds):
         for settings in runs:
             if seed == 0 or isinstance(settings, Neural):
-                bench.run(settings, seed)
+                runner.run(settings, seed)
 
 
 NAMES = {"mle": "maximum likelihood", "add_k": "add-k", "interpolation": "deleted interpolation",
@@ -212,11 +235,9 @@ NAMES = {"mle": "maximum likelihood", "add_k": "add-k", "interpolation": "delete
 
 def markdown(folder):
     """The suite's table: perplexities per word, a row for each model and mixture."""
-    from keras_plm.experiments.report.result_tables import read_results
-
     rows = {}  # {name: ([validation], [test], [seconds])}
-    for result in read_results(Path(folder) / TASK):
-        fields = result["fields"]
+    for result in read_results(folder, TASK):
+        fields = result["settings"]
         if "smoothing" in fields:
             name = f"{fields['order']}-grams, {NAMES[fields['smoothing']]}"
             name += f" (k = {result['k']:g})" if "k" in result else ""
@@ -244,10 +265,10 @@ def _order(values):
     return float("inf") if values[0] is None else float(np.mean(values))
 
 
-def _cell(values, place):
+def _cell(values, workspace):
     if values[0] is None:
-        return "infinite" if place < 2 else ""
-    if place == 2:
+        return "infinite" if workspace < 2 else ""
+    if workspace == 2:
         return f"{np.mean(values):,.0f}"
     spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{np.mean(values):,.1f}{spread} ({len(values)})"

@@ -15,7 +15,7 @@ class Suite:
             "test" for seconds.
         source: The tables and figures that it follows.
         published: Year and month of the first of them, "2018-02": orders the suites.
-        cells: `cells(runs, place, **flags)` lists its `Cell`s, for a suite that consists of them.
+        jobs: `jobs(runs, workspace, **flags)` lists its `Job`s, for a suite that consists of them.
         run: `run(runs, data, results, seeds, progress, **flags)` does the missing runs of any other
             suite.
         home: The folder of results, where suites share one; by default the suite's own.
@@ -27,7 +27,7 @@ class Suite:
     scales: dict
     source: str
     published: str
-    cells: typing.Callable | None = None
+    jobs: typing.Callable | None = None
     run: typing.Callable | None = None
     home: str = ""
     flags: tuple = ()

@@ -17,11 +17,12 @@ import numpy as np
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
 from keras_plm.experiments.flags import setting
-from keras_plm.experiments.results import environment, read_json, set_aside
+from keras_plm.experiments.results import archive, environment, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
 START, END, FIRST = 1, 2, 3  # ids; 0 is padding
 
@@ -73,7 +74,7 @@ class StepTimes:
         made = {name: make() for name, make in models(self.width, self.vocabulary_size).items()}
         del made["RNN, one vector"]
         for model in made.values():
-            model.compile(AdamW(1e-3), weighted_metrics=[])
+            model.compile(BertAdamW(1e-3), weighted_metrics=[])
             model.train_on_batch(x, ids)  # compiles
             model.train_on_batch(x, ids)
         seconds = {name: [] for name in made}
@@ -122,7 +123,7 @@ class Copying:
         set_seed(part["seed"])
         model = models(self.width, self.symbols + FIRST)[part["model"]]()
         schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)
-        model.compile(AdamW(schedule, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(schedule, bias_correction=True), weighted_metrics=[])
         model.fit(self._batches(part["seed"]), epochs=1, verbose=0)
         shares = {length: self._score(model, length) for length in self.lengths}
         shown = ", ".join(f"{share:.2f} at {length}" for length, share in shares.items())
@@ -158,7 +159,7 @@ class Copying:
         symbols = self._sequences(rng, self.test, length)
         ids = np.pad(symbols, ((0, 0), (0, 1)), constant_values=END).astype("int32")
         inputs = {"token_ids": ids, "padding_mask": ids > 0}
-        written, _ = greedy(model, inputs, START, END, max_length=length + 1)
+        written, _ = greedy(model, inputs, START, END, max_new_tokens=length + 1)
         return float((written[:, :length] == symbols).mean())
 
 
@@ -169,13 +170,13 @@ def measure(settings, folder, progress):
     """
     path = Path(folder) / f"{settings.name}.{keras.backend.backend()}.json"
     fields = json.loads(json.dumps(dataclasses.asdict(settings)))  # as the file gives them
-    report = read_json(path) if path.is_file() else {"fields": fields, "rows": []}
-    if report["fields"] != fields:
-        set_aside(path)
-        report = {"fields": fields, "rows": []}
+    report = read_json(path) if path.is_file() else {"settings": fields, "rows": []}
+    if report["settings"] != fields:
+        archive(path)
+        report = {"settings": fields, "rows": []}
     for part in settings.parts:
         if not any(part.items() <= row.items() for row in report["rows"]):
             rows = report["rows"] + settings.run(part, progress)
-            report = {"name": settings.name, "fields": fields, "rows": rows, **environment()}
+            report = {"name": settings.name, "settings": fields, "rows": rows, **environment()}
             write_json(path, report)
     return report

@@ -15,25 +15,26 @@ import numpy as np
 from scipy.special import log_softmax
 
 from keras_plm import metrics
-from keras_plm.data.examples import translation_batches
+from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.task import find_file
-from keras_plm.data.text_files import read_parallel
+from keras_plm.data.translation import translation_batches
+from keras_plm.datasets.corpora import MULTI30K
 from keras_plm.datasets.tasks import checksum
 from keras_plm.decoding import alignment, beam_search, generate
-from keras_plm.experiments import results as records
-from keras_plm.experiments.flags import policy, setting
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.flags import check_settings, policy, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
+from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
+from keras_plm.files.cache import cache_folder
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 
-TASK = "multi30k_en_de"
+TASK = MULTI30K.name
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
-FILES = {split: f"multi30k/{file}" for split, file in
-         {"train": "train", "dev": "val", "test": "test2016"}.items()}  # fmt: skip
 LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
-SOURCE, LICENCE = "github.com/multi30k/dataset", "captions of Flickr30k, free for research"
 BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
 LENGTHS = 12  # to which rows are padded: every one is a compilation
 
@@ -42,8 +43,12 @@ LENGTHS = 12  # to which rows are padded: every one is a compilation
 class Translation:
     """A translation model and how it is trained. The defaults are those of the README's table."""
 
-    model: str = setting("transformer", f"transformer, or an RNN's score: {', '.join(SCORES)}")
-    vocabulary_size: int = setting(3000, "subword tokens of both languages together")
+    model: str = setting(
+        "transformer",
+        f"transformer, or an RNN's score: {', '.join(SCORES)}",
+        choices=("transformer", *SCORES),
+    )
+    vocabulary_size: int = setting(3000, "pieces of both languages together")
     embedding_dim: int = setting(128, "width of the embeddings and of the Transformer")
     hidden_dim: int = setting(160, "units of the RNN, chosen for as many weights")
     num_layers: int = setting(2, "blocks of the Transformer's encoder, and of its decoder")
@@ -60,17 +65,22 @@ class Translation:
     limit: int = setting(0, "at most so many captions of each part; 0 takes all")
 
     def __post_init__(self):
-        if self.model not in ("transformer", *SCORES):
-            raise ValueError(
-                f"`model` is transformer or one of {', '.join(SCORES)}. "
-                f"Received: model={self.model!r}"
-            )
+        check_settings(self)
         policy(self.precision)
 
     @property
     def name(self):
         """As in file names: network and what attends."""
-        return "transformer.self" if self.model == "transformer" else f"rnn.{self.model}"
+        return f"{self.encoder}.{self.attention}"
+
+    @property
+    def encoder(self):
+        return "transformer" if self.model == "transformer" else "rnn"
+
+    @property
+    def attention(self):
+        """The score of the attention; "self" of the Transformer."""
+        return "self" if self.model == "transformer" else self.model
 
     def build(self, vocabulary_size):
         """A fresh model."""
@@ -97,7 +107,7 @@ class Translation:
         """Gives a model its optimizer and loss for so many steps."""
         schedule = WarmupLinearDecay(self.learning_rate, steps, math.ceil(self.warmup * steps))
         model.compile(
-            AdamW(schedule, bias_correction=True),
+            BertAdamW(schedule, bias_correction=True),
             label_smoothing=self.label_smoothing,
             weighted_metrics=[],
         )
@@ -205,22 +215,25 @@ def token_losses(model, tokenizer, sources, targets):
     return losses
 
 
-class TranslationBench:
+class TranslationRunner:
     """Multi30k, read once for many runs.
 
     Args:
         data: The data folder.
         results: Folder for result files.
-        work: Folder for unfinished training; emptied by runs that finish.
+        work: Folder for unfinished training, which runs that finish empty; by default in the
+            user's cache folder.
         progress: Called with a line of text.
     """
 
-    def __init__(self, data, results, work=".runs", progress=print):
-        self.data, self.results, self.work = data, Path(results), Path(work)
-        self.progress = progress
+    def __init__(self, data, results, work=None, progress=print):
+        self.data, self.results, self.progress = data, ResultFolder(results), progress
+        self.work = cache_folder("training") if work is None else Path(work)
         self.paths = {
-            split: [find_file(data, f"{file}.{language}") for language in ("en", "de")]
-            for split, file in FILES.items()
+            split: [
+                find_file(data, MULTI30K.files[f"{split}, {language}"]) for language in ("en", "de")
+            ]
+            for split in ("train", "dev", "test")
         }
         self.texts = {split: read_parallel(*paths) for split, paths in self.paths.items()}
         self.checksums = [checksum(path) for paths in self.paths.values() for path in paths]
@@ -237,27 +250,27 @@ class TranslationBench:
         count = settings.limit or len(sources)
         return sources[:count], targets[:count]
 
-    def path(self, settings, seed):
-        return self.results / TASK / f"{settings.name}.seed{seed}.json"
+    def result_name(self, settings, seed):
+        return result_name(TASK, settings.encoder, settings.attention, seed)
 
     def key(self, settings, seed):
-        return records.key(settings, seed, self.checksums)
+        return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def done(self, settings, seed):
         """The stored result, if its settings and data are today's."""
-        return records.stored(self.path(settings, seed), self.key(settings, seed))
+        return self.results.done(self.result_name(settings, seed), self.key(settings, seed))
 
     def run(self, settings, seed):
         """Trains, translates and scores what is not done yet; returns the result."""
-        result = self.done(settings, seed)
-        if result is not None:
-            return result
+        done = self.done(settings, seed)
+        if done is not None:
+            return done
         set_seed(seed)
         tokenizer = self.tokenizer(settings)
         model = settings.build(len(tokenizer))
         seconds, tokens = self._train(settings, seed, model, tokenizer)
         dev_loss = self._dev_loss(settings, model, tokenizer)
-        options = {"beams": settings.beams, "length_penalty": settings.length_penalty}
+        options = {"num_beams": settings.beams, "length_penalty": settings.length_penalty}
         sources, references = self.part(settings, "test")
         alone = len(sources)
         rows = even_rows(alone, LONGEST_TESTED)
@@ -268,24 +281,12 @@ class TranslationBench:
         decoding_seconds = time.monotonic() - begun
         losses = token_losses(model, tokenizer, sources, references)
         bleu = metrics.bleu(references[:alone], outputs[:alone])
-        result = {
-            "task": TASK,
-            "encoder": settings.name.split(".")[0],
-            "method": settings.name.split(".")[1],
-            "run": settings.name,
-            "fields": dataclasses.asdict(settings),
-            "seed": seed,
-            "score": bleu / 100,
-            "metrics": {
-                "bleu": bleu / 100,
-                "bleu_joined": metrics.bleu(references[alone:], outputs[alone:]) / 100,
-            },
+        extra = {
             "by_length": bleu_by_length(sources, references, outputs),
             "by_captions": by_captions(rows, lengths, losses, references, outputs),
             "dev_loss": dev_loss,
             "signature": metrics.bleu_signature(),
             "parameters": model.count_params(),
-            "seconds": round(seconds, 1),
             "target_tokens": tokens,
             "decoding_seconds": round(decoding_seconds, 1),
             "samples": [
@@ -293,16 +294,32 @@ class TranslationBench:
                 for i in range(3)
             ],
             "attention": look(model, tokenizer, sources[:200], options),
-            **records.environment(),
-            "hash": self.key(settings, seed),
         }
-        records.store(self.path(settings, seed), result)
+        record = Record(
+            task=TASK,
+            encoder=settings.encoder,
+            method=settings.attention,
+            run=settings.attention,
+            settings=dataclasses.asdict(settings),
+            seed=seed,
+            score=bleu / 100,
+            metrics={
+                "bleu": bleu / 100,
+                "bleu_joined": metrics.bleu(references[alone:], outputs[alone:]) / 100,
+            },
+            seconds=round(seconds, 1),
+            hash=self.key(settings, seed),
+            inputs=self.checksums,
+            extra=extra,
+            **environment(),
+        )
+        self.results.write(self.result_name(settings, seed), record)
         shutil.rmtree(self._work(settings, seed), ignore_errors=True)
         self.progress(
             f"{settings.name} seed {seed}: BLEU {bleu:.1f}, joined "
-            f"{100 * result['metrics']['bleu_joined']:.1f}, {seconds:.0f} s"
+            f"{100 * record.metrics['bleu_joined']:.1f}, {seconds:.0f} s"
         )
-        return result
+        return record
 
     def _work(self, settings, seed):
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"

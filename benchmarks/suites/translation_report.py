@@ -12,10 +12,9 @@ from benchmarks.suites.translation import (
     LONGEST_TESTED,
     LONGEST_TRAINED,
     Translation,
-    TranslationBench,
+    TranslationRunner,
 )
-from keras_plm.experiments.report.result_tables import read_results
-from keras_plm.experiments.results import read_json
+from keras_plm.experiments.results import read_json, read_results
 from keras_plm.plots import attention, lines
 
 NAMES = {
@@ -33,9 +32,9 @@ def read(folder):
     """Results of each run that is there, in the order of the table, all seeds of one setting."""
     runs = defaultdict(list)
     for result in read_results(folder):
-        runs[result["run"]].append(result)
+        runs[f"{result['encoder']}.{result['run']}"].append(result)
     for name, results in runs.items():
-        if len({json.dumps(result["fields"], sort_keys=True) for result in results}) > 1:
+        if len({json.dumps(result["settings"], sort_keys=True) for result in results}) > 1:
             raise ValueError(
                 "Seeds of one run share their settings: remove the older files. "
                 f"Received: {name} of different settings in {folder}"
@@ -131,7 +130,7 @@ def _step_times(report):
     for row in report["rows"]:
         curves.setdefault(row["model"], []).append((row["length"], row["seconds"]))
     curves = {name: (*zip(*points, strict=True), None) for name, points in curves.items()}
-    tokens = report["fields"]["tokens"]
+    tokens = report["settings"]["tokens"]
     return lines(
         curves,
         "length of source and target",
@@ -162,11 +161,11 @@ def _copying(report):
 
 
 def _run_seq2seq(runs, data, results, seeds, progress):
-    bench = TranslationBench(data, results, progress=progress)
+    runner = TranslationRunner(data, results, progress=progress)
     for seed in range(seeds):
         for settings in runs:
             if isinstance(settings, Translation):
-                bench.run(settings, seed)
+                runner.run(settings, seed)
     for settings in runs:
         if not isinstance(settings, Translation):
             measure(settings, results, progress)

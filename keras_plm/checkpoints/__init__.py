@@ -1,4 +1,4 @@
-"""Folders of an encoder and its tokenizer: our own, and those that others released."""
+"""Checkpoints of encoders and their tokenizers: our own folders, and released formats."""
 
 from keras_plm.checkpoints.bert import load_bert, save_bert
 from keras_plm.checkpoints.elmo import load_elmo, save_elmo

@@ -1,4 +1,4 @@
-"""Released BERTs, with and without heads, to our models and back."""
+"""Conversion of released BERTs, with and without heads, to our models and back."""
 
 import dataclasses
 import json
@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 import keras_plm
+from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
@@ -141,8 +142,7 @@ def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
 
     Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
     """
-    if head is not None and head not in HEADS:
-        raise ValueError(f"`head` must be None or one of {', '.join(HEADS)}. Received: {head!r}")
+    check_one_of(head, "head", (None, *HEADS))
     released = read_released(find_folder(path))
     settings = released.settings
     arguments = {**released.arguments, **({"activation": activation} if activation else {})}
@@ -390,7 +390,7 @@ def _tokenizer_files(tokenizer, encoder):
     """`vocab.txt` and `tokenizer_config.json`, as text."""
     if type(tokenizer) is not WordPiece or any("\n" in p for p in tokenizer.vocabulary):
         raise ValueError(
-            "The tokenizer of a BERT is a `WordPiece`, its pieces without line breaks. "
+            "The tokenizer of a BERT is a `WordPiece`, its tokens without line breaks. "
             f"Received: {type(tokenizer).__name__}"
         )
     settings = {
@@ -398,7 +398,7 @@ def _tokenizer_files(tokenizer, encoder):
         "model_max_length": encoder.max_sequence_length,
     }
     return {
-        "vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.get_config()["vocabulary"]),
+        "vocab.txt": "".join(f"{token}\n" for token in tokenizer.get_config()["vocabulary"]),
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
 

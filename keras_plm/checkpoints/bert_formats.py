@@ -1,4 +1,4 @@
-"""Three ways to keep a BERT in files, read as one: Hugging Face's, Google's and KerasHub's."""
+"""File formats of released BERTs: Hugging Face's, Google's and KerasHub's."""
 
 import dataclasses
 import re

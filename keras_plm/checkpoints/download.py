@@ -1,4 +1,4 @@
-"""Names of released models to folders on this machine."""
+"""Lookup of released models by name in local folders."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""Released ELMo files, `options.json` and `weights.hdf5`, to our models and back."""
+"""Conversion of released ELMo files, `options.json` and `weights.hdf5`, and back."""
 
 import json
 import os

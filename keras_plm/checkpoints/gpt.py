@@ -1,4 +1,4 @@
-"""Released GPT and GPT-2 files to our models and back."""
+"""Conversion of released GPT and GPT-2 files to our models and back."""
 
 import json
 import warnings
@@ -203,10 +203,10 @@ def save_gpt(path, encoder, tokenizer=None):
         path: The folder; files of these names there are replaced.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
         tokenizer: Its `BytePair`, written as `vocab.json`, `merges.txt` and
-            `tokenizer_config.json`: pieces and added tokens, without the special tokens of tasks.
+            `tokenizer_config.json`: tokens and added tokens, without the special tokens of tasks.
             `transformers` finds other words for a GPT in text with contractions or runs of
             punctuation, see `BytePair`; and it lower-cases all, as the released GPT was trained:
-            with pieces of upper case there is a warning.
+            with tokens of upper case there is a warning.
 
     Raises:
         ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
@@ -275,9 +275,9 @@ def _tokenizer_files(tokenizer, scheme):
             f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
             f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
         )
-    pieces = tokenizer.unframed().get_config()["vocabulary"]
+    tokens = tokenizer.unframed().get_config()["vocabulary"]
     lines = ["#version: 0.2", *(f"{a} {b}" for a, b in tokenizer.merges)]
-    ids = {piece: i for i, piece in enumerate(pieces)}
+    ids = {token: i for i, token in enumerate(tokens)}
     return {
         "vocab.json": json.dumps(ids, ensure_ascii=False),
         "merges.txt": "\n".join(lines) + "\n",

@@ -1,4 +1,4 @@
-"""KerasHub's backbones under our encoder contract, and its tokenizers with offsets and `pack`."""
+"""Adapters of KerasHub's backbones and tokenizers to our contracts."""
 
 import json
 import re
@@ -10,11 +10,13 @@ from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from keras_plm.files.arrays import read_object
-from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import as_text
+from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers import WordPiece
-from keras_plm.tokenizers.subwords import Row, SubwordTokenizer, naming, one_row
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
 from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.tokenizer_json import naming
 
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
 TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
@@ -82,7 +84,7 @@ def _keras_hub():
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class HubEncoder(Saveable, keras.Model):
+class HubEncoder(Encoder):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
     For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read
@@ -142,7 +144,6 @@ class HubEncoder(Saveable, keras.Model):
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
         self.causal = any("Decoder" in type(block.operation).__name__ for block in blocks)
-        self.hidden_dim = layers[-1].shape[-1]
         self.num_layers = len(blocks)
         self.num_blocks = len({id(block.operation) for block in blocks})  # ALBERT's is one
         config = backbone.get_config()
@@ -202,7 +203,7 @@ def _blocks(backbone):
 class HubTokenizer(SubwordTokenizer):
     """A tokenizer of KerasHub, rebuilt of its vocabulary, with offsets, word ids and `pack`.
 
-    The pieces are KerasHub's, found by the `tokenizers` package: WordPiece, byte-level byte pairs,
+    The tokens are KerasHub's, found by the `tokenizers` package: WordPiece, byte-level byte pairs,
     or SentencePiece's unigrams. Texts are framed as the model's pre-training did it:
     `[CLS] a [SEP] b [SEP]` with the model's own marks, RoBERTa's with two between; of GPT-2
     `a <|endoftext|> b <|endoftext|>`.
@@ -210,7 +211,7 @@ class HubTokenizer(SubwordTokenizer):
     Differs from KerasHub: where WordPiece lower-cases, accents go too, as in the original BERT.
 
     Args:
-        pieces: A tokenizer of the `tokenizers` package, as its JSON.
+        tokenizer_json: A tokenizer of the `tokenizers` package, as its JSON.
         special: Ids of special tokens: `pad_id`, `sep_id` and, where there are such, `cls_id`,
             `mask_id`, `unk_id`.
         between: Number of separators between two texts.
@@ -221,9 +222,9 @@ class HubTokenizer(SubwordTokenizer):
 
     _middle, _last = "sep_id", "sep_id"
 
-    def __init__(self, pieces, special, between=1, has_segments=False):
-        self._pieces, self.special = pieces, dict(special)
-        self._set(tokenizers.Tokenizer.from_str(pieces))
+    def __init__(self, tokenizer_json, special, between=1, has_segments=False):
+        self._json, self.special = tokenizer_json, dict(special)
+        self._set(tokenizers.Tokenizer.from_str(tokenizer_json))
         for name, i in self.special.items():
             setattr(self, name, i)
         # Of bytes, where nothing is unknown, what stands for a word that is nothing.
@@ -233,7 +234,7 @@ class HubTokenizer(SubwordTokenizer):
         self._words = self._tokenizer
         if type(self._tokenizer.pre_tokenizer) is pre_tokenizers.ByteLevel:
             # Given words have the space before them that they have in a text.
-            self._words = tokenizers.Tokenizer.from_str(pieces)
+            self._words = tokenizers.Tokenizer.from_str(tokenizer_json)
             self._words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
 
     @property
@@ -243,12 +244,12 @@ class HubTokenizer(SubwordTokenizer):
     @property
     def starts_word(self):
         """(len,) whether a token begins a word; `None` of bytes, whose ids do not tell."""
-        saved = json.loads(self._pieces)
+        saved = json.loads(self._json)
         kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
         if kind == "WordPiece":
-            inside = [piece.startswith("##") for piece in self.vocabulary]
+            inside = [token.startswith("##") for token in self.vocabulary]
         elif kind == "Unigram" and before.get("prepend_scheme") == "always":
-            inside = [not piece.startswith("▁") for piece in self.vocabulary]
+            inside = [not token.startswith("▁") for token in self.vocabulary]
         else:
             return None
         inside = np.array(inside)
@@ -265,7 +266,7 @@ class HubTokenizer(SubwordTokenizer):
 
         Raises:
             ImportError: If keras_hub is not installed.
-            ValueError: If it is of another kind, or numbers its pieces by rules of its own.
+            ValueError: If it is of another kind, or numbers its tokens by rules of its own.
         """
         hub = _keras_hub().tokenizers
         builders = {
@@ -291,11 +292,11 @@ class HubTokenizer(SubwordTokenizer):
             )
         if special.get("cls_id") == special["sep_id"]:
             del special["cls_id"]  # GPT-2's one mark, between texts
-        pieces, unknown = build(tokenizer)
+        core, unknown = build(tokenizer)
         if unknown is not None:
             special["unk_id"] = unknown
         between = 2 if type(tokenizer).__name__ in TWO_BETWEEN else 1
-        return cls(pieces.to_str(), special, between, has_segments)
+        return cls(core.to_str(), special, between, has_segments)
 
     @classmethod
     def load(cls, path):
@@ -314,13 +315,13 @@ class HubTokenizer(SubwordTokenizer):
         return json.dumps({"model": model}, ensure_ascii=False)
 
     def tokenize(self, text):
-        """The pieces of a text, or of a list of words, as strings."""
+        """The tokens of a text, or of a list of words, as strings."""
         return [
             self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
         ]
 
     def detokenize(self, token_ids):
-        """The text of token ids: pieces joined, special tokens left out."""
+        """The text of token ids: tokens joined, special tokens left out."""
         marks = {i for name, i in self.special.items() if name != "unk_id"}
         ids = [i for i in one_row(token_ids) if i not in marks]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -333,7 +334,7 @@ class HubTokenizer(SubwordTokenizer):
 
     def get_config(self):
         return {
-            "pieces": self._pieces,
+            "tokenizer_json": self._json,
             "special": self.special,
             "between": self._between,
             "has_segments": self.has_segments,
@@ -367,7 +368,7 @@ def _word_piece_options(config):
     foreign = [name for name, value in WORD_PIECE.items() if config.get(name, value) != value]
     if foreign:
         raise ValueError(
-            "Pieces inside words begin with '##', texts are split, and the unknown word is [UNK]. "
+            "Tokens inside words begin with '##', texts are split, and the unknown word is [UNK]. "
             f"Received: {foreign[0]}={config[foreign[0]]!r}"
         )
     return {
@@ -379,7 +380,7 @@ def _word_piece_options(config):
 
 def _byte_pair(tokenizer):
     """Bytes, as GPT-2's and RoBERTa's."""
-    ids = {piece: int(i) for piece, i in tokenizer.vocabulary.items()}
+    ids = {token: int(i) for token, i in tokenizer.vocabulary.items()}
     merges = [tuple(merge.split(" ")) for merge in tokenizer.merges]
     # The model alone knows the special tokens, so that "</s>" in a text is only text.
     ours = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
@@ -394,20 +395,20 @@ def _unigram(tokenizer):
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(tokenizer.proto))
     kind = proto.trainer_spec.model_type
-    pieces = [piece.piece for piece in proto.pieces]
+    tokens = [entry.piece for entry in proto.pieces]
     known = list(tokenizer.get_vocabulary())
     if kind != proto.trainer_spec.UNIGRAM or proto.trainer_spec.byte_fallback:
         raise ValueError(
             "Of SentencePiece's models unigrams are read, as DeBERTa's and ALBERT's, without "
             f"bytes for the unknown. Received: {type(tokenizer).__name__}, model_type={kind}"
         )
-    if known[: len(pieces)] != pieces:
+    if known[: len(tokens)] != tokens:
         raise ValueError(
             "The ids of a SentencePiece model must be the model's own. "
-            f"Received: {type(tokenizer).__name__}, which numbers its pieces otherwise"
+            f"Received: {type(tokenizer).__name__}, which numbers its tokens otherwise"
         )
-    scores = [(piece.piece, piece.score) for piece in proto.pieces]
-    unknown = next(i for i, piece in enumerate(proto.pieces) if piece.type == piece.UNKNOWN)
+    scores = [(entry.piece, entry.score) for entry in proto.pieces]
+    unknown = next(i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN)
     ours = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unknown, byte_fallback=False))
     rules = proto.normalizer_spec
     steps = []
@@ -419,5 +420,5 @@ def _unigram(tokenizer):
     prepend = "always" if rules.add_dummy_prefix else "never"
     ours.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
     ours.decoder = decoders.Metaspace(prepend_scheme=prepend)
-    ours.add_tokens(known[len(pieces) :])  # DeBERTa's [MASK]
+    ours.add_tokens(known[len(tokens) :])  # DeBERTa's [MASK]
     return ours, unknown

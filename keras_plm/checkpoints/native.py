@@ -1,4 +1,4 @@
-"""Released files and our own folders <-> models."""
+"""Saving and loading of an encoder and its tokenizer in one folder."""
 
 import os
 from pathlib import Path

@@ -1,20 +1,14 @@
-"""A fine-tuned model with its tokenizer inside the graph: a SavedModel that takes raw strings."""
+"""Export of a fine-tuned model with its tokenizer as a SavedModel that takes raw strings."""
 
 from pathlib import Path
 
 import keras
 
+from keras_plm.checkpoints._word_piece_graph import WordPieceGraph
 from keras_plm.files.writing import replacing_folder
 from keras_plm.heads import Classifier, Regressor
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.word_piece import DEFAULTS
-
-# Punctuation and ideographs, each a word: google-research/bert, tokenization.py.
-ALONE = (
-    r"[!-/:-@\[-`{-~\p{P}"
-    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
-    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
-)
 
 
 def export(model, folder, pairs=False, max_length=None):
@@ -52,152 +46,94 @@ def export(model, folder, pairs=False, max_length=None):
             "export it under KERAS_BACKEND=tensorflow, which loads it. "
             f"Received: the backend {keras.backend.backend()}"
         )
-    try:
-        import tensorflow as tf
-        import tensorflow_text as tf_text
-    except ImportError as error:
-        raise ImportError(
-            "A tokenizer inside the graph needs the package tensorflow-text: pip install "
-            "'keras-plm[tensorflow]'"
-        ) from error
+    _check_exportable(model, pairs)
+    max_length = _row_length(model, pairs, max_length)
+    folder = _check_folder(folder)
+    import tensorflow as tf
+
+    graph = WordPieceGraph(model.tokenizer, max_length)
+    predict = _predictor(model, graph)
+    strings = tf.TensorSpec([None], tf.string)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", predict, [strings] * (2 if pairs else 1))
+    with replacing_folder(folder) as temporary:
+        archive.write_out(str(temporary), verbose=False)
+
+
+def _predictor(model, graph):
+    """A function of TensorFlow from strings, texts and second texts, to the outputs of `serve`."""
+    import tensorflow as tf
+
+    labels = tf.constant([str(label) for label in model.labels])
+    names = list(model.encoder.input)
+
+    def inputs(first, second):
+        packed = graph.pack(first, second)
+        return {name: packed[name] for name in names}
+
+    def predict(texts, second=None):
+        first = graph.tokenize(texts)
+        second = None if second is None else graph.tokenize(second)
+        x = inputs(first, second)
+        if model.pairs == "both_orders":
+            other = inputs(second, first)
+            x = {name: tf.stack([x[name], other[name]], axis=1) for name in names}
+        logits = model(x, training=False)
+        if isinstance(model, Regressor):
+            low, high = model.labels
+            return {"scores": low + (high - low) * tf.clip_by_value(logits[:, 0], 0.0, 1.0)}
+        chosen = tf.gather(labels, tf.argmax(logits, axis=-1))
+        return {"labels": chosen, "probabilities": tf.nn.softmax(logits)}
+
+    return predict
+
+
+def _check_exportable(model, pairs):
+    """Raises unless the graph can do what a model and its tokenizer do."""
     if type(model) not in (Classifier, Regressor) or type(model.tokenizer) is not WordPiece:
         raise ValueError(
             "Exported are Classifier and Regressor with a WordPiece tokenizer. Received: "
             f"{type(model).__name__} with {type(getattr(model, 'tokenizer', None)).__name__}"
         )
-    foreign = [name for name, value in DEFAULTS.items() if getattr(model.tokenizer, name) != value]
-    if foreign:
-        raise ValueError(
-            "The graph's tokenizer must be a WordPiece with default settings, except `lowercase`. "
-            f"Received: {foreign[0]}={getattr(model.tokenizer, foreign[0])!r}"
-        )
-    if model.reader is not None or model.words is not None or model.pairs not in (
-        False, "both_orders",
-    ):  # fmt: skip
+    for name, value in DEFAULTS.items():
+        if getattr(model.tokenizer, name) != value:
+            raise ValueError(
+                "The graph's tokenizer must be a WordPiece with default settings, except "
+                f"`lowercase`. Received: {name}={getattr(model.tokenizer, name)!r}"
+            )
+    one_row = model.pairs in (False, "both_orders")
+    if model.reader is not None or model.words is not None or not one_row:
         raise ValueError(
             "Exported are heads that read rows of the encoder, without a reader, word vectors, or "
             f"texts that are read apart. Received: reader={model.reader}, words={model.words}, "
             f"pairs={model.pairs!r}"
         )
-    both_orders = model.pairs == "both_orders"
-    if both_orders and not pairs:
-        raise ValueError("This model compares two texts: export it with pairs=True.")
-    limit = getattr(model.encoder, "max_sequence_length", None)
-    max_length = max_length or limit
-    special = 3 if pairs else 2
-    if max_length is None or max_length <= special or (limit and max_length > limit):
+    if model.pairs and not pairs:
         raise ValueError(
-            f"`max_length` must leave room beside {special} special tokens and be at most the "
+            "This model compares two texts: export it with pairs=True. Received: pairs=False"
+        )
+
+
+def _row_length(model, pairs, max_length):
+    """The longest row in tokens: what is asked for, or the encoder's limit."""
+    limit = model.encoder.max_sequence_length
+    max_length, special = max_length or limit, model.tokenizer.num_special(pairs)
+    if max_length is None or max_length <= special or max_length > (limit or max_length):
+        raise ValueError(
+            f"`max_length` must leave room next to {special} special tokens and be at most the "
             f"encoder's {limit} positions. Received: max_length={max_length}"
         )
+    return max_length
+
+
+def _check_folder(folder):
+    """The path of a folder; raises if it holds something else than an export."""
     folder = Path(folder)
-    if folder.is_file() or (
-        folder.is_dir() and any(folder.iterdir()) and not (folder / "saved_model.pb").is_file()
-    ):
+    older = (folder / "saved_model.pb").is_file()
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not older):
         raise ValueError(
             "An export needs a folder of its own, a new one or that of an older export. "
             f"Received: {str(folder)!r}"
         )
-
-    tokenizer, tokenize = model.tokenizer, _in_graph(tf, tf_text, model.tokenizer)
-    labels = tf.constant([str(label) for label in model.labels])
-
-    def inputs(first, second):
-        """A row of each text or pair: [CLS] text [SEP] (pair [SEP]), the longer one cut first."""
-        before, behind = first.row_lengths(), None if second is None else second.row_lengths()
-        if second is None:
-            first = first[:, : max_length - special]
-        else:
-            before, behind = _cut_longer_first(tf, before, behind, max_length - special)
-            first, second = _cut(tf, first, before), _cut(tf, second, behind)
-        count = first.nrows()
-        cls, sep = (
-            tf.RaggedTensor.from_tensor(tf.fill([count, 1], value))
-            for value in (tokenizer.cls_id, tokenizer.sep_id)
-        )
-        parts = [cls, first, sep] if second is None else [cls, first, sep, second, sep]
-        ids = tf.concat(parts, axis=1)
-        of_second = [tf.zeros_like(part) for part in parts[:3]]
-        of_second += [tf.ones_like(part) for part in parts[3:]]
-        found = {
-            "token_ids": ids.to_tensor(tokenizer.pad_id),
-            "segment_ids": tf.concat(of_second, axis=1).to_tensor(0),
-            "padding_mask": tf.sequence_mask(ids.row_lengths()),
-        }
-        return {name: found[name] for name in model.encoder.input}
-
-    def answer(texts, second=None):
-        first = tokenize(texts)
-        second = None if second is None else tokenize(second)
-        if both_orders:
-            rows = [inputs(first, second), inputs(second, first)]
-            x = {name: tf.stack([row[name] for row in rows], axis=1) for name in rows[0]}
-        else:
-            x = inputs(first, second)
-        logits = model(x, training=False)
-        if isinstance(model, Regressor):
-            low, high = model.labels
-            return {"scores": low + (high - low) * tf.clip_by_value(logits[:, 0], 0.0, 1.0)}
-        shares = tf.nn.softmax(logits)
-        return {"labels": tf.gather(labels, tf.argmax(logits, axis=-1)), "probabilities": shares}
-
-    of_strings = tf.TensorSpec([None], tf.string)
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.add_endpoint("serve", answer, [of_strings, of_strings] if pairs else [of_strings])
-    with replacing_folder(folder) as temporary:
-        archive.write_out(str(temporary), verbose=False)
-
-
-def _in_graph(tf, tf_text, tokenizer):
-    """A function from (N,) strings to a ragged tensor of ids, without special tokens.
-
-    Cleaning is spelled out: that of `tf_text.FastBertTokenizer` also takes letters apart, as the
-    ligature "fi", which BERT leaves.
-    """
-    pieces = tf_text.FastWordpieceTokenizer(
-        tokenizer.vocabulary,
-        token_out_type=tf.int32,
-        unknown_token="[UNK]",
-        no_pretokenization=True,
-        max_bytes_per_word=400,  # of the 100 characters that `WordPiece` takes for a word
-    )
-    steps = [(r"[\t\n\r]", " "), (r"[\p{C}\x{FFFD}]", ""), (r"\p{Z}", " ")]
-
-    def tokenize(texts):
-        for pattern, new in steps:
-            texts = tf.strings.regex_replace(texts, pattern, new)
-        if tokenizer.lowercase:
-            texts = tf_text.normalize_utf8(texts, "NFD")
-            # Letter by letter: a capital sigma is no other at the end of a word.
-            for pattern, new in ((r"\p{Mn}", ""), ("\u03a3", "\u03c3")):
-                texts = tf.strings.regex_replace(texts, pattern, new)
-            texts = tf.strings.lower(texts, encoding="utf-8")
-        words = tf_text.regex_split(texts, f" +|{ALONE}", ALONE)  # (N, words)
-        ids = pieces.tokenize(words)  # (N, words, pieces)
-        long = tf.strings.length(words, unit="UTF8_CHAR") > 100
-        unknown = tf.fill([tf.size(words.flat_values), 1], tokenizer.unk_id)
-        flat = tf.where(long.flat_values, 1, 0)
-        both = tf.stack([ids.values, tf.RaggedTensor.from_tensor(unknown)], axis=0)
-        chosen = tf.gather_nd(both, tf.stack([flat, tf.range(tf.size(flat))], axis=1))
-        return ids.with_values(chosen).merge_dims(1, 2)
-
-    return tokenize
-
-
-def _cut_longer_first(tf, first, second, room):
-    """As `keras_plm.tokenizers.subwords.cut_longer_first`, in the graph."""
-    excess = tf.maximum(first + second - room, 0)
-    from_first = tf.minimum(tf.maximum(first - second, 0), excess)
-    from_second = tf.minimum(tf.maximum(second - first, 0), excess)
-    rest = excess - from_first - from_second
-    more, less = (rest + 1) // 2, rest // 2
-    longer = first > second
-    from_first += tf.where(longer, less, more)
-    from_second += tf.where(longer, more, less)
-    return first - from_first, second - from_second
-
-
-def _cut(tf, rows, lengths):
-    """The first tokens of each row of a ragged tensor."""
-    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < lengths[:, None])
+    return folder

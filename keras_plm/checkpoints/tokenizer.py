@@ -1,11 +1,11 @@
-"""Tokenizers of folders that `transformers` reads: what the files say is obeyed or refused."""
+"""Tokenizers of folders in the format of `transformers`."""
 
 import warnings
 
 from keras_plm.files.arrays import read_object
 from keras_plm.tokenizers import BytePair, WordPiece, open_text
 from keras_plm.tokenizers.byte_pair_schemes import read_vocabulary
-from keras_plm.tokenizers.subwords import added_settings, check_added_ids
+from keras_plm.tokenizers.tokenizer_json import added_settings, check_added_ids
 from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
@@ -119,8 +119,8 @@ def _kind(folder, whole):
     if (folder / "vocab.txt").is_file():
         return "bert"
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        pieces = read_object(folder / "vocab.json")
-        return "gpt" if any(piece.endswith("</w>") for piece in pieces) else "gpt2"
+        tokens = read_object(folder / "vocab.json")
+        return "gpt" if any(token.endswith("</w>") for token in tokens) else "gpt2"
     raise ValueError(
         "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "
         f"Received: {str(folder)!r}"
@@ -202,7 +202,7 @@ def _added_tokens(folder, said, named, kind):
             settings = {**_settings(token, special=False), "id": token.get("id")}
             before, where = listed.setdefault(settings["content"], (settings, file))
             differing = [key for key in compared if before[key] != settings[key]]
-            if file == ADDED:  # ids alone; the rest is a guess
+            if file == ADDED:  # only ids; the rest is assumed
                 differing = [key for key in differing if key == "id"]
             if differing:
                 raise ValueError(
@@ -218,23 +218,23 @@ def _added_tokens(folder, said, named, kind):
             )
         token["special"] |= content in special
     tokens = sorted((token for token, _ in listed.values()), key=lambda token: token["id"])
-    pieces, known = _pieces(folder, said), set(listed)
+    vocabulary, known = _saved_tokens(folder, said), set(listed)
     for key, token in named.items():
         if token["content"] in known:
             continue
-        if token["content"] not in pieces:
+        if token["content"] not in vocabulary:
             raise ValueError(
-                f"{folder}: a special token must be a piece, or have an id in "
+                f"{folder}: a special token must be in the vocabulary, or have an id in "
                 f"`added_tokens_decoder` of {CONFIG}. Received: {key}={token['content']!r}"
             )
         tokens.append(token)
         known.add(token["content"])
-    defaults = [name for name in DEFAULT_NAMES[kind] if name in pieces and name not in known]
+    defaults = [name for name in DEFAULT_NAMES[kind] if name in vocabulary and name not in known]
     return tokens + [_settings(name, special=True) for name in defaults]
 
 
-def _pieces(folder, said):
-    """The pieces of the vocabulary, in any order."""
+def _saved_tokens(folder, said):
+    """The tokens of the vocabulary, in any order."""
     if said[WHOLE]:
         return said[WHOLE]["model"]["vocab"].keys()
     if (folder / "vocab.txt").is_file():
@@ -261,11 +261,11 @@ def _load(folder, said, kind, options, stated):
         tokenizer = BytePair.load(folder / WHOLE, **options)
         agree = True
         if all(file.is_file() for file in files):
-            pieces, merges, _ = read_vocabulary(*files)
-            agree = merges == tokenizer.merges and pieces == tokenizer.vocabulary[: len(pieces)]
+            tokens, merges, _ = read_vocabulary(*files)
+            agree = merges == tokenizer.merges and tokens == tokenizer.vocabulary[: len(tokens)]
     if not agree:
         raise ValueError(
-            f"{folder}: {WHOLE} and {own} must have the same pieces: remove the one that is not of "
+            f"{folder}: {WHOLE} and {own} must have the same tokens: remove the one that is not of "
             "this model. Received: others"
         )
     return tokenizer

@@ -1,4 +1,4 @@
-"""Rows of unequal lengths to batches of a few shapes: the one batch source of every `fit`."""
+"""Batches of a few static shapes from rows of unequal lengths."""
 
 import copy
 import sys
@@ -7,7 +7,8 @@ import warnings
 import keras
 import numpy as np
 
-from keras_plm.files.sequences import check_whole
+from keras_plm._arguments import check_whole
+from keras_plm.data.class_weight import weights_of
 
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
@@ -92,7 +93,7 @@ class Batches(keras.utils.PyDataset):
         lengths: (N,) row lengths, or a function of the epoch that gives them.
         collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
             rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
-        training: If True, shuffle rows and batches, and go on from epoch to epoch.
+        training: If True, shuffle rows and batches, in another order every epoch.
         shuffle: If False, rows keep their order in training, too: for states that are carried.
         batch_size: Rows per batch. Or:
         tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
@@ -109,10 +110,11 @@ class Batches(keras.utils.PyDataset):
         shard: `(index, count)`: this process takes the index-th part of every batch.
 
     Attributes:
-        parts: In how many each batch is read, see `accumulated`; then these count as batches.
-        step: How many batches have been trained on, over all epochs; training goes on behind them.
+        micro_batches: Into how many each batch is split, see `in_micro_batches`; then these count
+            as batches.
+        step: How many batches have been trained on, over all epochs; training continues there.
             Set it to resume.
-        carries_states: Whether a row goes on in the next batch, on the device where it was.
+        carries_states: Whether a row continues in the next batch, on the same device.
 
     Raises:
         ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
@@ -149,12 +151,7 @@ class Batches(keras.utils.PyDataset):
                 f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
             )
         size = "tokens_per_batch" if batch_size is None else "batch_size"
-        check_whole(tokens_per_batch if batch_size is None else batch_size, size)
-        if (tokens_per_batch if batch_size is None else batch_size) < 1:
-            raise ValueError(
-                "A batch has 1 row or token or more. "
-                f"Received: batch_size={batch_size}, tokens_per_batch={tokens_per_batch}"
-            )
+        check_whole(tokens_per_batch if batch_size is None else batch_size, size, least=1)
         self._drawn_anew = callable(lengths)
         self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
         self.collate = collate
@@ -167,7 +164,7 @@ class Batches(keras.utils.PyDataset):
         self.scale_weights = scale_weights
         self.seed = seed
         self.shard = shard
-        self.distribution, self.parts = None, 1
+        self.distribution, self.micro_batches = None, 1
         self._rounded_to = shard[1]
         self.class_weight = None
         self.step, self._begun = 0, False
@@ -219,35 +216,36 @@ class Batches(keras.utils.PyDataset):
         count = distribution.num_replicas
         if self.carries_states and count > 1:
             raise ValueError(
-                "Rows that go on from batch to batch, as a biLM's, stay on one device: "
+                "Rows that continue from batch to batch, as a biLM's, need one device: "
                 f"`distribute(devices=1)`. Received: {count} devices"
             )
-        self._check_even(self.parts * count, f"{count} devices")
+        self._check_even(self.micro_batches * count, f"{count} devices")
         return self._changed(distribution=distribution, shard=distribution.part)
 
-    def accumulated(self, count):
-        """These batches in parts, for an optimizer that accumulates as many gradients.
+    def in_micro_batches(self, count):
+        """These batches split for gradient accumulation, to save memory.
 
-        Parts are read one after another, each by all devices, in the memory of one; the step that
-        `gradient_accumulation_steps=count` then makes is that of the whole batch, also where its
-        parts have unequally many labels, because weights average 1 over all of them. `step` and
-        the length of an epoch count parts.
+        Micro-batches are read one after another, each by all devices. With the optimizer's
+        `gradient_accumulation_steps=count` a step is that of the whole batch, also where
+        micro-batches have unequally many labels: weights average 1 over all of them. `step` and the
+        length of an epoch count micro-batches.
 
         Raises:
-            ValueError: If `count` is below 1, batches are parted already, or weights are left as
-                they are: Keras steps by the mean of the parts, which is not their sum.
+            ValueError: If `count` is below 1, batches are split already, or weights are left as
+                they are: Keras steps by the mean over micro-batches, which is not their sum.
         """
-        if count < 1 or self.parts > 1:
+        check_whole(count, "count", least=1)
+        if self.micro_batches > 1:
             raise ValueError(
-                "Batches are parted once, into 1 part or more. "
-                f"Received: count={count}, of batches in {self.parts} parts"
+                "Batches are split into micro-batches once. "
+                f"Received: count={count}, of batches in {self.micro_batches} micro-batches"
             )
         if count > 1 and not self.scale_weights:
             raise ValueError(
-                "The gradient that is accumulated is a mean over the parts, and the loss of these "
+                "The accumulated gradient is a mean over micro-batches, and the loss of these "
                 f"batches is a sum: choose smaller batches. Received: count={count}"
             )
-        return self._changed(parts=count, step=self.step * count)
+        return self._changed(micro_batches=count, step=self.step * count)
 
     def for_evaluation(self):
         """These rows as `training=False` reads them: each once, in one order, from the first.
@@ -270,9 +268,9 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def multiple(self):
-        """Batches are filled up to a multiple of this: of all parts and devices."""
+        """Batches are filled up to a multiple of this: of all micro-batches and devices."""
         devices = self.shard[1] if self.distribution is None else self.distribution.num_replicas
-        return self.parts * devices
+        return self.micro_batches * devices
 
     def _check_even(self, count, said):
         """Raises if rows of weight 0 would change a loss that is a sum."""
@@ -351,24 +349,24 @@ class Batches(keras.utils.PyDataset):
         return len(self)
 
     def __len__(self):
-        return self._count * self.parts
+        return self._count * self.micro_batches
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
     def _place(self, index):
-        """The epoch of batch `index` from where training stands, its number there, and its part."""
+        """The epoch of batch `index` from where training stands, its number, its micro-batch."""
         if not 0 <= index < len(self):
             raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
         epoch, index = divmod(self.step + index, len(self)) if self.training else (0, index)
-        return epoch, *divmod(index, self.parts)
+        return epoch, *divmod(index, self.micro_batches)
 
     def _own(self, array, part):
-        """What this shard draws of a part of a batch."""
+        """What this shard draws of a micro-batch."""
         shard, count = self.shard
-        if self.parts * count == 1:
+        if self.micro_batches * count == 1:
             return array
-        return array.reshape(self.parts, count, -1, *array.shape[1:])[part, shard]
+        return array.reshape(self.micro_batches, count, -1, *array.shape[1:])[part, shard]
 
     def rows(self, index):
         """The rows of batch `index` of this shard, -1 where it is filled up."""
@@ -490,54 +488,6 @@ class Batches(keras.utils.PyDataset):
         if self._begun and self.training:
             self.step += len(self)
         self._begun = False
-
-
-def class_weights(class_weight, labels=None):
-    """A `class_weight` dict, by name or id, as an array over class ids.
-
-    Raises:
-        ValueError: If a name or id is unknown, a class is named twice, or a weight is negative or
-            not finite.
-    """
-    if not isinstance(class_weight, dict):
-        raise ValueError(
-            f"`class_weight` is a dict of classes and weights. Received: {class_weight!r:.60}"
-        )
-    names = {name: i for i, name in enumerate(() if labels is None else labels)}
-    ids = {}
-    for key, weight in class_weight.items():
-        i = names.get(key, key)
-        known = isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0
-        if not known or (names and i >= len(names)) or i in ids:
-            raise ValueError(
-                "`class_weight` names classes by name or id, each once. "
-                f"Received: {key!r}, with labels {list(names)}"
-            )
-        if not 0 <= weight < np.inf:
-            raise ValueError(
-                "A class weight must be 0 or more, and finite. "
-                f"Received: class_weight={{{key!r}: {weight}}}"
-            )
-        ids[int(i)] = float(weight)
-    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
-    for i, weight in ids.items():
-        array[i] = weight
-    return array
-
-
-def weights_of(class_weight, y):
-    """Weight of each class id in `y`, from an array indexed by id; 1 for other ids.
-
-    Raises:
-        ValueError: If `y` is no array of class ids.
-    """
-    if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
-        raise ValueError(
-            "Weights of classes need targets that are class ids, one array of integers. "
-            f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
-        )
-    known = (y >= 0) & (y < len(class_weight))
-    return np.where(known, class_weight[np.where(known, y, 0)], 1.0).astype("float32")
 
 
 def _method_that_reads():

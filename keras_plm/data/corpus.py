@@ -1,4 +1,4 @@
-"""Raw text of any size as token ids on disk, for pre-training."""
+"""Token ids of raw text on disk, for pre-training."""
 
 import hashlib
 import itertools
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.data.corpus_writer import SHARD_TOKENS, split_sentences, write_stream
-from keras_plm.data.examples import fingerprint
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.tokenizers import open_text
-from keras_plm.tokenizers.subwords import check_special, paths
+from keras_plm.tokenizers.subwords import check_special
+from keras_plm.tokenizers.text import paths
 
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 
@@ -71,11 +73,9 @@ class TokenStream:
             ValueError: If a file is missing, there is no text at all, or the folder holds something
                 else.
         """
-        if sentences not in ("split", "lines"):
-            raise ValueError(f"`sentences` must be 'split' or 'lines'. Received: {sentences!r}")
-        for name, count in (("workers", workers), ("shard_tokens", shard_tokens)):
-            if count < 1:
-                raise ValueError(f"`{name}` must be 1 or more. Received: {count}")
+        check_one_of(sentences, "sentences", ("split", "lines"))
+        check_whole(workers, "workers", least=1)
+        check_whole(shard_tokens, "shard_tokens", least=1)
         folder = Path(folder)
         files = [Path(path) for path in paths(files)]
         key = hashlib.sha256(b"2")  # the layout of the folder

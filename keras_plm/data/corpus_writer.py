@@ -1,4 +1,4 @@
-"""Text files to token ids on disk: many processes, little memory, stopped and gone on with."""
+"""Writer of token ids on disk: many processes, little memory, resumable."""
 
 import collections
 import concurrent.futures
@@ -91,7 +91,7 @@ class BlockEncoder:
 def write_stream(
     files, tokenizer, folder, description, sentences, end_id, workers, shard_tokens, progress
 ):
-    """Writes the files of a `TokenStream` into `folder`, or goes on where a call stopped."""
+    """Writes the files of a `TokenStream` into `folder`, or resumes a call that stopped."""
     temporary = folder.with_name(folder.name + ".tmp")
     encoder = BlockEncoder(tokenizer, sentences, end_id)
     description = description | {"dtype": encoder.dtype}

@@ -1,4 +1,4 @@
-"""Sentences of a document in one row, so that each is tagged in the context of the others.
+"""Sentences of a document joined into one row, for tagging in context.
 
 Reference: Devlin et al. 2018, section 5.3, which reads named entities with "the maximal document
 context provided by the data".

@@ -1,15 +1,18 @@
-"""Which words of a row are those of an example's first text, and which of its second.
+"""Positions of the words of two texts in a common row.
 
 Shapes: R rows, B of them in a batch, T words of the first text, S of the second.
 """
 
 import numpy as np
 
-PLACES = ("first_positions", "second_positions")  # inputs of heads and readouts, (B, T) and (B, S)
+POSITION_INPUTS = (
+    "first_positions",
+    "second_positions",
+)  # inputs of heads and task networks, (B, T) and (B, S)
 MULTIPLE = 8  # of T and S, so that they are few
 
 
-class TextPlaces:
+class PairPositions:
     """Where each of two texts stands in rows.
 
     A text's positions of a batch are padded to those of the longest text in any row that the
@@ -25,14 +28,14 @@ class TextPlaces:
         self.lengths, self.begins, self.counts, self.last = lengths, begins, counts, last
 
     def arrays(self, rows, length, sizes=None):
-        """`PLACES` of some rows at a padded length, -1 at padding.
+        """`POSITION_INPUTS` of some rows at a padded length, -1 at padding.
 
         Args:
             sizes: Ascending numbers of positions that a text may be padded to; by default all
                 multiples of 8.
         """
         made, held = {}, self.lengths <= length
-        for text, name in enumerate(PLACES):
+        for text, name in enumerate(POSITION_INPUTS):
             more = int(text == 1 and self.last is not None)
             longest = int(self.counts[held, text].max(initial=1)) + more
             padded = -(-longest // MULTIPLE) * MULTIPLE

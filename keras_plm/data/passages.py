@@ -1,4 +1,4 @@
-"""Questions and their passages as rows: long passages in windows that overlap.
+"""Rows of questions with their passages, long passages in overlapping windows.
 
 Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
 """
@@ -7,8 +7,9 @@ import functools
 
 import numpy as np
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
-from keras_plm.data.pair_positions import TextPlaces
+from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
@@ -24,11 +25,11 @@ class Windows:
 
     A row is packed as the tokenizer packs two texts, the question first. Where both have no room in
     `max_length` tokens, the passage is read in windows, each `stride` tokens behind the one before,
-    and every token is in one at least. Questions and passages are cut into pieces once, a passage
-    once for all its questions; rows are put together when they are read.
+    and every token is in one at least. Questions and passages are tokenised once, a passage once
+    for all its questions; rows are put together when they are read.
 
     Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
-    Differs from it: windows go on by half of their room where that is less than `stride`, so that
+    Differs from it: windows advance by half of their room where that is less than `stride`, so that
     they always overlap; a question of more than 64 tokens is cut only where it leaves the passage
     no room, then to 64 tokens or half of the row, with a warning; an answer's tokens are found by
     their offsets.
@@ -55,8 +56,8 @@ class Windows:
         first: (R,) where in the row the passage's tokens begin.
         cut_to: To how many tokens questions were cut; `None` if none was.
         null: (R,) where in the row stands what means no answer, a special token.
-        places: `TextPlaces` of question and passage; what means no answer is read as the passage's
-            last.
+        pair_positions: `PairPositions` of question and passage; what means no answer is read as
+            the passage's last.
         targets: (R, 2) where the answer begins and ends in each row, both `null` where it does not
             stand in it whole; `None` without answers.
 
@@ -80,24 +81,23 @@ class Windows:
             raise ValueError(
                 "Give a list of questions with their passages, one or more. Received: []"
             )
-        if tokenizer is None:
-            raise ValueError("Texts need a `tokenizer`. Received: tokenizer=None")
         check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)
-        if stride < 1:
-            raise ValueError(f"`stride` must be 1 token or more. Received: stride={stride}")
+        check_whole(stride, "stride", least=1)
         self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
         self.apart = apart
         self.passages = [_passage_of(example, i) for i, example in enumerate(examples)]
         questions = _unique([example.text for example in examples])
         passages = _unique(self.passages)
-        self._questions = tokenizer.pieces(list(questions))
-        self._passages = tokenizer.pieces(list(passages), return_offsets=True)
+        self._questions = tokenizer.flat_tokens(list(questions))
+        self._passages = tokenizer.flat_tokens(list(passages), return_offsets=True)
         self._word_ids = None
         if word_tokenizer is not None:
             check_tokens_are_words(tokenizer)
-            self._word_ids = [word_tokenizer.pieces(list(part)) for part in (questions, passages)]
+            self._word_ids = [
+                word_tokenizer.flat_tokens(list(part)) for part in (questions, passages)
+            ]
         question_of = np.array([questions[example.text] for example in examples])
         self._passage_of = np.array([passages[passage] for passage in self.passages])
 
@@ -143,7 +143,7 @@ class Windows:
         begins = np.stack([0 * self.first if apart else 0 * self.first + tokenizer.framed[0],
                            self.first], axis=1)  # fmt: skip
         counts = np.stack([self.asked, self.counts], axis=1)
-        self.places = TextPlaces(self.lengths, begins, counts, last=self.null)
+        self.pair_positions = PairPositions(self.lengths, begins, counts, last=self.null)
         # How many windows behind a window still share tokens with it.
         self._reach = int(np.where(windows > 1, -(-room // step) - 1, 0).max())
         self.targets = self._find(examples)
@@ -162,18 +162,18 @@ class Windows:
                 f"{place_of(examples[i], i)}Either all questions have answers, `starts=[]` where "
                 f"the passage has none, or no question. Received: starts=None in example {i}"
             )
-        pieces, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
+        tokens, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
         start = np.array([examples[i].starts[0] for i in asked], dtype=np.int64)
         end = start + np.array([len(examples[i].label[0]) for i in asked], dtype=np.int64)
         # Tokens of all passages on one line, each passage on a stretch of its own.
         wide = 1 + max(len(passage) for passage in self.passages)
-        row = np.repeat(np.arange(len(pieces.lengths)), pieces.lengths)
+        row = np.repeat(np.arange(len(tokens.lengths)), tokens.lengths)
         here = self._passage_of[asked]
-        ends = row * wide + pieces.offsets[:, 1]
-        begins = row * wide + pieces.offsets[:, 0]
+        ends = row * wide + tokens.offsets[:, 1]
+        begins = row * wide + tokens.offsets[:, 0]
         # The first token that ends behind the answer's start, the last that begins before its end.
-        first = np.searchsorted(ends, here * wide + start, side="right") - pieces.starts[here]
-        last = np.searchsorted(begins, here * wide + end, side="left") - 1 - pieces.starts[here]
+        first = np.searchsorted(ends, here * wide + start, side="right") - tokens.starts[here]
+        last = np.searchsorted(begins, here * wide + end, side="left") - 1 - tokens.starts[here]
         if (first > last).any():
             i = asked[int((first > last).argmax())]
             raise ValueError(
@@ -186,7 +186,7 @@ class Windows:
         inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
         return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
 
-    def collate(self, rows, length, rng, epoch, text_places=False, few_shapes=False):
+    def collate(self, rows, length, rng, epoch, pair_positions=False, few_shapes=False):
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
         join, arrays = self.tokenizer.join, self.tokenizer.arrays
@@ -198,8 +198,12 @@ class Windows:
                 x["vector_ids"] = self._vector_ids(rows, length)
         else:
             x = arrays(join(asked, read), length=length)
-        if text_places:
-            x.update(self.places.arrays(rows, length, few_lengths(length) if few_shapes else None))
+        if pair_positions:
+            x.update(
+                self.pair_positions.arrays(
+                    rows, length, few_lengths(length) if few_shapes else None
+                )
+            )
         x["answer_mask"] = self.answer_mask(rows, length)
         if self.targets is None:
             return x, None, None
@@ -215,14 +219,14 @@ class Windows:
     def _vector_ids(self, rows, length):
         """(B, T) the ids of a row's words, 0 behind them."""
         ids, place = np.zeros((len(rows), length), "int32"), np.arange(length)
-        for pieces, texts, begin, at, count in (
+        for tokens, texts, begin, at, count in (
             (self._word_ids[0], self._asked, 0 * self.begins, 0 * self.first, self.asked),
             (self._word_ids[1], self._read, self.begins, self.first, self.counts),
         ):
             within = place - at[rows][:, None]  # (B, T)
             here = (within >= 0) & (within < count[rows][:, None])
-            start = (pieces.starts[texts[rows]] + begin[rows])[:, None]
-            ids[here] = pieces.token_ids[(start + within)[here]]
+            start = (tokens.starts[texts[rows]] + begin[rows])[:, None]
+            ids[here] = tokens.token_ids[(start + within)[here]]
         return ids
 
     def texts(self):
@@ -244,18 +248,18 @@ class Windows:
         training=True,
         batch_size=None,
         tokens_per_batch=None,
-        text_places=False,
+        pair_positions=False,
         **options,
     ):
         """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets.
 
-        With `text_places` `x` also tells where question and passage are, see `places`.
+        With `pair_positions` `x` also tells where question and passage are, see `pair_positions`.
         """
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
         made = Batches(
             self.lengths,
-            functools.partial(self.collate, text_places=text_places, few_shapes=not training),
+            functools.partial(self.collate, pair_positions=pair_positions, few_shapes=not training),
             training=training,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
@@ -312,13 +316,13 @@ class Windows:
 class TextRows:
     """Texts that are each a row, as rows of an encoder; their words are their tokens."""
 
-    def __init__(self, tokenizer, pieces):
-        self.tokenizer, self.pieces = tokenizer, pieces
-        self.words = pieces.lengths
-        self.lengths = pieces.lengths + tokenizer.num_special()
+    def __init__(self, tokenizer, tokens):
+        self.tokenizer, self.tokens = tokenizer, tokens
+        self.words = tokens.lengths
+        self.lengths = tokens.lengths + tokenizer.num_special()
 
     def collate(self, rows, length, rng, epoch):
-        x = self.tokenizer.arrays(self.tokenizer.join(self.pieces.part(rows)), length=length)
+        x = self.tokenizer.arrays(self.tokenizer.join(self.tokens.part(rows)), length=length)
         place = np.arange(length)
         at = place + self.tokenizer.framed[0]
         x["word_positions"] = np.where(place < self.words[rows][:, None], at, -1)

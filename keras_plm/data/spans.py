@@ -1,4 +1,4 @@
-"""The best answers: spans of tokens by the scores of their two ends.
+"""Search for the best answer spans by the scores of their two ends.
 
 Shapes: R rows, T tokens, N questions, n spans.
 """
@@ -17,7 +17,7 @@ class Span(typing.NamedTuple):
         text: As the passage has it; `""` says that there is no answer.
         start: Where it begins, in characters; -1 of no answer.
         score: The sum of the logits of its two ends.
-        probability: Its share among the spans it was given with.
+        probability: Its probability among the spans it was given with.
     """
 
     text: str

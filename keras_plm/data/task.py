@@ -1,4 +1,4 @@
-"""What a labelled problem is: examples, and how a task's files become examples."""
+"""Labelled examples and the tasks that they belong to."""
 
 import numbers
 import warnings
@@ -88,6 +88,16 @@ class Example:
                     f"{where}An answer stands in its passage at its offset, counted in characters "
                     f"from 0. Received: {answer!r} at {start}, where the passage has {found!r}"
                 )
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A text, or a pair of texts, without its label."""
+
+    text: str | list
+    pair: str | None = None
+    label: None = None
+    choices: list | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ def find_file(folder, name):
     )
 
 
-def split_groups(examples, shares, seed=0):
+def split_groups(examples, fractions, seed=0):
     """Parts examples at random without parting a group.
 
     The first part is for training: a group with a class, a tag, or a lowest or highest score that
@@ -198,11 +208,11 @@ def split_groups(examples, shares, seed=0):
 
     Args:
         examples: A list of `Example`.
-        shares: The parts' shares of the examples, summing to 1.
+        fractions: The parts' fractions of the examples, summing to 1.
         seed: Of the random order of groups.
 
     Returns:
-        One list of examples per share, each in the original order.
+        One list of examples per fraction, each in the original order.
 
     Raises:
         ValueError: If a part would be empty.
@@ -215,20 +225,20 @@ def split_groups(examples, shares, seed=0):
         groups.setdefault(i if example.group is None else example.group, []).append(i)
     order = list(groups)
     np.random.default_rng(seed).shuffle(order)
-    bounds = np.cumsum(shares) * len(examples)
-    parts = [[] for _ in shares]
+    bounds = np.cumsum(fractions) * len(examples)
+    parts = [[] for _ in fractions]
     done = 0
     for name in order:
-        # A group goes where its middle falls, so that sizes come out near their shares.
+        # A group goes where its middle falls, so that sizes come out near their fractions.
         middle = done + len(groups[name]) / 2
-        part = min(int(np.searchsorted(bounds, middle)), len(shares) - 1)
+        part = min(int(np.searchsorted(bounds, middle)), len(fractions) - 1)
         parts[part] += groups[name]
         done += len(groups[name])
     moved = _move_rare_labels(examples, parts, groups)
     if not all(parts):
         raise ValueError(
-            f"Too few groups for {len(shares)} parts, of which none may be empty while every group "
-            "(in CoNLL's format a document) stays whole: give more groups, or smaller ones. "
+            f"Groups, in CoNLL's format documents, stay whole, and none of {len(fractions)} parts "
+            "may be empty: give more groups, or smaller ones. "
             f"Received: {len(examples)} examples in {len(groups)} groups"
             + (f"; groups moved to the first part for their labels: {moved}" if moved else "")
         )
@@ -239,6 +249,26 @@ def split_groups(examples, shares, seed=0):
             stacklevel=2,
         )
     return [[examples[i] for i in sorted(part)] for part in parts]
+
+
+def cut_dev_set(examples, dev, test=0.0, seed=0):
+    """Cuts a dev set out of examples, and a test set where there is none, without parting a group.
+
+    Args:
+        examples: A list of `Example`.
+        dev, test: The fractions of the examples that the two sets take.
+        seed: Of the random order of groups, see `split_groups`.
+
+    Returns:
+        A dict of the lists "train" and "dev", and "test" unless its fraction is 0.
+
+    >>> parts = cut_dev_set([Example(str(i), "ab"[i % 2]) for i in range(20)], dev=0.1)
+    >>> {split: len(part) for split, part in parts.items()}
+    {'train': 18, 'dev': 2}
+    """
+    fractions = {"train": 1 - (dev + test), "dev": dev} | ({"test": test} if test else {})
+    parts = split_groups(examples, tuple(fractions.values()), seed)
+    return dict(zip(fractions, parts, strict=True))
 
 
 def _move_rare_labels(examples, parts, groups):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from glue_tasks.tasks import group_shared
 from keras_plm import metrics
-from keras_plm.data.task import Example, Task, find_file, split_groups
-from keras_plm.data.text_files import table_rows
+from keras_plm.data.formats.tables import table_rows
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.heads import MultipleChoice
 from keras_plm.tokenizers import open_text
 
-# Shares of train that the choosing sets take: SWAG's as of GLUE's, of the small Story Cloze more.
-CHOOSING, STORY_CHOOSING = 0.1, 0.2
+# Fractions of train that the dev sets take: SWAG's as GLUE's, the small Story Cloze's larger.
+DEV, STORY_DEV = 0.1, 0.2
 SWAG_ENDINGS = 4
 RACE_LEVELS = ("middle", "high")
 
@@ -135,20 +135,19 @@ def read_story_cloze(path):
     return examples
 
 
-def _splits(files, reader, folder, split, choosing=CHOOSING):
-    """The choosing set is cut out of train, where there is no other."""
+def _splits(files, reader, folder, split, dev=DEV):
+    """The examples of a split; the dev set is cut out of train, where there is no other."""
     examples = reader(find_file(folder, files[split]))
     if split == "test":
         return examples
-    train, dev = split_groups(examples, (1 - choosing, choosing), seed=0)
-    return train if split == "train" else dev
+    return cut_dev_set(examples, dev)[split]
 
 
 def _race(levels, folder, split):
     return read_race(Path(folder) / _RACE[split], levels)
 
 
-# SWAG's test set has no labels: val is reported.
+# SWAG's test set has no labels: val is the evaluation split.
 _SWAG = {"train": "swag/train.csv", "dev": "swag/train.csv", "test": "swag/val.csv"}
 _RACE = {split: f"RACE/{split}" for split in ("train", "dev", "test")}
 # As published readers, which learn from the validation set: the stories of train have one ending.
@@ -184,7 +183,7 @@ CHOICE_TASKS = (
     ),
     Task(
         "story_cloze",
-        functools.partial(_splits, _STORY, read_story_cloze, choosing=STORY_CHOOSING),
+        functools.partial(_splits, _STORY, read_story_cloze, dev=STORY_DEV),
         MultipleChoice,
         {"accuracy": metrics.accuracy},
         _STORY,

@@ -2,8 +2,8 @@
 
 from glue_tasks.tasks import with_labels, with_scores
 from keras_plm import metrics
+from keras_plm.data.formats.tables import read_table
 from keras_plm.data.task import Task, find_file
-from keras_plm.data.text_files import read_table
 from keras_plm.heads import Classifier, Regressor
 
 SCITAIL_LABELS = ("entails", "neutral")

@@ -7,32 +7,31 @@ import numpy as np
 
 from glue_tasks.tasks import GLUE
 from keras_plm.data.corpus import split_sentences
-from keras_plm.data.squad import read_squad
-from keras_plm.data.task import Example, Task, find_file, split_groups
+from keras_plm.data.formats.squad import read_squad
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.metrics import accuracy, squad_exact_match, squad_f1
 
 TRAIN, DEV, DEV2 = (f"squad/{name}.json" for name in ("train-v1.1", "dev-v1.1", "dev-v2.0"))
-# Share of train that chooses: about 2,200 of 87,600 questions, as all are answered every epoch.
-CHOOSING = 0.025
+# Fraction of train in the dev set: about 2,200 of 87,600 questions, all answered every epoch.
+DEV_FRACTION = 0.025
 ARTICLES = {"train": 22, "dev": 3, "test": 10}  # of the dev file of SQuAD 2.0
 
 
 def read_squad1(folder, split):
-    """SQuAD 1.1: the official dev set is reported, as its test set is not public.
+    """SQuAD 1.1: the official dev set is the evaluation split, as its test set is not public.
 
-    What chooses is cut out of train by article.
+    The dev set is cut out of train by article.
     """
     if split == "test":
         return read_squad(find_file(folder, DEV))
-    parts = split_groups(read_squad(find_file(folder, TRAIN)), (1 - CHOOSING, CHOOSING), seed=0)
-    return parts[0 if split == "train" else 1]
+    return cut_dev_set(read_squad(find_file(folder, TRAIN)), DEV_FRACTION)[split]
 
 
 def read_squad2(folder, split):
-    """SQuAD 2.0 in small: its official dev set of 35 articles, parted by article.
+    """SQuAD 2.0 in small: its official dev set of 35 articles, cut by article.
 
-    10 articles are reported; of the other 25, 22 are trained on and 3 choose. So its numbers are
+    10 articles are the evaluation split, 22 the training set and 3 the dev set. So its numbers are
     not those of papers, which train on 442 articles and report all of these.
 
     Raises:
@@ -115,7 +114,7 @@ def _words(text):
 
 
 def read_qnli(folder, split):
-    """Pairs made of SQuAD's train set; QNLI's official dev set, of SQuAD's dev, is reported."""
+    """Pairs made of SQuAD's train set; the evaluation split is QNLI's official dev set."""
     if split == "test":
         return GLUE["qnli"].read(folder, "test")
     return qnli_pairs(read_squad1(folder, split))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from glue_tasks.tasks import GLUE
 from keras_plm import metrics
-from keras_plm.data.examples import label_names
-from keras_plm.data.task import Example, Task, find_file, split_groups
-from keras_plm.data.text_files import read_conll, read_table, table_rows
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.tables import read_table, table_rows
+from keras_plm.data.labels import label_names
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
@@ -96,8 +97,7 @@ def _by_document(task_file):
     """One file parted 70/15/15 by document, the same for everyone."""
 
     def read(folder, split):
-        parts = split_groups(read_conll(find_file(folder, task_file)), (0.70, 0.15, 0.15), seed=0)
-        return dict(zip(("train", "dev", "test"), parts, strict=True))[split]
+        return cut_dev_set(read_conll(find_file(folder, task_file)), 0.15, 0.15)[split]
 
     return read
 
@@ -223,8 +223,7 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
             f"{len(examples)} texts"
         )
     metric = default_metric(head, labels, examples)
-    split = split_groups(examples, (0.7, 0.15, 0.15))
-    parts = dict(zip(("train", "dev", "test"), split, strict=True))
+    parts = cut_dev_set(examples, 0.15, 0.15)
     files = dict.fromkeys(parts, str(path.resolve()))
     return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
 

@@ -1,4 +1,4 @@
-"""What a run is, but for its task, encoder and seed: a method and its settings."""
+"""Configuration of a run: a method and its settings, without task, encoder and seed."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.experiments.flags import policy, setting
+from keras_plm.experiments.flags import POLICIES, check_settings, setting
 from keras_plm.heads import CRFTagger, Tagger
 from keras_plm.heads.task_network import PLACES
 from keras_plm.transfer import (
@@ -15,210 +15,226 @@ from keras_plm.transfer import (
     FineTune,
     layer_choice,
 )
-from keras_plm.transfer.feature_store import choice_name
+from keras_plm.transfer.layer_choices import choice_name
 
 METHODS = {
     "fine_tune": "the pre-trained encoder, trained with its output layer",
     "features": "a reader of the frozen pre-trained encoder",
-    "scratch": "the encoder with random weights, trained with its output layer",
-    "untrained": "a reader of the frozen encoder with random weights",
+    "scratch": "the randomly initialised encoder, trained with its output layer",
+    "randomly_initialised": "a reader of the frozen, randomly initialised encoder",
 }
 
-READER = "'linear' or 'bilstm'; of texts 'bcn', of pairs 'esim', of questions 'bidaf', of tagged "
-READER += "words 'bilstm_crf', behind an encoder"
+READER = "use this reader: 'linear' or 'bilstm'; for texts 'bcn', for pairs 'esim', for questions "
+READER += "'bidaf', for tagged words with an encoder 'bilstm_crf'"
 
-# Fields of a run that came after the first results.
-LATER = ("placement", "penalty", "mix_norm", "feature_dropout", "words", "units", "schedule")
-LATER += ("layer_decay", "unfreeze_epochs", "text_pool", "language_model_weight", "n_transfer")
-LATER += ("bias_correction", "document_tokens", "lora_rank", "character_filters", "dev_limit")
-LATER += ("accumulate", "remat")
+# The settings that `Run.to_json` always gives. It leaves others out at their defaults, so that a
+# new setting changes no name and no hash of earlier results.
+ALWAYS = ("method", "layers", "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout",
+          "train_limit", "precision")  # fmt: skip
 
-# Fields of a run that change memory and time, not what is computed.
+# Settings that change memory and time, not what is computed.
 NEUTRAL = ("accumulate", "remat")
 
 CRF = "bilstm_crf"
 
+# Condition: where it holds, and in words.
+CONDITIONS = {
+    "features": (lambda run: run.reads_features, "method 'features' or 'randomly_initialised'"),
+    "linear": (
+        lambda run: run.reads_features and run.reader == "linear",
+        "method 'features' or 'randomly_initialised' and reader 'linear'",
+    ),
+    "network": (
+        lambda run: run.reads_features and run.reader != "linear",
+        "method 'features' or 'randomly_initialised' and a reader, for example 'bilstm'",
+    ),
+    "mix": (
+        lambda run: run.reads_features and layer_choice(run.layers).combine == "mix",
+        "method 'features' or 'randomly_initialised' and a mix of layers, for example 'elmo_mix'",
+    ),
+    "reader": (lambda run: run.reader != "linear", "a reader, for example 'bilstm'"),
+    "training": (lambda run: not run.reads_features, "a method that trains the encoder"),
+    "fine_tune": (lambda run: run.method == "fine_tune", "method 'fine_tune'"),
+}
+# The condition under which a setting may differ from its default.
+NEEDS = {
+    "layers": "features",
+    "pool": "linear",
+    "precision": "training",
+    "placement": "network",
+    "penalty": "mix",
+    "mix_norm": "mix",
+    "feature_dropout": "features",
+    "words": "network",
+    "character_filters": "network",
+    "units": "reader",
+    "schedule": "training",
+    "layer_decay": "training",
+    "unfreeze_epochs": "training",
+    "text_pool": "training",
+    "language_model_weight": "training",
+    "pretrained_layers": "fine_tune",
+    "lora_rank": "fine_tune",
+    "bias_correction": "training",
+    "accumulate": "training",
+    "remat": "training",
+}
+# How a setting that differs from its default stands in a run's name.
+NAMED = {
+    "pool": "{}",
+    "placement": "{}",
+    "penalty": "penalty{:g}",
+    "mix_norm": "mix_norm",
+    "feature_dropout": "feature_dropout{:g}",
+    "words": "words_{}",
+    "character_filters": "characters{}",
+    "units": "units{}",
+    "schedule": "{}",
+    "layer_decay": "decay{:g}",
+    "unfreeze_epochs": "unfreeze{}",
+    "text_pool": "pool_{}",
+    "language_model_weight": "lm{:g}",
+    "pretrained_layers": "layers{}",
+    "lora_rank": "lora{}",
+    "bias_correction": "corrected",
+    "document_tokens": "documents{}",
+    "train_limit": "n{}",
+    "dev_limit": "dev{}",
+    "precision": "{}",
+    "accumulate": "accumulate{}",
+    "remat": "remat",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run is, but for its task, encoder and seed.
+    """Settings of a run; its `results.Record` holds them as `settings`.
 
-    Reader "bilstm_crf" is the reader "bilstm" under a CRF, which in the library is another head: a
-    task has one head for all its runs, so that here the reader's name tells. The spelling of words
-    that Peters et al.'s tagger also reads is a setting of its own, `character_filters`: features
-    know much of it already, and whether it helps beside them is a question to ask of any reader.
+    The help of each field states its meaning and unit. Reader "bilstm_crf" is the reader "bilstm"
+    under a CRF, which in the library is another head: a task has one head for all its runs, so the
+    reader's name chooses it. The character ids of words, which the tagger of Peters et al. also
+    reads, are a setting of their own, `character_filters`: any reader can take them.
     """
 
-    method: str = setting("fine_tune", f"one of {', '.join(METHODS)}")
-    layers: str = setting("", "which layers are read (features, untrained); see `layers`")
+    method: str = setting("fine_tune", f"use this method: {', '.join(METHODS)}", choices=METHODS)
+    layers: str = setting("", "read these layers of a frozen encoder, see the command `layers`")
     reader: str = setting("linear", READER)
-    pool: str = setting("mean", "how a text's vectors are pooled for a linear reader")
-    learning_rates: str = setting("1e-4,3e-4,1e-3,3e-3", "the grid, the same for every method")
-    epochs: int = setting(10, "of each trial; the best on the choosing set is kept")
-    batch_size: int = setting(32, "examples per step")
-    dropout: float = setting(0.1, "before the output layer and in the reader")
-    train_limit: int = setting(0, "at most so many training examples; 0 takes all")
-    dev_limit: int = setting(0, "at most so many examples that choose; 0 takes all")
+    pool: str = setting("mean", "pool a text's vectors in this way for a linear reader")
+    learning_rates: str = setting(
+        "1e-4,3e-4,1e-3,3e-3", "search these learning rates, the same for every method"
+    )
+    epochs: int = setting(10, "train each trial for N epochs and keep the best one on the dev set")
+    batch_size: int = setting(32, "read N examples per step")
+    dropout: float = setting(0.1, "drop this fraction in the reader and before the output layer")
+    train_limit: int = setting(0, "train on at most N examples; 0 takes all", at_least=0)
+    dev_limit: int = setting(0, "keep at most N examples of the dev set; 0 takes all", at_least=0)
     precision: str = setting(
-        "float32", "of an encoder that is trained: 'float32', 'bfloat16' or 'float16'"
+        "float32", f"train an encoder in this precision: {', '.join(POLICIES)}", choices=POLICIES
     )
-    placement: str = setting("input", "where features enter a reader: 'input', 'output' or 'both'")
-    penalty: float = setting(0.0, "L2 penalty on the weights of a learned mix of layers")
-    mix_norm: bool = setting(False, "a learned mix first normalises each layer")
-    feature_dropout: float = setting(0.0, "share dropped of the features before a reader")
-    words: str = setting("", "folder of word vectors beside a reader's features; '' is none")
-    units: int = setting(0, "of each direction of a reader; 0 is half the encoder's width")
-    schedule: str = setting("linear", f"of a trained encoder's rate: {' or '.join(SCHEDULES)}")
-    layer_decay: float = setting(1.0, "rate of a trained layer over that of the next higher one")
-    unfreeze_epochs: int = setting(0, "after which the next lower layer learns; 0 for all at once")
-    text_pool: str = setting("", "how a trained encoder's texts are pooled; '' is its head's way")
-    language_model_weight: float = setting(0.0, "of GPT's auxiliary objective beside the task")
-    n_transfer: str = setting(
-        "all", "pre-trained layers of a fine-tuned encoder: 'all', or a number, 0 embeddings alone"
+    placement: str = setting(
+        "input", f"let features enter a reader there: {', '.join(PLACES)}", choices=PLACES
     )
-    bias_correction: bool = setting(False, "of a trained encoder's AdamW, as GPT was fine-tuned")
-    lora_rank: int = setting(0, "of the matrices that alone learn beside attention's; 0 for none")
+    penalty: float = setting(0.0, "weight the L2 penalty of a learned mix of layers by this")
+    mix_norm: bool = setting(False, "normalise each layer of a learned mix first")
+    feature_dropout: float = setting(0.0, "drop this fraction of the features before a reader")
+    words: str = setting("", "let a reader also read the word vectors of this folder; '' for none")
+    units: int = setting(
+        0, "give each direction of a reader N units; 0 for half the encoder's width", at_least=0
+    )
+    schedule: str = setting(
+        "linear", f"change a trained encoder's learning rate so: {', '.join(SCHEDULES)}"
+    )
+    layer_decay: float = setting(
+        1.0, "multiply the learning rate by this for each lower layer of a trained encoder"
+    )
+    unfreeze_epochs: int = setting(0, "unfreeze one lower layer every N epochs; 0 for all at once")
+    text_pool: str = setting("", "pool a trained encoder's texts in this way; '' as its head does")
+    language_model_weight: float = setting(0.0, "weight GPT's auxiliary objective by this")
+    pretrained_layers: str = setting(
+        "all", "keep N pre-trained layers for fine-tuning; 'all', or 0 for the embeddings only"
+    )
+    bias_correction: bool = setting(False, "correct the bias of a trained encoder's AdamW, as GPT")
+    lora_rank: int = setting(
+        0, "train only added matrices of rank N next to attention's; 0 for none", at_least=0
+    )
     character_filters: int = setting(
-        0, "width of what a reader reads of each word's spelling; 0 is none, 128 AllenNLP's tagger"
+        0,
+        "let a reader read character ids through N filters (AllenNLP: 128); 0 for none",
     )
-    accumulate: int = setting(1, "parts in which a trained encoder reads a batch, in less memory")
-    remat: bool = setting(False, "a trained Transformer computes its blocks again, in less memory")
+    accumulate: int = setting(1, "split each batch of a trained encoder into N micro-batches")
+    remat: bool = setting(False, "use rematerialization in a trained Transformer, to save memory")
     document_tokens: int = setting(
-        0, "a tagger's sentences of one document together, up to so many tokens; 0 is each alone"
-    )
+        0, "let a tagger read a document's sentences together, up to N tokens; 0 for one each",
+        at_least=0,
+    )  # fmt: skip
 
     def __post_init__(self):
-        if self.method not in METHODS:
-            raise ValueError(
-                f"Known methods: {', '.join(METHODS)}. Received: method={self.method!r}"
-            )
+        check_settings(self)
         if self.reads_features:
             object.__setattr__(self, "layers", choice_name(self.layers or "last"))
             layer_choice(self.layers)
-        elif self.layers:
-            raise ValueError(
-                "Only the methods features and untrained choose layers. "
-                f"Received: method={self.method!r}, layers={self.layers!r}"
-            )
-        if self.placement not in PLACES:
-            raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.placement!r}")
-        mixes = self.reads_features and layer_choice(self.layers).combine == "mix"
-        has_reader = self.reader != "linear"
-        of_words = self.reads_features and has_reader
-        by_reader = "method 'features' or 'untrained' and a reader, 'bilstm' say"
-        by_mix = "method 'features' or 'untrained' and a mix of layers, 'elmo_mix' say"
-        by_features, by_training = "method 'features' or 'untrained'", "a method that trains all"
-        for name, given, allowed, needed in (
-            ("pool", self.pool != "mean", self.reads_features and self.reader == "linear",
-             by_features + " and reader 'linear'"),
-            ("precision", self.precision != "float32", not self.reads_features, by_training),
-            ("placement", self.placement != "input", of_words, by_reader),
-            ("penalty", self.penalty, mixes, by_mix),
-            ("mix_norm", self.mix_norm, mixes, by_mix),
-            ("feature_dropout", self.feature_dropout, self.reads_features, by_features),
-            ("words", self.words, of_words, by_reader),
-            ("character_filters", self.character_filters, of_words, by_reader),
-            ("units", self.units, has_reader, "a reader, 'bilstm' say"),
-            ("schedule", self.schedule != "linear", not self.reads_features, by_training),
-            ("layer_decay", self.layer_decay != 1.0, not self.reads_features, by_training),
-            ("unfreeze_epochs", self.unfreeze_epochs, not self.reads_features, by_training),
-            ("text_pool", self.text_pool, not self.reads_features, by_training),
-            ("language_model_weight", self.language_model_weight, not self.reads_features,
-             by_training),
-            ("n_transfer", self.n_transfer != "all", self.method == "fine_tune",
-             "method 'fine_tune'"),
-            ("lora_rank", self.lora_rank, self.method == "fine_tune", "method 'fine_tune'"),
-            ("bias_correction", self.bias_correction, not self.reads_features, by_training),
-            ("accumulate", self.accumulate != 1, not self.reads_features, by_training),
-            ("remat", self.remat, not self.reads_features, by_training),
-        ):  # fmt: skip
-            if given and not allowed:
+        for name in self._changed(NEEDS):
+            holds, words = CONDITIONS[NEEDS[name]]
+            if not holds(self):
                 raise ValueError(
-                    f"`{name}` has no effect here, it needs {needed}. Received: "
+                    f"`{name}` has no effect here, it needs {words}. Received: "
                     f"method={self.method!r}, reader={self.reader!r}, layers={self.layers!r}, "
                     f"{name}={getattr(self, name)!r}"
                 )
         if self.placement == "output" and not self.words:
             raise ValueError(
-                "With placement='output' the reader reads word vectors alone: name their folder "
+                "With placement='output' the reader reads only word vectors: name their folder "
                 "in `words`, or choose placement='both'. Received: words=''"
             )
-        if self.units < 0:
+        if self.pretrained_layers != "all" and not self.pretrained_layers.lstrip("-").isdigit():
             raise ValueError(
-                f"`units` must be 0 (half the encoder's) or more. Received: {self.units}"
+                "`pretrained_layers` must be 'all' or a whole number. "
+                f"Received: {self.pretrained_layers!r}"
             )
-        if self.lora_rank < 0:
-            raise ValueError(f"`lora_rank` must be 0 (none) or more. Received: {self.lora_rank}")
-        if self.n_transfer != "all" and not self.n_transfer.lstrip("-").isdigit():
+        if self.document_tokens and (self.train_limit or self.dev_limit):
             raise ValueError(
-                f"`n_transfer` is 'all' or a whole number. Received: {self.n_transfer!r}"
+                "`document_tokens` reads all documents: leave `train_limit` and `dev_limit` out. "
+                f"Received: document_tokens={self.document_tokens}, "
+                f"train_limit={self.train_limit}, dev_limit={self.dev_limit}"
             )
-        policy(self.precision)
-        self.build(1e-3, 0)  # says which other field is wrong
-        try:
-            good = all(0 < rate < math.inf for rate in self.grid)
-        except ValueError:
-            good = False
-        if not good:
-            raise ValueError(
-                "`learning_rates` are numbers above 0 parted by commas. "
-                f"Received: {self.learning_rates!r}"
-            )
-        limits = {name: getattr(self, name) for name in ("train_limit", "dev_limit")}
-        for name, limit in limits.items():
-            if limit < 0:
-                raise ValueError(f"`{name}` must be 0 (all) or more. Received: {limit}")
-        if self.document_tokens < 0 or (self.document_tokens and any(limits.values())):
-            raise ValueError(
-                "`document_tokens` is 0, or a number of tokens and all documents are read: leave "
-                f"`train_limit` and `dev_limit` out. Received: document_tokens="
-                f"{self.document_tokens}, {limits}"
-            )
+        self.build(self.grid[0], 0)  # checks the other fields
+
+    def _changed(self, names):
+        """Those of some settings that differ from their defaults."""
+        return [name for name in names if getattr(self, name) != DEFAULTS[name]]
 
     @property
     def reads_features(self):
-        return self.method in ("features", "untrained")
+        return self.method in ("features", "randomly_initialised")
 
     @property
     def grid(self):
-        return [float(rate) for rate in self.learning_rates.split(",")]
+        """The learning rates of the search."""
+        try:
+            rates = [float(rate) for rate in self.learning_rates.split(",")]
+        except ValueError:
+            rates = [math.nan]
+        if not all(0 < rate < math.inf for rate in rates):
+            raise ValueError(
+                "`learning_rates` must be numbers above 0, separated by commas. "
+                f"Received: {self.learning_rates!r}"
+            )
+        return rates
 
     def lines(self, seed):
-        """How many lines of progress it shows: one a trial, one at the end."""
+        """The number of lines of progress that it shows: one a trial, one at the end."""
         return 1 + (len(self.grid) if seed == 0 else 0)
 
     @property
     def name(self):
-        """As in file names: the method, and what tells its variants apart."""
+        """The run's part of a file name: the method, and what tells its variants apart."""
         parts = [self.method]
         if self.reads_features:
-            parts += [self.reader, self.layers] + ([self.pool] if self.pool != "mean" else [])
-            parts += [self.placement] if self.placement != "input" else []
-            parts += [f"penalty{self.penalty:g}"] if self.penalty else []
-            parts += ["mix_norm"] if self.mix_norm else []
-            parts += [f"feature_dropout{self.feature_dropout:g}"] if self.feature_dropout else []
-            parts += [f"words_{self.words_name}"] if self.words else []
+            parts += [self.reader, self.layers]
         elif self.reader != "linear":
             parts.append(self.reader)
-        parts += [f"characters{self.character_filters}"] if self.character_filters else []
-        parts += [f"units{self.units}"] if self.units else []
-        parts += [self.schedule] if self.schedule != "linear" else []
-        parts += [f"decay{self.layer_decay:g}"] if self.layer_decay != 1.0 else []
-        parts += [f"unfreeze{self.unfreeze_epochs}"] if self.unfreeze_epochs else []
-        parts += [f"pool_{self.text_pool}"] if self.text_pool else []
-        parts += [f"lm{self.language_model_weight:g}"] if self.language_model_weight else []
-        parts += [f"layers{self.n_transfer}"] if self.n_transfer != "all" else []
-        parts += [f"lora{self.lora_rank}"] if self.lora_rank else []
-        parts += ["corrected"] if self.bias_correction else []
-        parts += [f"documents{self.document_tokens}"] if self.document_tokens else []
-        if self.train_limit:
-            parts.append(f"n{self.train_limit}")
-        if self.dev_limit:
-            parts.append(f"dev{self.dev_limit}")
-        if self.precision != "float32":
-            parts.append(self.precision)
-        parts += [f"accumulate{self.accumulate}"] if self.accumulate != 1 else []
-        parts += ["remat"] if self.remat else []
+        values = {name: getattr(self, name) for name in NAMED} | {"words": self.words_name}
+        parts += [NAMED[name].format(values[name]) for name in self._changed(NAMED)]
         return "-".join(parts)
 
     @property
@@ -226,16 +242,20 @@ class Run:
         """The name of the folder of word vectors."""
         return Path(self.words).resolve().name if self.words else ""
 
-    @property
-    def config(self):
-        """The fields, as results keep them and hashes take them.
+    def to_json(self):
+        """The settings as a record holds them and its hash takes them.
 
-        Fields that came after the first results are left out at their defaults, so that these
-        results stay what they are; of word vectors the folder's name counts, not its place.
+        `ALWAYS` lists what is always there; other settings are left out at their defaults. Of a
+        folder of word vectors only the name counts.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         fields = dataclasses.asdict(self) | {"words": self.words_name}
-        return {k: v for k, v in fields.items() if k not in LATER or v != defaults[k]}
+        kept = {*ALWAYS, *self._changed(DEFAULTS)}
+        return {name: value for name, value in fields.items() if name in kept}
+
+    @classmethod
+    def from_json(cls, settings):
+        """The run of a record's settings; `words` is then the name of a folder."""
+        return cls(**settings)
 
     def build(self, learning_rate, seed):
         """The method with one learning rate and seed."""
@@ -249,9 +269,10 @@ class Run:
         reader = "bilstm" if self.reader == CRF else self.reader
         if not self.reads_features:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction", "accumulate", "remat")
+            names += ("bias_correction", "remat")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
-            count = None if self.n_transfer == "all" else int(self.n_transfer)
+            chosen["accumulation_steps"] = self.accumulate
+            count = None if self.pretrained_layers == "all" else int(self.pretrained_layers)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
             return FineTune(pool=pool, n_transfer=count, **more, **chosen, **common)
@@ -275,26 +296,15 @@ class Run:
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
 
 
-def file_name(encoder, run, seed):
-    """The name of a result's file in its task's folder.
-
-    Args:
-        encoder: The encoder's name.
-        run: A run's name, see `Run.name`.
-        seed: The run's.
-    """
-    return f"{encoder}.{run}.seed{seed}.json"
-
-
 def settings_of(result):
-    """What all seeds of a run share: settings that change its result, data and weights."""
-    fields = {name: v for name, v in result["fields"].items() if name not in NEUTRAL}
-    return fields, result.get("inputs")
+    """Settings that all seeds of a run share: those that change its result, data and weights."""
+    settings = {name: v for name, v in result["settings"].items() if name not in NEUTRAL}
+    return settings, result.get("learning_rate"), result.get("inputs")
 
 
 def run_of(result):
     """The name of a result's run, without `NEUTRAL` settings, which end it."""
-    fields = result["fields"]
+    fields = result["settings"]
     name = result["run"].removesuffix("-remat" if fields.get("remat") else "")
     return name.removesuffix(f"-accumulate{fields.get('accumulate')}")
 
@@ -324,7 +334,7 @@ def label_runs(results, label):
         if len(groups) == 1:  # whose seeds may differ in these
             names = [name for name in names if name not in NEUTRAL]
         for group in groups:
-            own = DEFAULTS | group[0]["fields"]
+            own = DEFAULTS | group[0]["settings"]
             said = ", ".join(f"{name.replace('_', ' ')} {own.get(name)}" for name in names)
             labels |= {id(result): f"{text}; {said}" if said else text for result in group}
     return [(labels[id(result)], result) for result in results]
@@ -344,7 +354,7 @@ def _runs(results):
 
 def _differing(groups):
     """Names of the settings in which several runs differ."""
-    fields = [DEFAULTS | of_group[0]["fields"] for of_group in groups]
+    fields = [DEFAULTS | of_group[0]["settings"] for of_group in groups]
     return [
         name
         for name in dict.fromkeys(name for of_run in fields for name in of_run)

@@ -3,18 +3,42 @@
 import argparse
 import dataclasses
 import difflib
+import math
 import typing
 
+RULES = {
+    "choices": (lambda value, bound: value in bound, "one of {}"),
+    "at_least": (lambda value, bound: bound <= value < math.inf, "{} or more"),
+    "above": (lambda value, bound: bound < value < math.inf, "above {}"),
+    "below": (lambda value, bound: value < bound, "below {}"),
+    "at_most": (lambda value, bound: value <= bound, "at most {}"),
+}
 
-def setting(default, help, models=()):  # noqa: A002
-    """A field with a default and what its flag says about it.
+
+def setting(default, help, models=(), **rules):  # noqa: A002
+    """A field with a default, what its flag says about it, and rules for its value.
 
     Args:
         default: The default.
         help: What the flag says, without the models.
         models: The models that have the setting; `()` for all. The flag's help begins with them.
+        rules: Bounds by the names of `RULES`, which `check_settings` applies, as `at_least=1`.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "models": tuple(models)})
+    metadata = {"help": help, "models": tuple(models), "rules": rules}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_settings(settings):
+    """Raises a ValueError for the first field of a settings object that breaks one of its rules."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        for name, bound in field.metadata.get("rules", {}).items():
+            keeps, rule = RULES[name]
+            if not keeps(value, bound):
+                shown = ", ".join(bound) if name == "choices" else f"{bound:g}"
+                raise ValueError(
+                    f"`{field.name}` must be {rule.format(shown)}. Received: {value!r}"
+                )
 
 
 def help_of(field):
@@ -23,18 +47,21 @@ def help_of(field):
     return (f"{models}: " if models else "") + field.metadata.get("help", "")
 
 
+# The Keras policy of each precision; weights stay in float32.
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
 def policy(precision):
-    """The Keras policy of a `--precision`; weights stay in float32.
+    """The Keras policy of a `--precision`.
 
     Raises:
         ValueError: If the precision is unknown.
     """
-    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-    if precision not in policies:
+    if precision not in POLICIES:
         raise ValueError(
             f"`precision` must be 'float32', 'bfloat16' or 'float16'. Received: {precision!r}"
         )
-    return policies[precision]
+    return POLICIES[precision]
 
 
 def add_devices(parser):

@@ -1,8 +1,8 @@
-"""The cells of a suite, done by one process or by several that share a folder of results.
+"""The jobs of a suite, done by one process or by several that share a folder of results.
 
-A cell is a task, an encoder and a run; with each seed it becomes one result file. A result that is
-there is not made again, so a suite that was stopped goes on where it was. Locks keep processes that
-share a folder from doing one thing twice; the system frees those of a process that died.
+A job is a task, an encoder and a run; each of its seeds becomes one result. Results that exist are
+not computed again, so a stopped suite resumes. Locks keep processes that share a folder from doing
+the same job; the system frees the locks of a process that died.
 """
 
 import dataclasses
@@ -15,21 +15,21 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from keras_plm.datasets.tasks import TASKS
-from keras_plm.experiments import results as records
-from keras_plm.experiments.config import Run, file_name
-from keras_plm.experiments.runner import Bench
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.results import LOCKS, failure_of, result_name, write_failure
+from keras_plm.experiments.runner import Runner
 
-LOCKS = ".locks"  # a folder among the results
-WAIT = 2.0  # seconds till what another process is at is asked for again
+WAIT = 2.0  # seconds between two looks at a job that another process does
 
 
 @dataclasses.dataclass(frozen=True)
-class Making:
-    """What cells need and takes long to make: a pre-trained encoder, word vectors.
+class Prerequisite:
+    """An input of jobs that takes long to make: a pre-trained encoder, word vectors.
 
     Attributes:
-        name: As it is shown.
-        make: `make(progress)` makes it. Stopped, it goes on; done, it does nothing.
+        name: Its name in lines of progress.
+        make: `make(progress)` makes it. It resumes where it was stopped, and does nothing if it is
+            done.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Making:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """A run of a suite, but for its seed.
+class Job:
+    """A run of a suite, without its seed.
 
     Attributes:
         task: A name in `TASKS`.
         encoder: A folder.
         run: A `Run`.
-        name: What results call the encoder; by default its folder's name.
-        needs: The `Making`s that come first.
-        seeds: How many, unless all cells are done with a number that is told.
-        stage: Cells of a lower one are done with all their seeds before.
+        name: The encoder's name in results; by default its folder's name.
+        needs: The `Prerequisite`s that are made first.
+        seeds: The number of seeds, unless `work` gets one for all jobs.
+        stage: Jobs of a lower stage are done first, with all their seeds.
     """
 
     task: str
@@ -67,8 +67,8 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where cells find their data and leave their results, and are trained, as in `Bench`."""
+class Workspace:
+    """The folders and devices of jobs, as `Runner` takes them."""
 
     data: str
     results: str
@@ -76,146 +76,146 @@ class Place:
     feature_gb: float = 8.0
     devices: int | None = 1
 
-    def path(self, cell, seed):
-        """The result file, as `Bench.path` has it."""
-        name = file_name(cell.encoder_name, cell.run.name, seed)
-        return Path(self.results) / cell.task / name
+    def path(self, job, seed):
+        """The result file of a job while it is not packed."""
+        name = result_name(job.task, job.encoder_name, job.run.name, seed)
+        return Path(self.results) / name
 
-    def failure(self, cell, seed):
-        """The file that tells why a cell could not be done."""
-        return records.failure_of(self.path(cell, seed))
+    def failure(self, job, seed):
+        """The file that states why a job failed."""
+        return failure_of(self.path(job, seed))
 
     def lock(self, name):
-        """A lock, which raises `Timeout` if another process has it."""
+        """A lock that raises `Timeout` if another process holds it."""
         folder = Path(self.results) / LOCKS
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{name.replace('/', '_')}.lock", timeout=0)
 
-    def lock_cell(self, cell, seed):
-        return self.lock(f"{cell.task}.{self.path(cell, seed).stem}")
+    def lock_job(self, job, seed):
+        return self.lock(f"{job.task}.{self.path(job, seed).stem}")
 
 
 class Worker:
-    """Does cells at a place; reads each task and encoder once.
+    """Does the jobs of a workspace; reads each task and encoder once.
 
     Args:
-        place: A `Place`.
+        workspace: A `Workspace`.
         progress: Called with a line of text when something is done.
         epoch: Called with a line of text about where training is.
     """
 
-    def __init__(self, place, progress, epoch=None):
-        self.place, self.progress, self.epoch = place, progress, epoch
-        self._benches, self._made = {}, set()
+    def __init__(self, workspace, progress, epoch=None):
+        self.workspace, self.progress, self.epoch = workspace, progress, epoch
+        self._runners, self._made = {}, set()
 
-    def bench(self, cell):
-        """The `Bench` of a cell."""
-        key = cell.task, cell.encoder, cell.encoder_name
-        if key not in self._benches:
-            place = self.place
-            bench = Bench(
-                TASKS[cell.task], place.data, cell.encoder, place.results, place.features,
-                place.feature_gb, functools.partial(self._say, cell.encoder_name),
-                name=cell.encoder_name, epoch=self.epoch, devices=place.devices,
+    def runner(self, job):
+        """The `Runner` of a job."""
+        key = job.task, job.encoder, job.encoder_name
+        if key not in self._runners:
+            workspace = self.workspace
+            runner = Runner(
+                TASKS[job.task], workspace.data, job.encoder, workspace.results, workspace.features,
+                workspace.feature_gb, functools.partial(self._say, job.encoder_name),
+                name=job.encoder_name, epoch=self.epoch, devices=workspace.devices,
             )  # fmt: skip
-            self._benches[key] = bench
-        return self._benches[key]
+            self._runners[key] = runner
+        return self._runners[key]
 
     def _say(self, name, line):
         self.progress(f"{name}  {line}")
 
-    def make(self, making):
-        """Makes what is not made yet.
+    def make(self, prerequisite):
+        """Makes a prerequisite that is not made yet.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process makes it.
         """
-        if making not in self._made:
-            with self.place.lock(making.name):
-                self.progress(f"first, where it is not there: {making.name}")
-                making.make(self.progress)
-            self._made.add(making)
+        if prerequisite not in self._made:
+            with self.workspace.lock(prerequisite.name):
+                self.progress(f"prerequisite: {prerequisite.name}")
+                prerequisite.make(self.progress)
+            self._made.add(prerequisite)
 
-    def do(self, cell, seed):
-        """Does a cell that is not done, with what it needs.
+    def do(self, job, seed):
+        """Does a job that is not done, after its prerequisites.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process does it.
         """
-        for making in cell.needs:
-            self.make(making)
-        bench, place = self.bench(cell), self.place
-        if seed and bench.result(cell.run, 0) is None:  # whose rate this one takes
-            with place.lock_cell(cell, 0):
+        for prerequisite in job.needs:
+            self.make(prerequisite)
+        runner, workspace = self.runner(job), self.workspace
+        if seed and runner.result(job.run, 0) is None:  # it chooses the learning rate
+            with workspace.lock_job(job, 0):
                 pass
-        with place.lock_cell(cell, seed):
-            bench.run(cell.run, seed)
-        place.failure(cell, seed).unlink(missing_ok=True)
+        with workspace.lock_job(job, seed):
+            runner.run(job.run, seed)
+        workspace.failure(job, seed).unlink(missing_ok=True)
 
-    def attempt(self, cell, seed):
-        """As `do`, but an error is kept in a file and given back, so that other cells go on.
+    def attempt(self, job, seed):
+        """As `do`, but returns an error and writes it to a file, so that other jobs continue.
 
         Raises:
-            Timeout: If another process is at it.
+            Timeout: If another process does it.
             OSError: If the disk is full.
         """
         try:
-            self.do(cell, seed)
+            self.do(job, seed)
         except Timeout:
             raise
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            path = self.place.path(cell, seed)
-            records.write_failure(path, cell.task, cell.encoder_name, cell.run, seed, error)
-            self.progress(f"{cell.title(seed)}: failed: {error}")
+            path = self.workspace.path(job, seed)
+            write_failure(path, job.task, job.encoder_name, job.run, seed, error)
+            self.progress(f"{job.title(seed)}: failed: {error}")
             return error
         return None
 
 
-def work(cells, seeds=None):
-    """Cells with their seeds, stage by stage, of each all first seeds first: `[(cell, seed)]`.
+def work(jobs, seeds=None):
+    """Jobs with their seeds by stage, then by seed: `[(job, seed)]`.
 
     Args:
-        cells: A list of `Cell`.
-        seeds: How many; `None`: each cell's own.
+        jobs: A list of `Job`.
+        seeds: The number of seeds; `None` takes each job's own.
     """
-    found = [(cell, seed) for cell in cells for seed in range(seeds or cell.seeds)]
-    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then as they come
+    found = [(job, seed) for job in jobs for seed in range(seeds or job.seeds)]
+    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then in the order given
 
 
-def run_cells(cells, place, seeds, progress, epoch=None, finished=None):
-    """Does what is not done yet, in the order of `work`.
+def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
+    """Does the jobs that are not done yet, in the order of `work`.
 
-    What another process is at is left to it, and looked for again in the end.
+    A job that another process does is skipped, and looked at again at the end.
 
     Args:
-        cells: A list of `Cell`.
-        place: A `Place`.
-        seeds: How many; `None`: each cell's own.
-        progress, epoch: As of `Worker`.
-        finished: Called with the number of cells and seeds that are behind.
+        jobs: A list of `Job`.
+        workspace: A `Workspace`.
+        seeds: The number of seeds; `None` takes each job's own.
+        progress, epoch: As in `Worker`.
+        finished: Called with the number of jobs and seeds that are finished.
 
     Returns:
-        `{(cell, seed): error}` of those that failed.
+        `{(job, seed): error}` of those that failed.
 
     Raises:
         OSError: If the disk is full.
     """
-    worker = Worker(place, progress, epoch)
-    todo, failed = work(cells, seeds), {}
+    worker = Worker(workspace, progress, epoch)
+    todo, failed = work(jobs, seeds), {}
     total = len(todo)
     while todo:
         waiting, behind = [], total - len(todo)
-        for cell, seed in todo:
+        for job, seed in todo:
             try:
-                # The other seeds take the rate that is chosen with the first.
-                error = failed.get((cell, 0)) or worker.attempt(cell, seed)
+                # The other seeds take the learning rate that the first chooses.
+                error = failed.get((job, 0)) or worker.attempt(job, seed)
             except Timeout:
-                waiting.append((cell, seed))
+                waiting.append((job, seed))
                 continue
             if error is not None:
-                failed[cell, seed] = error
+                failed[job, seed] = error
             behind += 1
             if finished is not None:
                 finished(behind)
@@ -226,20 +226,20 @@ def run_cells(cells, place, seeds, progress, epoch=None, finished=None):
 
 
 def check(failed, total):
-    """Raises if cells failed: the one error that all have, or how many, and where it is told.
+    """Raises if jobs failed: the error that all share, or their number and the first error.
 
     Args:
-        failed: As `run_cells` gives it.
-        total: The number of cells and seeds.
+        failed: As `run_jobs` returns it.
+        total: The number of jobs and seeds.
     """
     if not failed:
         return
     errors = list(failed.values())
     if len(failed) == total and len({(type(e), str(e)) for e in errors}) == 1:
         raise errors[0]
-    (cell, seed), first = next(iter(failed.items()))
+    (job, seed), first = next(iter(failed.items()))
     raise ValueError(
-        f"{len(failed)} of {total} cells failed and the others are done: call again when what "
-        f"stopped them is mended; files that end in .failed, beside the results, tell of each. "
-        f"Received: {cell.title(seed)}: {first}"
+        f"{len(failed)} of {total} jobs failed and the others are done: fix the causes, which the "
+        ".failed files next to the results state, and call again. "
+        f"Received: {job.title(seed)}: {first}"
     )

@@ -1,4 +1,4 @@
-"""Labels, tags, scores, choices or answers for a file of texts: `python -m benchmarks predict`."""
+"""Labels, tags, scores, choices or answers for a file of texts: `keras-plm predict`."""
 
 import json
 import re
@@ -7,9 +7,10 @@ from pathlib import Path
 import keras
 
 import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
-from keras_plm.data.examples import Unlabelled
-from keras_plm.data.squad import read_squad, write_predictions
-from keras_plm.data.text_files import is_empty, read_conll, table_rows
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.squad import read_squad, write_predictions
+from keras_plm.data.formats.tables import is_empty, table_rows
+from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
@@ -19,7 +20,7 @@ from keras_plm.tokenizers.text import fields
 
 
 def open_model(path):
-    """A fine-tuned model that `run --keep` or `model.save` wrote.
+    """A fine-tuned model that `run --save-model` or `model.save` wrote.
 
     Raises:
         ValueError: If the file is missing or holds something else.
@@ -27,7 +28,7 @@ def open_model(path):
     path = Path(path)
     if not path.is_file() or path.suffix != ".keras":
         raise ValueError(
-            "A fine-tuned model is a .keras file, which `run --keep` or `model.save` writes. "
+            "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
             f"Received: {str(path)!r}"
         )
     try:

@@ -66,8 +66,8 @@ def progress_bar(description, total, unit=None):
 
 
 @contextlib.contextmanager
-def cells_view(description, total):
-    """Yields `(progress, epoch, finished)` for `jobs.run_cells`: lines, and below them one bar.
+def jobs_view(description, total):
+    """Yields `(progress, epoch, finished)` for `jobs.run_jobs`: lines, and below them one bar.
 
     In a log there are lines alone, of epochs one in half a minute.
     """

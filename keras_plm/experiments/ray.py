@@ -1,4 +1,4 @@
-"""The cells of a suite as tasks of a Ray cluster, whose machines share the folders."""
+"""The jobs of a suite as tasks of a Ray cluster, whose machines share the folders."""
 
 import os
 import time
@@ -8,17 +8,17 @@ from filelock import Timeout
 
 from keras_plm.experiments.jobs import WAIT, Worker, work
 
-_WORKERS = {}  # of this process, by place
+_WORKERS = {}  # of this process, by workspace
 
 
-def _worker(place):
-    """This process' worker at a place; it keeps what it has read."""
-    if place not in _WORKERS:
+def _worker(workspace):
+    """The worker of this process for a workspace; it keeps what it has read."""
+    if workspace not in _WORKERS:
         lines = []
-        worker = Worker(place, lines.append)
+        worker = Worker(workspace, lines.append)
         worker.lines = lines
-        _WORKERS[place] = worker
-    return _WORKERS[place]
+        _WORKERS[workspace] = worker
+    return _WORKERS[workspace]
 
 
 def _until_free(action, *arguments):
@@ -30,22 +30,22 @@ def _until_free(action, *arguments):
             time.sleep(WAIT)
 
 
-def _make(place, making):
-    worker = _worker(place)
+def _make(workspace, prerequisite):
+    worker = _worker(workspace)
     try:
-        _until_free(worker.make, making)
-    except Exception as error:  # of which the cells that need it tell
+        _until_free(worker.make, prerequisite)
+    except Exception as error:  # of which the jobs that need it tell
         return _said(worker), str(error)
     return _said(worker), None
 
 
-def _do(place, cell, seed, *before):
-    """Does a cell behind what it needs; gives the lines it said, and what went wrong in words."""
+def _do(workspace, job, seed, *before):
+    """Does a job behind what it needs; gives the lines it said, and what went wrong in words."""
     wrong = next((error for _, error in before if error is not None), None)
     if wrong is not None:
         return [], wrong
-    worker = _worker(place)
-    error = _until_free(worker.attempt, cell, seed)
+    worker = _worker(workspace)
+    error = _until_free(worker.attempt, job, seed)
     return _said(worker), None if error is None else str(error)
 
 
@@ -55,17 +55,17 @@ def _said(worker):
     return lines
 
 
-def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpus=1.0, gpus=0.0):
-    """As `jobs.run_cells`, each cell with a seed as a Ray task.
+def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", cpus=1.0, gpus=0.0):
+    """As `jobs.run_jobs`, each job with a seed as a Ray task.
 
     Args:
-        cells, place, seeds, progress, finished: As there. Every machine of the cluster sees the
-            place's folders, and this program's, under the same names.
+        jobs, workspace, seeds, progress, finished: As there. Every machine of the cluster sees the
+            workspace's folders, and this program's, under the same names.
         address: Of a cluster; `"auto"` is the one of this machine, `"local"` begins one here.
         cpus, gpus: That a task takes; a part of a GPU is shared by several.
 
     Returns:
-        `{(cell, seed): error}` of those that failed.
+        `{(job, seed): error}` of those that failed.
 
     Raises:
         ImportError: If Ray is not installed.
@@ -89,16 +89,16 @@ def run_on_ray(cells, place, seeds, progress, finished=None, address="auto", cpu
     try:
         options = {"num_cpus": cpus, "num_gpus": gpus}
         make, do = (ray.remote(function).options(**options) for function in (_make, _do))
-        needs = dict.fromkeys(making for cell in cells for making in cell.needs)
-        made = {making: make.remote(place, making) for making in needs}
+        needs = dict.fromkeys(prerequisite for job in jobs for prerequisite in job.needs)
+        made = {prerequisite: make.remote(workspace, prerequisite) for prerequisite in needs}
         first = {
-            cell: do.remote(place, cell, 0, *(made[making] for making in cell.needs))
-            for cell in cells
+            job: do.remote(workspace, job, 0, *(made[prerequisite] for prerequisite in job.needs))
+            for job in jobs
         }
-        asked = {reference: (cell, 0) for cell, reference in first.items()}
-        for cell, seed in work(cells, seeds):
+        asked = {reference: (job, 0) for job, reference in first.items()}
+        for job, seed in work(jobs, seeds):
             if seed:  # the first chooses the rate
-                asked[do.remote(place, cell, seed, first[cell])] = cell, seed
+                asked[do.remote(workspace, job, seed, first[job])] = job, seed
         left, failed = [*made.values(), *asked], {}
         while left:
             ready, left = ray.wait(left)

@@ -6,7 +6,6 @@ import numpy as np
 
 from keras_plm.experiments.config import summary
 from keras_plm.experiments.plan import duration
-from keras_plm.experiments.results import read_examples
 from keras_plm.experiments.statistics import Difference, difference
 
 LEAST = 0.1  # seconds of a fit, as results round them
@@ -29,9 +28,14 @@ class Choice:
     parts: np.ndarray | None = None
 
     @classmethod
-    def read(cls, name, results, paths):
-        """A choice with what its examples add, read from beside its result files."""
-        kept = [read_examples(p, r["hash"]) for p, r in zip(paths, results, strict=True)]
+    def read(cls, name, results, kept):
+        """A choice with what its examples add.
+
+        Args:
+            name: Its name.
+            results: A `Record` for each seed.
+            kept: `ResultFolder.examples` of each.
+        """
         metric = next(iter(results[0]["metrics"]))
         if any(found is None or metric not in found for found in kept):
             return cls(name, tuple(results))
@@ -39,8 +43,8 @@ class Choice:
         return cls(name, tuple(results), kinds[0], np.stack(parts))
 
     @property
-    def choosing(self):
-        """The mean score on the choosing set."""
+    def dev_score(self):
+        """The mean score on the dev set."""
         return float(np.mean([result["dev_score"] for result in self.results]))
 
     @property
@@ -62,28 +66,28 @@ class Choice:
 
 
 def ranked(choices):
-    """Choices by their mean score on the choosing set, the best first.
+    """Choices by their mean score on the dev set, the best first.
 
-    The reported set does not choose, so that the first one's score on it is no best of many.
+    The evaluation split does not rank them, so the first one's score there is not a best of many.
     """
-    return sorted(choices, key=lambda choice: -choice.choosing)
+    return sorted(choices, key=lambda choice: -choice.dev_score)
 
 
 def markdown(choices):
     """A table of choices, the best first, each beside the first."""
     first, *_ = order = ranked(choices)
     text = [
-        "| layers | choosing set | reported | the first is above by | seconds a fit | features |",
+        "| layers | dev set | evaluation split | first is above by | seconds a fit | features |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for choice in order:
         mean, deviation, n = summary(choice.results)
         spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
         apart = None if choice is first else first.above(choice)
-        size = choice.results[0].get("cost", {}).get("feature_bytes", 0) / 1e6
+        size = choice.results[0].get("feature_bytes", 0) / 1e6
         cells = [
             choice.name.replace("_", " "),
-            f"{100 * choice.choosing:.1f}",
+            f"{100 * choice.dev_score:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
             "" if apart is None else str(apart),
             f"{choice.seconds:.1f}" if choice.seconds >= LEAST else f"< {LEAST}",

@@ -1,14 +1,12 @@
-"""One run: a task, an encoder, a method, a seed, to one JSON file.
+"""The runner: trains and scores a task, an encoder, a method and a seed, to one record.
 
-Equal terms: every method gets the same grid of learning rates, each trained for the same number
-of epochs, of which the best on the choosing set is kept. The grid is searched with seed 0; the
-other seeds take its winner. The reported split is looked at once, by the chosen model.
+Equal terms: every method searches the same learning rates, each trained for the same number of
+epochs, and keeps the epoch that is best on the dev set. Seed 0 searches; the other seeds take its
+learning rate. Only the chosen model reads the evaluation split, once.
 """
 
 import dataclasses
 import glob
-import hashlib
-import json
 import os
 import time
 from pathlib import Path
@@ -18,18 +16,15 @@ import numpy as np
 
 import keras_plm
 from keras_plm.data.documents import join_sentences, part_sentences
-from keras_plm.data.examples import check_word_vectors, fingerprint, label_names, tag_scheme_of
-from keras_plm.experiments.config import file_name
+from keras_plm.data.labels import label_names, tag_scheme_of
+from keras_plm.experiments.environment import environment
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.memory import peak_memory_mb, reset_peak_memory
-from keras_plm.experiments.results import (
-    environment,
-    set_aside,
-    stored,
-    write_examples,
-)
+from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
 from keras_plm.experiments.statistics import summands
-from keras_plm.files.writing import replacing, write_json
+from keras_plm.files.fingerprint import fingerprint
+from keras_plm.files.writing import replacing
+from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import (
@@ -40,7 +35,7 @@ from keras_plm.transfer.feature_store import fitting
 
 
 @dataclasses.dataclass
-class Bench:
+class Runner:
     """A task's examples and an encoder, read once for many runs.
 
     Args:
@@ -74,6 +69,7 @@ class Bench:
 
     def __post_init__(self):
         self.distribution = _distribution(self.devices)
+        self.kept = ResultFolder(self.results)
         self.name = self.name or Path(self.encoder).resolve().name
         self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
         self.examples = {
@@ -102,7 +98,7 @@ class Bench:
         return self._at_most(run, "train", run.train_limit)
 
     def dev_examples(self, run):
-        """The examples that choose in a run, all or a fixed random part."""
+        """The dev set of a run, all or a fixed random part."""
         return self._at_most(run, "dev", run.dev_limit)
 
     def _at_most(self, run, split, limit):
@@ -115,15 +111,17 @@ class Bench:
             self._limited[key] = [examples[row] for row in np.sort(rows)]
         return self._limited[key]
 
+    def result_name(self, run, seed):
+        """The name of a run's result in the folder of results."""
+        return result_name(self.task.name, self.name, run.name, seed)
+
     def path(self, run, seed):
-        """The result file of a run."""
-        return Path(self.results) / self.task.name / file_name(self.name, run.name, seed)
+        """The result file of a run while it is not packed."""
+        return self.kept.file(self.result_name(run, seed))
 
     def key(self, run, seed):
-        """A hash of configuration, data and encoder weights."""
-        config = run.config | {"seed": seed, "task": self.task.name}
-        text = json.dumps([config, self._inputs(run)])
-        return hashlib.sha256(text.encode()).hexdigest()
+        """The hash of configuration, data and encoder weights."""
+        return result_hash(self.task.name, run.to_json(), seed, self._inputs(run))
 
     def _inputs(self, run):
         """A hash of data and weights, those of word vectors too."""
@@ -140,10 +138,64 @@ class Bench:
         return self._words[run.words]
 
     def run(self, run, seed):
-        """Runs what is not done yet; returns the result, as its file holds it."""
+        """Does a run that is not done yet; gives its `Record`."""
         done, model_file = self.result(run, seed), self._model_file(run, seed)
         if done is not None and (model_file is None or model_file.is_file()):
             return done
+        self._check(run, seed)
+        started = time.monotonic()
+        reset_peak_memory()
+        set_seed(seed)
+        labels = self._labels()
+        for i, example in enumerate(self.examples["test"]):  # raises for one without a label
+            self.task.head.target(example, labels, training=False, number=i)
+        searched = done or (self.result(run, 0) if seed else None)
+        if searched is None:
+            trials, model, log = self._search(run, labels)
+        else:
+            trials, rate = searched["trials"], best_trial(searched["trials"])["learning_rate"]
+            model, log = self._fit(run, rate, seed, labels)
+        truth = [example.label for example in self.examples["test"]]
+        predicted = self._predict(run, model, seed, labels)
+        scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
+        if not np.isfinite(list(scores.values())).all():
+            raise FloatingPointError(f"A score must be a finite number. Received: {scores}")
+        record = Record(
+            task=self.task.name,
+            encoder=self.name,
+            method=run.method,
+            run=run.name,
+            settings=run.to_json(),
+            seed=seed,
+            learning_rate=best_trial(trials)["learning_rate"],
+            trials=trials,
+            dev_score=log["dev_score"],
+            score=next(iter(scores.values())),
+            metrics=scores,
+            counts=self._counts(run, labels),
+            scheme=self.scheme,
+            seconds=round(time.monotonic() - started, 1),
+            learned_weights=log["learned_weights"],
+            feature_bytes=log.get("feature_bytes", 0),
+            peak_mb=round(peak_memory_mb()),
+            hash=self.key(run, seed),
+            inputs=self._inputs(run),
+            **self._of_method(run, model, log),
+            **environment(),
+        )
+        kept = self._archive_older(run)
+        if model_file is not None:
+            with replacing(model_file, ".keras") as temporary:
+                model.save(temporary)
+            kept += f"; the model is {model_file}"
+        parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
+        parts = {name: part for name, part in parts.items() if part is not None}
+        self.kept.write(self.result_name(run, seed), record, parts)
+        self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}")
+        return record
+
+    def _check(self, run, seed):
+        """Raises a ValueError unless run, task and encoder go together."""
         for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
             if pool and self.task.head.per_word:
                 raise ValueError(
@@ -152,79 +204,30 @@ class Bench:
                 )
         if run.document_tokens and (not self.task.head.per_word or self.task.head.per_token):
             raise ValueError(
-                "`document_tokens` is of tasks that tag words. "
+                "`document_tokens` is only for tasks that tag words. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
-        train, dev, head = self.train_examples(run), self.dev_examples(run), run.head(self.task)
         if run.reads_features:
-            tokenizer = fitting(self.tokenizer, self.pretrained)
-            run.build(run.grid[0], seed).check(head, train, tokenizer, run.words or None)
-        started = time.monotonic()
-        reset_peak_memory()
-        set_seed(seed)
-        labels = self._labels()
-        for i, example in enumerate(self.examples["test"]):  # raises for one without a label
-            self.task.head.target(example, labels, training=False, number=i)
-        searched = done or (self.result(run, 0) if seed else None)
-        if searched:
-            trials, best, log = searched["trials"], None, None
-        else:
-            trials, best, log = self._search(run, train, labels)
-        chosen = best_trial(trials)
-        rate, dev_score = chosen["learning_rate"], chosen["dev_score"]
-        if seed or searched:
-            best, log = self._fit(run, rate, seed, train, labels)
-            dev_score = log["dev_score"]
+            tokenizer, head = fitting(self.tokenizer, self.pretrained), run.head(self.task)
+            method = run.build(run.grid[0], seed)
+            method.check(head, self.train_examples(run), tokenizer, run.words or None)
 
-        test = self.examples["test"]
-        truth = [example.label for example in test]
-        read, counts = self.parts(run)
-        predicted = self._predict(run, best, seed, labels, read["test"])
-        if counts is not None:
-            predicted = part_sentences(predicted, counts["test"])
-        scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
-        if not np.isfinite(list(scores.values())).all():
-            raise FloatingPointError(f"A score must be a finite number. Received: {scores}")
-        mixes = best.mixing_weights() if run.reads_features else {}
+    def _counts(self, run, labels):
+        """The numbers of examples by split, of labels too; joined sentences count one each."""
+        used = {"train": self.train_examples(run), "dev": self.dev_examples(run)}
+        used = self.examples if run.document_tokens else self.examples | used
+        return {split: len(part) for split, part in used.items()} | {"labels": len(labels)}
+
+    def _of_method(self, run, model, log):
+        """The keys of a record that only runs on features have, or only those that train."""
+        if run.reads_features:
+            return {"encoder_passes": 1, "mixes": model.mixing_weights() or None}
         count = self.distribution.num_devices
-        result = {
-            "task": self.task.name,
-            "encoder": self.name,
-            "method": run.method,
-            "run": run.name,
-            "fields": run.config | {"learning_rate": rate},
-            "seed": seed,
-            "counts": {
-                "train": len(self.examples["train"]) if run.document_tokens else len(train),
-                "dev": len(self.examples["dev"]) if run.document_tokens else len(dev),
-                "test": len(test),
-                "labels": len(labels),
-            },
-            "trials": trials,
-            "dev_score": dev_score,
-            "score": next(iter(scores.values())),
-            "metrics": scores,
-            **({} if self.scheme is None else {"scheme": self.scheme}),
-            **({"mixes": mixes} if mixes else {}),
-            **({} if run.reads_features else {"curve": _curve(log)}),
-            "seconds": round(time.monotonic() - started, 1),
-            "cost": _cost(run, log),
-            **environment(),
-            **({} if run.reads_features or count == 1 else {"devices": count}),
-            "hash": self.key(run, seed),
-            "inputs": self._inputs(run),
+        return {
+            "encoder_passes": run.epochs,
+            "curve": _curve(log),
+            "devices": count if count > 1 else None,
         }
-        kept = self._keep_older(run)
-        if model_file is not None:
-            with replacing(model_file, ".keras") as temporary:
-                best.save(temporary)
-            kept += f"; the model is {model_file}"
-        parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
-        parts = {name: part for name, part in parts.items() if part is not None}
-        write_examples(self.path(run, seed), result["hash"], parts)
-        write_json(self.path(run, seed), result)
-        self._say(f"{run.name} seed {seed}: {result['score']:.4f} reported{kept}")
-        return result
 
     def _labels(self):
         """The labels of the training examples; of scores the range that the task has."""
@@ -246,12 +249,12 @@ class Bench:
         if run.reads_features:
             raise ValueError(
                 "Kept are models that are fine-tuned whole; `FeatureBased.fit` in Python makes one "
-                f"that reads features. Received: method={run.method!r} with --keep"
+                f"that reads features. Received: method={run.method!r} with --save-model"
             )
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
 
-    def _search(self, run, train, labels):
+    def _search(self, run, labels):
         """`(trials, model, log)`: what each rate gives with seed 0, and the best one's.
 
         A rate with which training diverges has a trial without a score, and is never the best.
@@ -263,7 +266,7 @@ class Bench:
         for rate in run.grid:
             begun = time.monotonic()
             try:
-                model, log = self._fit(run, rate, 0, train, labels)
+                model, log = self._fit(run, rate, 0, labels)
             except FloatingPointError as error:
                 trials.append(
                     {
@@ -273,7 +276,7 @@ class Bench:
                         "seconds": round(time.monotonic() - begun, 1),
                     }
                 )
-                self._say(f"{run.name} learning rate {rate:g} diverged: {error}")
+                self.say(f"{run.name} learning rate {rate:g} diverged: {error}")
                 continue
             if log["dev_score"] > _best_score(trials):
                 best, best_log = model, log  # of equals the first, as `max` takes
@@ -285,7 +288,7 @@ class Bench:
                     "seconds": round(time.monotonic() - begun, 1),
                 }
             )
-            self._say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the choosing set")
+            self.say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the dev set")
         if best is None:
             raise FloatingPointError(
                 "Training must converge with one learning rate at least: give lower ones with "
@@ -295,24 +298,21 @@ class Bench:
         return trials, best, best_log
 
     def result(self, run, seed):
-        """The stored result, if its configuration, data and weights are today's."""
-        return stored(self.path(run, seed), self.key(run, seed))
+        """The stored `Record`, if its configuration, data and weights are today's."""
+        return self.kept.done(self.result_name(run, seed), self.key(run, seed))
 
-    def _keep_older(self, run):
-        """Moves results of other settings, data or weights aside, all seeds, and says so."""
-        kept = ""
-        for path in self.path(run, 0).parent.glob(
-            f"{glob.escape(self.name)}.{glob.escape(run.name)}.seed*.json"
-        ):
-            if self.result(run, int(path.stem.rpartition("seed")[2])) is None:
-                if (examples := path.with_suffix(".npz")).is_file():
-                    set_aside(examples)
-                kept += f"; the older result is kept as {set_aside(path).name}"
-        return kept
+    def _archive_older(self, run):
+        """Archives results of other settings, data or weights, all seeds; says so in words."""
+        said, start = "", self.result_name(run, 0).removesuffix("0.json")
+        for name in self.kept.names(f"{glob.escape(start)}*.json"):
+            seed = int(name.removeprefix(start).removesuffix(".json"))
+            if self.result(run, seed) is None:
+                said += f"; the older result is kept as {self.kept.archive(name).name}"
+        return said
 
     def _encoder(self, run, seed):
         """The encoder of a run: as it was loaded, with fresh weights, in its precision."""
-        fresh = run.method in ("scratch", "untrained")
+        fresh = run.method in ("scratch", "randomly_initialised")
         dtype = "float32" if run.reads_features else policy(run.precision)
         if fresh:
             set_seed(seed)
@@ -322,17 +322,19 @@ class Bench:
             return self.pretrained
         return clone(self.pretrained, dtype=dtype)
 
-    def _fit(self, run, rate, seed, train, labels):
-        method = run.build(rate, seed)
-        dev, metric = self.dev_examples(run), next(iter(self.task.metrics.values()))
-        told = [_Told(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
+    def _fit(self, run, rate, seed, labels):
+        method, metric = run.build(rate, seed), next(iter(self.task.metrics.values()))
+        train, dev = self.train_examples(run), self.dev_examples(run)
+        shown = (
+            [_ShowEpoch(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
+        )
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
             beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
-            readout, log = method.fit_reader(
-                run.head(self.task), stores, train, dev, labels, metric, told, words=beside
+            network, log = method.fit_reader(
+                run.head(self.task), stores, train, dev, labels, metric, shown, words=beside
             )
-            return readout, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
+            return network, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
             self._encoder(run, seed),
             run.head(self.task),
@@ -341,24 +343,29 @@ class Bench:
             dev,
             labels=labels,
             metric=metric,
-            callbacks=told,
+            callbacks=shown,
             symmetric=self.task.symmetric,
             distribution=self.distribution,
         )
         return model, model.training_log
 
-    def _predict(self, run, model, seed, labels, examples):
-        if not run.reads_features:
-            return model.predict(examples)
-        method = run.build(run.grid[0], seed)
-        store = self._features(run, seed, examples)
-        beside = self._words_beside(run, examples) if run.words else None
-        return method.predict(run.head(self.task), model, store, labels, beside)
+    def _predict(self, run, model, seed, labels):
+        """The predictions on the evaluation split."""
+        read, counts = self.parts(run)
+        examples = read["test"]
+        if run.reads_features:
+            method = run.build(run.grid[0], seed)
+            store = self._features(run, seed, examples)
+            beside = self._words_beside(run, examples) if run.words else None
+            predicted = method.predict(run.head(self.task), model, store, labels, beside)
+        else:
+            predicted = model.predict(examples)
+        return predicted if counts is None else part_sentences(predicted, counts["test"])
 
     def _features(self, run, seed, examples):
         """The features of some examples, read once for all choices of layers."""
         pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
-        key = (run.method, seed if run.method == "untrained" else 0, pool, id(examples))
+        key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))
         if key not in self._stores:
             encoder = self._encoder(run, seed)
             self._stores[key] = (
@@ -381,7 +388,7 @@ class Bench:
             self._stores[key] = store, examples
         return self._stores[key][0]
 
-    def _say(self, line):
+    def say(self, line):
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
 
@@ -401,30 +408,15 @@ def _distribution(devices):
         return Distribution() if devices == 1 else distribute("data", devices=devices)
     if (devices or 1) > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError(
-            "Under torch each run has one device: begin a process for each, as in "
-            "`CUDA_VISIBLE_DEVICES=1 python -m benchmarks run ...`; they share the folder of "
+            "Under torch each run has one device: start a process for each, as in "
+            "`CUDA_VISIBLE_DEVICES=1 keras-plm run ...`; they share the folder of "
             f"results. Received: devices={devices}, "
             f"WORLD_SIZE={os.environ.get('WORLD_SIZE', 1)}"
         )
     return Distribution()
 
 
-def _cost(run, log):
-    """What a fit took beside time.
-
-    Passes of the encoder over the training examples; weights that learned; the size of the features
-    of training and choosing examples on disk; and the most memory of the process, in megabytes,
-    since the run began, its search of rates among it.
-    """
-    return {
-        "encoder_passes": 1 if run.reads_features else run.epochs,
-        "learned_weights": log["learned_weights"],
-        "feature_bytes": log.get("feature_bytes", 0),
-        "peak_mb": round(peak_memory_mb()),
-    }
-
-
-class _Told(keras.callbacks.Callback):
+class _ShowEpoch(keras.callbacks.Callback):
     """Says which epoch it is."""
 
     def __init__(self, say, what, epochs):
@@ -443,6 +435,6 @@ def _content(example):
 
 
 def _curve(log):
-    """The score on the choosing set by update."""
+    """The score on the dev set by update."""
     updates = [log["steps_per_epoch"] * (i + 1) for i in range(len(log["dev_scores"]))]
     return {"updates": updates, "dev_scores": log["dev_scores"]}

@@ -1,1 +1,1 @@
-"""Lowest rank: settings and arrays in files, saving of models, sequences that users pass."""
+"""Files of settings and arrays, saving of models, sequences that users pass."""

@@ -1,4 +1,4 @@
-"""Folders of a configuration and weights, safetensors or torch's, read with care."""
+"""Reading of a configuration and weights, in safetensors or torch files."""
 
 import json
 import warnings

@@ -1,7 +1,6 @@
-"""What users pass: lists, arrays and columns of tables, read once and by position; numbers."""
+"""Conversion of lists, arrays and table columns that users pass."""
 
 import itertools
-import numbers
 
 import keras
 import numpy as np
@@ -23,16 +22,6 @@ def plain(value):
     if hasattr(value, "__array__") and not hasattr(value, "item") and np.ndim(value) == 0:
         return np.asarray(value).item()  # a tensor of TensorFlow
     return value
-
-
-def check_whole(value, name):
-    """Raises unless an argument is a whole number.
-
-    Raises:
-        TypeError: If it is something else, also 2.0 or "2".
-    """
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise TypeError(f"`{name}` must be a whole number. Received: {name}={value!r:.60}")
 
 
 def as_list(values, name, of="values"):

@@ -1,4 +1,4 @@
-"""Writing files and folders whole or not at all: under a temporary name, then renamed.
+"""Atomic writing of files and folders: under a temporary name, then renamed.
 
 A temporary name ends in the process id, a random part and `.tmp`: several processes and threads may
 write the same path, and the last one to finish wins. A reader never sees a partial file.

@@ -1,8 +1,8 @@
-"""What turns an encoder into a solution of a task: output, loss, decoding.
+"""Heads: the output, loss and decoding that make an encoder solve a task.
 
 A head is in two parts. The first runs the encoder and picks features: some layers, at each
-word or pooled over the text. The second, `head.readout`, is a Keras model from features to
-logits. Fine-tuning trains both; feature-based transfer trains the readout on stored features.
+word or pooled over the text. The second, `head.task_network`, is a Keras model from features to
+logits. Fine-tuning trains both; feature-based transfer trains the task network on stored features.
 """
 
 from keras_plm.heads.classifier import Classifier

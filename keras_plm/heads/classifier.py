@@ -1,14 +1,15 @@
-"""One label for a text or two texts."""
+"""Classifier of a text or a pair of texts."""
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._arguments import check_one_of
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention
 from keras_plm.heads.readers.reading import texts_of
-from keras_plm.heads.task_network import Combine, Readout
+from keras_plm.heads.task_network import Combine, TaskNetwork
 from keras_plm.layers import Pooling
 
 PAIRS = (False, True, "pooled", "both_orders", "words")
@@ -38,9 +39,9 @@ class Classifier(Head):
             `pooling()` pools, by default to their maximum; or of pairs one as `readers.ESIM`, from
             the words of both to one vector. Without it the features go straight to the output
             layer.
-        dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        dropout: Fraction dropped before the output layer, in training.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
             reader.
         placement: A `Placement`: where features enter beside them; by default the reader's input.
@@ -56,10 +57,10 @@ class Classifier(Head):
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
-            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters` `spellings`
-            (B, W, C), their characters; under a reader of two texts `first_positions` (B, T) and
-            `second_positions` (B, S), which of the W are each text's. With `pairs` other than False
-            the encoder's inputs have a second axis of 2, (B, 2, T).
+            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters`
+            `word_character_ids` (B, W, C), their characters; under a reader of two texts
+            `first_positions` (B, T) and `second_positions` (B, S), which of the W are each text's.
+            With `pairs` other than False the encoder's inputs have a second axis of 2, (B, 2, T).
 
     Returns:
         (B, K) logits.
@@ -80,14 +81,13 @@ class Classifier(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         pairs=False,
         name="classifier",
     ):
-        if pairs not in PAIRS:
-            raise ValueError(f"`pairs` must be one of {PAIRS}. Received: {pairs!r}")
+        check_one_of(pairs, "pairs", PAIRS)
         if pairs == "words" and texts_of(reader) is None:
             raise ValueError(
                 "Words of two texts that are read apart need a reader of two texts, `readers.ESIM`."
@@ -104,7 +104,7 @@ class Classifier(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,
@@ -113,7 +113,32 @@ class Classifier(Head):
         self.pool = pool
 
     @classmethod
-    def build_pair_readout(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
+    def features_of(cls, encoded, pool, pairs):
+        if pairs is True:
+            return encoded.tokens_by_row()  # (B, 2, T, n, D), (B, 2, T)
+        return super().features_of(encoded, pool, pairs)
+
+    @classmethod
+    def build_task_network(
+        cls,
+        shape,
+        num_labels,
+        layers=None,
+        reader=None,
+        dropout=0.1,
+        placement=None,
+        words=None,
+        pairs=False,
+        pool="max",
+    ):
+        if pairs is True:
+            return cls.build_pair_network(shape, num_labels, layers, pool, dropout)
+        return super().build_task_network(
+            shape, num_labels, layers, reader, dropout, placement, words, pairs
+        )
+
+    @classmethod
+    def build_pair_network(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
         """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
         features = keras.Input((2, None, *shape), name="features")
         mask = keras.Input((2, None), dtype="bool", name="padding_mask")
@@ -126,7 +151,9 @@ class Classifier(Head):
         pooling = Pooling(pool, name="pooling")
         x = [pooling(x, padding_mask=real) for x, real in zip(both, masks, strict=True)]
         logits = cls.output_of(ops.concatenate(x, axis=-1), num_labels, dropout)  # of (B, 8 n D)
-        return Readout({"features": features, "padding_mask": mask}, logits, name="readout")
+        return TaskNetwork(
+            {"features": features, "padding_mask": mask}, logits, name="task_network"
+        )
 
     @staticmethod
     def before_output(x, mask, reader, pairs=False):

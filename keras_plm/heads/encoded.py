@@ -1,4 +1,4 @@
-"""What heads take of an encoder: it frozen, its words, its way to pool, its rows of several texts.
+"""Inputs, layers and features of an encoder inside a head.
 
 Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width.
 """
@@ -6,9 +6,9 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 import keras
 from keras import ops
 
-from keras_plm.data.examples import check_first
-from keras_plm.layers import POOLINGS
-from keras_plm.training.fit import check_encoder
+from keras_plm._arguments import check_one_of
+from keras_plm.layers import POOLINGS, Pooling
+from keras_plm.models.encoder import check_encoder
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -68,6 +68,36 @@ class FirstTokens(keras.layers.Layer):
         return ops.take_along_axis(stacked, positions, axis=1)
 
 
+def check_word_vectors(words):
+    """Raises unless `words` is an encoder of one vector per word."""
+    if not callable(getattr(words, "tokenizer", None)):
+        raise ValueError(
+            "`words` must be an encoder of one vector per word, a `WordVectors`; the command "
+            "`keras-plm word-vectors` makes a folder of one for `keras_plm.load`. "
+            f"Received: an object of type {type(words).__name__}"
+        )
+
+
+def check_stateless(encoder):
+    """Raises if what `encoder` gives depends on what it read before."""
+    rows = encoder.carried_rows
+    if rows:
+        raise ValueError(
+            "Texts are sorted by length or shuffled here, and carried states would leak from one "
+            "into another: build the encoder with carried_rows=0, or call it yourself, on "
+            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={rows}"
+        )
+
+
+def check_first(pool, tokenizer):
+    """Raises if a text's first vector is asked for and no [CLS] stands there."""
+    if pool == "cls" and not getattr(tokenizer, "has_cls", True):
+        raise ValueError(
+            "`pool='cls'` is for encoders that put a [CLS] before a text; take 'mean' or 'max'. "
+            f"Received: {type(tokenizer).__name__}"
+        )
+
+
 def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
     """How texts are pooled: as asked, or the way that suits the encoder.
 
@@ -83,23 +113,75 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
     if pool is None:
         pool = "mean" if joint else "max"
         if joint and layers is None and not frozen:
-            causal = getattr(encoder, "causal", False)
-            pool = "pooled" if own else "last" if causal else "mean"
+            pool = "pooled" if own else "last" if encoder.causal else "mean"
     allowed = ("pooled", *POOLINGS) if own else POOLINGS
-    if pool not in allowed:
-        raise ValueError(f"`pool` must be one of {allowed} here. Received: {pool!r}")
+    check_one_of(pool, "pool", allowed)
     check_first(pool, tokenizer)
     return pool
 
 
-def flat_rows(encoder, rows):
-    """Inputs (B, P, T, ...) of P rows an example, and the same as an encoder's (P B, T, ...).
+class Encoded:
+    """The rows of examples behind an encoder, as symbolic tensors of a head's graph.
 
-    The first rows of all examples come before the second ones.
+    Args:
+        encoder: Any encoder.
+        layers: The `LayerChoice` that is read; `None` for the last layer.
+        frozen: Whether the encoder neither learns nor drops.
+        rows: P, the rows of an example.
+
+    Attributes:
+        inputs: The head's inputs, (B, T, ...), or (B, P, T, ...) of several rows.
+        texts: The same as the encoder's, (P B, T, ...): the first rows of all examples come before
+            the second ones.
+        outputs: The encoder's.
+        layers: The layers that are read, n of (P B, T, D).
     """
-    inputs = {
-        name: keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
-        for name, x in encoder.input.items()
-    }
-    flat = {name: ops.concatenate([x[:, i] for i in range(rows)]) for name, x in inputs.items()}
-    return inputs, flat
+
+    def __init__(self, encoder, layers=None, frozen=False, rows=1):
+        self.rows = rows
+        self.inputs, self.texts = dict(encoder.input), dict(encoder.input)
+        if rows > 1:
+            for name, x in encoder.input.items():
+                x = keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
+                self.inputs[name] = x
+                self.texts[name] = ops.concatenate([x[:, i] for i in range(rows)])
+        self.outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(self.texts)
+        every = self.outputs["layers"]
+        self.layers = (
+            every[-1:] if layers is None else [every[i] for i in layers.indices(len(every))]
+        )
+        if self.layers[1:] and layers.combine == "mean":
+            self.layers = [keras.layers.Average(name="mean_of_layers")(self.layers)]
+
+    def tokens(self):
+        """`(features, mask)` of the tokens of one row: (B, T, n, D) and (B, T)."""
+        return ops.stack(self.layers, axis=2), self.texts["padding_mask"]
+
+    def tokens_by_row(self):
+        """`(features, mask)` of the tokens of each row: (B, P, T, n, D) and (B, P, T)."""
+        features = ops.split(ops.stack(self.layers, axis=2), self.rows, axis=0)
+        return ops.stack(features, axis=1), self.inputs["padding_mask"]
+
+    def words(self):
+        """`(features, mask)` of words, of all rows in one: (B, W, n, D) and (B, W).
+
+        Adds the input `word_positions`, (B, W), where each word begins, -1 at padding.
+        """
+        positions = keras.Input((None,), dtype="int32", name="word_positions")
+        self.inputs["word_positions"] = positions
+        layers = self.layers
+        if self.rows > 1:  # (B, P T, D)
+            layers = [ops.concatenate(ops.split(x, self.rows, axis=0), axis=1) for x in layers]
+        return FirstTokens(name="first_tokens")(layers, positions), positions >= 0
+
+    def pooled(self, pool):
+        """`(features, mask)` of rows, one vector of each: (B, P, n, D) and (B, P)."""
+        if pool == "pooled":
+            vectors = [self.outputs["pooled"]]
+        else:
+            pooling = Pooling(pool, name="pooling")
+            mask = self.texts["padding_mask"]
+            vectors = [pooling(x, padding_mask=mask) for x in self.layers]
+        features = ops.stack(vectors, axis=1)  # (P B, n, D)
+        features = ops.stack(ops.split(features, self.rows, axis=0), axis=1)
+        return features, ops.ones_like(features[:, :, 0, 0], dtype="bool")

@@ -1,4 +1,4 @@
-"""What the heads share: the encoder, the features they read, `compile` and `predict`.
+"""Base of the heads: features, task network, `compile` and `predict`.
 
 Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width, K labels.
 """
@@ -10,32 +10,26 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._arguments import check_type, check_whole
 from keras_plm.data.batching import Batches
-from keras_plm.data.examples import (
-    Unlabelled,
-    batches,
-    check_stateless,
-    check_word_vectors,
-    label_ids,
-    label_names,
-    share_of_range,
-)
-from keras_plm.data.pair_positions import PLACES as TEXT_PLACES
-from keras_plm.data.task import place_of
+from keras_plm.data.examples import batches
+from keras_plm.data.labels import fraction_of_range, label_ids, label_names
+from keras_plm.data.pair_positions import POSITION_INPUTS
+from keras_plm.data.task import Unlabelled, place_of
 from keras_plm.files.sequences import (
     are_texts,
     as_list,
     as_names,
     as_text,
     as_texts,
-    check_whole,
     is_missing,
 )
-from keras_plm.heads.encoded import FirstTokens, Frozen, flat_rows
+from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word_vectors
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
-from keras_plm.heads.task_network import COMBINES, Combine, Placement, Readout
-from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice, Pooling
-from keras_plm.training.fit import FitsBatches, check_encoder, check_vocabulary, run_on
+from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
+from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
+from keras_plm.models.encoder import check_encoder
+from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
 
 
@@ -72,110 +66,43 @@ class Head(FitsBatches, keras.Model):
         reader,
         dropout,
         frozen,
-        readout,
+        task_network,
         words,
         placement,
         name,
         pairs=False,
         rows=1,
     ):
-        check_encoder(encoder, tokenizer)
-        for argument, value, kind, fix in (
-            ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
-            ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
-            ("readout", readout, keras.Model, "what `build_readout` gives"),
-            ("placement", placement, Placement, "`Placement('output')`"),
-            ("dropout", dropout, numbers.Real, "0.1"),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(
-                    f"`{argument}` must be a {kind.__name__}, for example {fix}. "
-                    f"Received: {argument}={value!r:.60}"
-                )
         labels = as_names(labels, "labels")
         self.check_labels(labels)
-        check_stateless(encoder)
-        if hasattr(encoder, "vocabulary_size") and tokenizer is not None:
-            check_vocabulary(encoder, len(tokenizer))
-        if not frozen and not encoder.trainable:
-            raise ValueError(
-                "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "
-                "to fine-tune it set `encoder.trainable = True`. "
-                "Received: frozen=False, encoder.trainable=False"
-            )
         placement = placement or Placement()
-        placement.check(reader, words)
-        check_serves(reader, type(self))
-        if words is not None:
-            check_word_vectors(words)
-        if readout is not None and ("words" in readout.input) != (words is not None):
-            raise ValueError(
-                "A readout that was trained with word vectors needs them, another has no place "
-                f"for them. Received: {'no ' if words is None else ''}`words`, "
-                f"a readout of {', '.join(sorted(readout.input))}"
-            )
-        if pairs and pairs != "words" and (reader is not None or words is not None):
-            raise ValueError(
-                "Two texts that are not one row meet without a reader or word vectors: leave both "
-                "out, or choose pairs='words' under a reader of two texts. "
-                f"Received: pairs={pairs}, reader={reader}, words={words}"
-            )
-        rows = 2 if pairs else rows
-        inputs, texts = dict(encoder.input), dict(encoder.input)
-        if rows > 1:
-            inputs, texts = flat_rows(encoder, rows)
-        outputs = (Frozen(encoder, name="frozen") if frozen else encoder)(texts)
-        every = outputs["layers"]
-        chosen = [every[i] for i in layers.indices(len(every))] if layers else every[-1:]
-        if layers is not None and layers.combine == "mean":
-            chosen = [keras.layers.Average(name="mean_of_layers")(chosen)] if chosen[1:] else chosen
-        if pairs is True:
-            features = ops.stack(ops.split(ops.stack(chosen, axis=2), 2, axis=0), axis=1)
-            mask = inputs["padding_mask"]  # (B, 2, T)
-            if readout is None:
-                readout = self.build_pair_readout(
-                    features.shape[3:], len(labels), layers, pool, dropout
-                )
-        elif self.per_token and not pairs:
-            features = ops.stack(chosen, axis=2)  # (B, T, n, D)
-            mask = texts["padding_mask"]
-        elif pool is None:
-            positions = keras.Input((None,), dtype="int32", name="word_positions")
-            inputs["word_positions"] = positions
-            if pairs:  # the second text's vectors behind the first's, (B, 2 T, D)
-                chosen = [ops.concatenate(ops.split(x, 2, axis=0), axis=1) for x in chosen]
-            features = FirstTokens(name="first_tokens")(chosen, positions)  # (B, W, n, D)
-            mask = positions >= 0
-        else:
-            if pool == "pooled":
-                vectors = [outputs["pooled"]]
-            else:
-                pooling = Pooling(pool, name="pooling")
-                vectors = [pooling(x, padding_mask=texts["padding_mask"]) for x in chosen]
-            features = ops.stack(vectors, axis=1)  # (B P, n, D)
-            features = ops.stack(ops.split(features, rows, axis=0), axis=1)  # (B, P, n, D)
-            mask = ops.ones_like(features[:, :, 0, 0], dtype="bool")
-        more, real = self.more_inputs(reader, placement), mask
-        inputs.update(more)
-        if self.per_token and pairs:
-            # Zeros stand for no answer, as in a `FeatureStore`.
-            features = features * ops.cast(mask, features.dtype)[..., None, None]
-            mask = ops.logical_or(mask, more["answer_mask"])
+        check_type(placement, "placement", Placement, "`Placement('output')`")
+        self.check_parts(encoder, tokenizer, layers, reader, dropout, frozen, task_network)
+        self.check_vectors(placement, reader, words, task_network, pairs)
+
+        encoded = Encoded(encoder, layers, frozen, rows=2 if pairs else rows)
+        features, real = self.features_of(encoded, pool, pairs)
+        more = self.more_inputs(reader, placement)
+        inputs = {**encoded.inputs, **more}
+        # The vector that stands for no answer may be none of the encoder's.
+        mask = ops.logical_or(real, more["answer_mask"]) if self.per_token else real
         read_of = {"features": features, "padding_mask": mask, **more}
+        width = None
         if words is not None:
             inputs["vector_ids"] = keras.Input((None,), dtype="int32", name="vector_ids")
             asked = {"token_ids": inputs["vector_ids"], "padding_mask": real}
             read_of["words"] = Frozen(words, name="frozen_words")(asked)["sequence"]  # (B, W, D')
-        if readout is None:
-            width = None if words is None else words.hidden_dim
-            readout = self.build_readout(
-                features.shape[2:], len(labels), layers, reader, dropout, placement, width, pairs
+            width = words.hidden_dim
+        if task_network is None:
+            shape = features.shape[-2:]
+            task_network = self.build_task_network(
+                shape, len(labels), layers, reader, dropout, placement, width, pairs, pool
             )
-        logits = readout(read_of)
+        logits = task_network(read_of)
         super().__init__(inputs, logits, name=name)
-        self.readout = readout
+        self.task_network = task_network
         self.encoder = encoder
-        self.encoded = texts, outputs["sequence"]
+        self.encoded = encoded.texts, encoded.outputs["sequence"]
         self.labels = labels
         self.tokenizer = tokenizer
         self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
@@ -190,7 +117,63 @@ class Head(FitsBatches, keras.Model):
         self._word_tokenizer = None if words is None else words.tokenizer()
 
     @classmethod
-    def build_readout(
+    def check_parts(cls, encoder, tokenizer, layers, reader, dropout, frozen, task_network):
+        """Raises unless these are parts of a head, and belong together."""
+        check_encoder(encoder, tokenizer)
+        for argument, value, kind, example in (
+            ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
+            ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
+            ("task_network", task_network, keras.Model, "the model from `build_task_network`"),
+            ("dropout", dropout, numbers.Real, "0.1"),
+        ):
+            if value is not None:
+                check_type(value, argument, kind, example)
+        check_stateless(encoder)
+        if tokenizer is not None:
+            check_vocabulary(encoder, len(tokenizer))
+        if not frozen and not encoder.trainable:
+            raise ValueError(
+                "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "
+                "to fine-tune it set `encoder.trainable = True`. "
+                "Received: frozen=False, encoder.trainable=False"
+            )
+        check_serves(reader, cls)
+
+    @staticmethod
+    def check_vectors(placement, reader, words, task_network, pairs):
+        """Raises unless the vectors that are asked for have a place in the task network."""
+        placement.check(reader, words)
+        if words is not None:
+            check_word_vectors(words)
+        if task_network is not None and ("words" in task_network.input) != (words is not None):
+            raise ValueError(
+                "A task network that was trained with word vectors needs them, another has no "
+                f"place for them. Received: {'no ' if words is None else ''}`words`, "
+                f"a task network of {', '.join(sorted(task_network.input))}"
+            )
+        if pairs and pairs != "words" and (reader is not None or words is not None):
+            raise ValueError(
+                "Two texts that are not one row meet without a reader or word vectors: leave both "
+                "out, or choose pairs='words' under a reader of two texts. "
+                f"Received: pairs={pairs}, reader={reader}, words={words}"
+            )
+
+    @classmethod
+    def features_of(cls, encoded, pool, pairs):
+        """The features that the task network reads, and which of them are real.
+
+        Args:
+            encoded: The `Encoded` examples.
+            pool: How the tokens of a row are pooled; `None` for a vector of each word.
+            pairs: As in `Classifier`.
+
+        Returns:
+            `(features, mask)`: (B, W, n, D) and (B, W).
+        """
+        return encoded.words() if pool is None else encoded.pooled(pool)
+
+    @classmethod
+    def build_task_network(
         cls,
         shape,
         num_labels,
@@ -200,6 +183,7 @@ class Head(FitsBatches, keras.Model):
         placement=None,
         words=None,
         pairs=False,
+        pool=None,  # read by heads of two rows, see `Classifier`
     ):
         """The part from features (B, W, *shape) to logits.
 
@@ -209,11 +193,12 @@ class Head(FitsBatches, keras.Model):
             layers, reader, dropout: As in the class.
             placement: A `Placement`; without it the features are the reader's input.
             words: Width of the word vectors beside the features, `None` without.
-            pairs: As in `Classifier`, but for True.
+            pairs, pool: As in `Classifier`.
 
         Returns:
-            A `Readout` of `features` (B, W, n, D), `padding_mask` (B, W), and what is asked for of
-            `words` (B, W, D'), `spellings` (B, W, C), and `first_positions` and `second_positions`.
+            A `TaskNetwork` of `features` (B, W, n, D), `padding_mask` (B, W), and on request
+            `words` (B, W, D'), `word_character_ids` (B, W, C), `first_positions` and
+            `second_positions`.
 
         Raises:
             ValueError: If the placement needs a reader or word vectors that are not there.
@@ -232,8 +217,8 @@ class Head(FitsBatches, keras.Model):
         if placement.character_filters:
             # Sizes: AllenNLP's tagger.
             count = placement.character_filters
-            spelling = CharacterEncoder(count, [[3, count]], num_highway=0, name="spelling")
-            vectors.append(spelling(inputs["spellings"]))
+            encoder = CharacterEncoder(count, [[3, count]], num_highway=0, name="character_encoder")
+            vectors.append(encoder(inputs["word_character_ids"]))
 
         def combined(place):
             combine = Combine(
@@ -255,16 +240,20 @@ class Head(FitsBatches, keras.Model):
             x = read(reader, x, mask, inputs, behind)
         x = cls.before_output(x, mask, reader, pairs)
         logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
-        return Readout(inputs, logits, name="readout")
+        return TaskNetwork(inputs, logits, name="task_network")
 
     @classmethod
     def more_inputs(cls, reader, placement):
-        """Inputs of head and readout beside the encoder's and the features."""
+        """Inputs of head and task network beside the encoder's and the features."""
         inputs = {}
         if texts_of(reader) is not None:
-            inputs |= {name: keras.Input((None,), dtype="int32", name=name) for name in TEXT_PLACES}
+            inputs |= {
+                name: keras.Input((None,), dtype="int32", name=name) for name in POSITION_INPUTS
+            }
         if placement.character_filters:
-            inputs["spellings"] = keras.Input((None, None), dtype="int32", name="spellings")
+            inputs["word_character_ids"] = keras.Input(
+                (None, None), dtype="int32", name="word_character_ids"
+            )
         return inputs
 
     @staticmethod
@@ -312,7 +301,7 @@ class Head(FitsBatches, keras.Model):
                 and a score may lie outside their range.
             number: That of the example among others, for errors.
         """
-        return (share_of_range if cls.scores else label_ids)(example, labels, training, number)
+        return (fraction_of_range if cls.scores else label_ids)(example, labels, training, number)
 
     @classmethod
     def targets(cls, examples, labels, windows=None):
@@ -335,8 +324,8 @@ class Head(FitsBatches, keras.Model):
         return LabelLoss()
 
     def mixing_weights(self):
-        """The learned mixes of layers, see `Readout.mixing_weights`."""
-        return self.readout.mixing_weights()
+        """The learned mixes of layers, see `TaskNetwork.mixing_weights`."""
+        return self.task_network.mixing_weights()
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
         """As `keras.Model.compile`, with the head's loss and metric by default."""
@@ -414,11 +403,11 @@ class Head(FitsBatches, keras.Model):
         for rows, outputs in run_on(self, source, 0 if verbose == "auto" else verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        return self.decode(self.labels, logits, source.source, probabilities, **self.choosing)
+        return self.decode(self.labels, logits, source.source, probabilities, **self.decode_options)
 
     @property
-    def choosing(self):
-        """More arguments of `decode`: how this head chooses."""
+    def decode_options(self):
+        """More arguments of `decode`."""
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
@@ -462,7 +451,7 @@ class Head(FitsBatches, keras.Model):
             for i, example in enumerate(examples):
                 if not is_missing(getattr(example, "label", None)):
                     self.check_label(example, i)
-        limit = getattr(self.encoder, "max_sequence_length", None)
+        limit = self.encoder.max_sequence_length
         options = {"max_length": limit, **options}
         if options["max_length"] is not None:
             check_whole(options["max_length"], "max_length")
@@ -479,8 +468,8 @@ class Head(FitsBatches, keras.Model):
             word_tokenizer=self._word_tokenizer,
             joint_pairs=self.pairs in (False, "both_orders"),
             both_orders=self.pairs == "both_orders",
-            spelled="spellings" in self.input,
-            text_places=texts_of(self.reader) is not None,
+            word_character_ids="word_character_ids" in self.input,
+            pair_positions=texts_of(self.reader) is not None,
             scores=self.scores,
             **options,
         )

@@ -1,4 +1,4 @@
-"""One of several answers."""
+"""Head that chooses one of several answers."""
 
 import keras
 import numpy as np
@@ -24,8 +24,8 @@ class MultipleChoice(Head):
             `frozen`.
         labels: The numbers of the choices, `range(P)`: every example has P of them.
         tokenizer: Needed to predict from texts.
-        layers, pool, dropout, frozen, readout: As in `Classifier`. In training the same elements
-            are dropped of all choices of an example, as in GPT's released code.
+        layers, pool, dropout, frozen, task_network: As in `Classifier`. In training the same
+            elements are dropped of all choices of an example, as in GPT's released code.
 
     Call arguments:
         inputs: The encoder's inputs, with an axis of choices: (B, P, T).
@@ -47,7 +47,7 @@ class MultipleChoice(Head):
         pool=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         name="multiple_choice",
     ):
         labels = as_names(labels, "labels")
@@ -61,7 +61,7 @@ class MultipleChoice(Head):
             None,
             dropout,
             frozen,
-            readout,
+            task_network,
             None,
             None,
             name,

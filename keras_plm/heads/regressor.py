@@ -1,10 +1,10 @@
-"""A number for a text or two texts."""
+"""Regressor of a text or a pair of texts."""
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.examples import score_range
+from keras_plm.data.labels import score_range
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
 
@@ -36,7 +36,7 @@ class SquaredError(keras.metrics.Mean):
 class Regressor(Classifier):
     """A score of a text or a pair of texts, as STS-B's similarity from 0 to 5.
 
-    A `Classifier` with one output and squared error. The output layer sees scores as a share of
+    A `Classifier` with one output and squared error. The output layer sees scores as a fraction of
     their range, so that it begins in its middle and the rate of learning does not depend on it.
 
     Reference: Radford et al. 2018, section 4.2; Devlin et al. 2018, section 4.1.
@@ -50,7 +50,7 @@ class Regressor(Classifier):
         inputs: As a `Classifier`'s.
 
     Returns:
-        (B, 1) scores as shares of their range, 0 the lowest, 1 the highest.
+        (B, 1) scores as fractions of their range, 0 the lowest, 1 the highest.
 
     Raises:
         ValueError: If the range is none; else as `Classifier`.
@@ -98,5 +98,5 @@ class Regressor(Classifier):
         if probabilities:
             raise ValueError("A score has no probability. Received: probabilities=True")
         low, high = labels
-        shares = np.clip(np.stack(logits)[:, 0].astype("float64"), 0, 1)
-        return [float(score) for score in low + (high - low) * shares]
+        fractions = np.clip(np.stack(logits)[:, 0].astype("float64"), 0, 1)
+        return [float(score) for score in low + (high - low) * fractions]

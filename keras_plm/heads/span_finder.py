@@ -1,9 +1,10 @@
-"""A piece of a passage as the answer to a question."""
+"""Head that finds the answer to a question in its passage."""
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._arguments import check_whole
 from keras_plm.data.passages import (
     MAX_LENGTH,
     STRIDE,
@@ -13,12 +14,11 @@ from keras_plm.data.passages import (
 )
 from keras_plm.data.spans import Span, best_answers
 from keras_plm.data.task import as_examples, place_of
-from keras_plm.files.sequences import check_whole
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.layers import Dropout
 from keras_plm.metrics import squad_scores
-from keras_plm.training.fit import check_encoder
+from keras_plm.models.encoder import check_encoder
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -37,7 +37,7 @@ class SpanFinder(Head):
 
     Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
     Differs from the released code: dropout before the output layer; answers are cut from the
-    passage at their tokens' ends, where it goes on to the next space.
+    passage at their tokens' ends, extended to the next space.
 
     Args:
         encoder: An encoder; fine-tuned in place unless `frozen`. GPT reads the question first.
@@ -47,9 +47,9 @@ class SpanFinder(Head):
         reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row; or
             `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
             what stands for no answer is then the passage's last.
-        dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        dropout: Fraction dropped before the output layer, in training.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too, where the encoder's tokens are
             words and `pairs="words"`; they stay as they are.
         placement: A `Placement` without character filters: where features enter beside them.
@@ -93,7 +93,7 @@ class SpanFinder(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         max_length=None,
@@ -105,7 +105,7 @@ class SpanFinder(Head):
         name="span_finder",
     ):
         check_encoder(encoder, tokenizer)
-        limit = getattr(encoder, "max_sequence_length", None)
+        limit = encoder.max_sequence_length
         if max_length is None:
             max_length = min(limit or MAX_LENGTH, MAX_LENGTH)
         for argument, value in (
@@ -114,9 +114,7 @@ class SpanFinder(Head):
             ("max_answer_length", max_answer_length),
             ("n_best", n_best),
         ):
-            check_whole(value, argument)
-            if value < 1:
-                raise ValueError(f"`{argument}` must be 1 or more. Received: {argument}={value}")
+            check_whole(value, argument, least=1)
         if limit is not None and max_length > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
@@ -147,7 +145,7 @@ class SpanFinder(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,
@@ -197,6 +195,14 @@ class SpanFinder(Head):
         return windows.targets
 
     @classmethod
+    def features_of(cls, encoded, pool, pairs):
+        if not pairs:
+            return encoded.tokens()
+        features, mask = encoded.words()
+        # Zeros stand for no answer, as in a `FeatureStore`.
+        return features * ops.cast(mask, features.dtype)[..., None, None], mask
+
+    @classmethod
     def more_inputs(cls, reader, placement):
         mask = keras.Input((None,), dtype="bool", name="answer_mask")
         return {"answer_mask": mask, **super().more_inputs(reader, placement)}
@@ -236,7 +242,7 @@ class SpanFinder(Head):
         if isinstance(examples, dict):
             return super().batches(examples, **options)
         max_length = options.pop("max_length", None) or self.max_length
-        limit = getattr(self.encoder, "max_sequence_length", None)
+        limit = self.encoder.max_sequence_length
         if limit is not None and max_length > limit:
             raise ValueError(
                 f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
@@ -251,10 +257,10 @@ class SpanFinder(Head):
         )
         if windows.targets is not None:
             self.targets(examples, self.labels, windows)
-        return windows.batches(text_places=texts_of(self.reader) is not None, **options)
+        return windows.batches(pair_positions=texts_of(self.reader) is not None, **options)
 
     @property
-    def choosing(self):
+    def decode_options(self):
         return {
             "n_best": self.n_best,
             "max_answer_length": self.max_answer_length,
@@ -296,11 +302,11 @@ class SpanFinder(Head):
             if refuses:
                 spans[""] = (-1, float(null[i]))
             ordered = sorted(spans.items(), key=lambda item: -item[1][1])
-            shares = softmax(np.array([score for _, (_, score) in ordered])).tolist()
+            chances = softmax(np.array([score for _, (_, score) in ordered])).tolist()
             found.append(
                 [
-                    Span(text, start, score, share)
-                    for (text, (start, score)), share in zip(ordered, shares, strict=True)
+                    Span(text, start, score, chance)
+                    for (text, (start, score)), chance in zip(ordered, chances, strict=True)
                 ]
             )
         return found
@@ -343,7 +349,7 @@ class SpanFinder(Head):
     def get_config(self):
         return {
             **super().get_config(),
-            **self.choosing,
+            **self.decode_options,
             "max_length": self.max_length,
             "stride": self.stride,
             "pairs": self.pairs,

@@ -1,13 +1,9 @@
-"""One tag for each word: by itself, or by a CRF."""
+"""Taggers of words, independent or with a CRF."""
 
 import keras
 import numpy as np
 
-from keras_plm.data.examples import (
-    check_scheme,
-    scheme_of_labels,
-    tag_scheme_of,
-)
+from keras_plm.data.labels import check_scheme, scheme_of_labels, tag_scheme_of
 from keras_plm.data.task import place_of
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head, softmax
@@ -31,17 +27,17 @@ class Tagger(Head):
         tokenizer: Needed to predict from words.
         layers: A `LayerChoice`; without it the last layer is read.
         reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
-        dropout: Share dropped before the output layer, in training.
-        frozen: If True, only the readout learns; the encoder is made untrainable.
-        readout: A trained one from `build_readout`, to put an encoder under it.
+        dropout: Fraction dropped before the output layer, in training.
+        frozen: If True, only the task network learns; the encoder is made untrainable.
+        task_network: A trained one from `build_task_network`, to put an encoder under it.
         words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
             reader.
         placement: A `Placement`: where features enter beside them; by default the reader's input.
 
     Call arguments:
         inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
-            (B, W), their ids in its vocabulary, and with `character_filters` `spellings` (B, W, C),
-            their characters.
+            (B, W), their ids in its vocabulary, and with `character_filters`
+            `word_character_ids` (B, W, C), their characters.
 
     Returns:
         (B, W, K) logits.
@@ -63,7 +59,7 @@ class Tagger(Head):
         reader=None,
         dropout=0.1,
         frozen=False,
-        readout=None,
+        task_network=None,
         words=None,
         placement=None,
         name="tagger",
@@ -77,7 +73,7 @@ class Tagger(Head):
             reader,
             dropout,
             frozen,
-            readout,
+            task_network,
             words,
             placement,
             name,
@@ -185,7 +181,7 @@ class CRFTagger(Tagger):
         return []  # the best tags are found row by row, in `predict`
 
     @property
-    def choosing(self):
+    def decode_options(self):
         return {"scheme": self.scheme}
 
     @staticmethod

@@ -1,14 +1,14 @@
-"""The part of a head from features to logits: how layers are mixed, and where they enter.
+"""Task network of a head: from features to logits, with mixed layers.
 
 Shapes: B examples, W words, C characters of a word, n layers read, D width.
 """
 
 import dataclasses
-import numbers
 
 import keras
 from keras import ops
 
+from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.layers import ScalarMix
 from keras_plm.training.fit import FitsBatches
 
@@ -60,7 +60,7 @@ COMBINES = {"input": "combine", "output": "combine_output"}
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where an encoder's features enter a readout, how its layers are mixed, what is beside them.
+    """Where features enter a task network, how layers are mixed, what is next to them.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.3; sections 5.1 and 5.2 compare.
 
@@ -73,8 +73,7 @@ class Placement:
             the weights differ.
         mix_norm: If True, a mix first normalises each layer over all real words of a batch, so that
             a text's outputs also depend on those beside it.
-        feature_dropout: Share dropped of the features in training, before anything is beside them;
-            the paper's is 0.5.
+        feature_dropout: Fraction of the features dropped in training; the paper's is 0.5.
         character_filters: Width of what a convolution over each word's spelling adds to what the
             reader reads, learned with it; 128 in Peters et al.'s tagger, 30 in that of Ma and Hovy
             2016, arXiv 1603.01354; 0 for none.
@@ -90,19 +89,10 @@ class Placement:
     character_filters: int = 0
 
     def __post_init__(self):
-        if self.place not in PLACES:
-            raise ValueError(f"`placement` must be one of {PLACES}. Received: {self.place!r}")
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"`penalty` must be 0 or more. Received: {self.penalty}")
-        if not 0 <= self.feature_dropout < 1:
-            raise ValueError(
-                f"`feature_dropout` must lie in [0, 1). Received: {self.feature_dropout}"
-            )
-        if not isinstance(self.character_filters, numbers.Integral) or self.character_filters < 0:
-            raise ValueError(
-                "`character_filters` must be a whole number, 0 or more. "
-                f"Received: {self.character_filters!r}"
-            )
+        check_one_of(self.place, "placement", PLACES)
+        check_number(self.penalty, "penalty", least=0)
+        check_number(self.feature_dropout, "feature_dropout", least=0, below=1)
+        check_whole(self.character_filters, "character_filters", least=0)
 
     def check(self, reader, words):
         """Raises unless there is what this placement needs: a reader, word vectors."""
@@ -129,7 +119,7 @@ class Placement:
             )
 
 
-class Readout(FitsBatches, keras.Model):
+class TaskNetwork(FitsBatches, keras.Model):
     """A head's part from features to logits, trained alone by `transfer.FeatureBased`."""
 
     def mixing_weights(self):
@@ -141,7 +131,7 @@ class Readout(FitsBatches, keras.Model):
         for place, name in COMBINES.items():
             for layer in self.layers:
                 if layer.name == name and layer.combine == "mix":
-                    weights = [float(share) for share in layer.mix.mixing_weights()]
+                    weights = [float(weight) for weight in layer.mix.mixing_weights()]
                     gamma = float(ops.convert_to_numpy(layer.mix.gamma))
                     mixes[place] = {"weights": weights, "gamma": gamma}
         return mixes

@@ -1,6 +1,6 @@
 """Parts of which the models are made."""
 
-from keras_plm.layers._fused import Dense, Dropout, LayerNormalization
+from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization
 from keras_plm.layers.attention import (
     AdditiveAttention,
     Attention,
@@ -32,12 +32,8 @@ from keras_plm.layers.lstm import LSTM, CarriedStates, LSTMStack, ProjectedLSTM,
 from keras_plm.layers.multi_head_attention import MultiHeadAttention
 from keras_plm.layers.pooling import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.sampled_softmax import SampledSoftmax, expected_counts, log_uniform_words
-from keras_plm.layers.transformer import (
-    FeedForward,
-    TransformerBlock,
-    TransformerStack,
-    recompute_blocks,
-)
+from keras_plm.layers.transformer import TransformerStack, recompute_blocks
+from keras_plm.layers.transformer_block import FeedForward, TransformerBlock
 
 __all__ = [
     "LSTM",

@@ -13,7 +13,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import fold
+from keras_plm.layers._fused_scan import fold
 
 
 def lstm(

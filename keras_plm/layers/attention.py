@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers._fused import Dense, Dropout, additive_mask, float32_softmax
+from keras_plm.layers._fused_layers import Dense, Dropout
+from keras_plm.layers._fused_softmax import additive_mask, float32_softmax
 
 
 def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
@@ -37,6 +38,27 @@ def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
         causal = ops.arange(source_steps)[None, :] <= rows  # (T, S)
         mask = causal[None] if mask is None else ops.logical_and(mask, causal[None])
     return mask
+
+
+def visible(query, key, padding_mask=None, attention_mask=None, causal=False, first=0):
+    """The masks of a call, checked and folded into one, `True` where a query may look at a key.
+
+    Args:
+        query: (B, T, ...).
+        key: (B, S, ...).
+        padding_mask, attention_mask: As in `combine_masks`.
+        causal: If True, query t sees keys 0 ... first + t only.
+        first: Position of the first query among the keys.
+
+    Returns:
+        A boolean tensor that broadcasts to (B, T, S), or `None` when nothing is hidden.
+
+    Raises:
+        ValueError: If a mask does not fit.
+    """
+    check_masks(padding_mask, attention_mask, query.shape[0], query.shape[1], key.shape[1])
+    steps = (first, ops.shape(query)[1], ops.shape(key)[1]) if causal else None
+    return combine_masks(padding_mask, attention_mask, steps)
 
 
 def masked_softmax(scores, mask=None):
@@ -183,9 +205,7 @@ class Attention(keras.layers.Layer):
         training=None,
     ):
         key = value if key is None else key
-        check_masks(padding_mask, attention_mask, query.shape[0], query.shape[1], value.shape[1])
-        steps = (0, ops.shape(query)[1], ops.shape(value)[1]) if causal else None
-        mask = combine_masks(padding_mask, attention_mask, steps)
+        mask = visible(query, value, padding_mask, attention_mask, causal)
         return self.attend(query, value, self.prepare(key), mask, training)
 
     def get_config(self):

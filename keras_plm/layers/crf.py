@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import as_names
-from keras_plm.layers._fused import fold
+from keras_plm.layers._fused_scan import fold
 
 FAR = -1e30  # as good as impossible, and finite
 # What may stand in a span by scheme: its first of several, those within, its last, one alone.

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers._fused import Dense, by_rows
+from keras_plm.layers._fused_layers import Dense, by_rows
 
 
 def rows_of(table, ids):

@@ -6,7 +6,8 @@ Shapes: B batch, T target steps, S source steps, E embedding width, n units, M m
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import Dense, scan
+from keras_plm.layers._fused_layers import Dense
+from keras_plm.layers._fused_scan import scan
 from keras_plm.layers.attention import Attention, check_masks, combine_masks
 
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers._fused import Dropout
+from keras_plm.layers._fused_layers import Dropout
 from keras_plm.layers._lstm_kernel import lstm
 
 

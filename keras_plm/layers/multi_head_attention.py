@@ -1,42 +1,172 @@
-"""Multi-head attention, fused and explicit, with a cache for decoding step by step.
+"""Multi-head attention: a pure function of arrays, and the layer that holds its weights.
 
 Shapes: B batch, T target steps, S source steps, D width, N heads, H = D / N head width.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import (
-    Dense,
-    Dropout,
+from keras_plm.layers._fused_layers import Dense, Dropout, dense, dropout
+from keras_plm.layers._fused_softmax import (
     fused_attention,
     fused_is_slow,
     scaled_scores,
     write_cache,
 )
-from keras_plm.layers.attention import check_masks, combine_masks, softmax
+from keras_plm.layers.attention import softmax, visible
+
+
+class AttentionOutput(NamedTuple):
+    """Result of `multi_head_attention`.
+
+    Attributes:
+        output: (B, T, D).
+        weights: (B, N, T, S) before dropout, or `None` where they are not asked for.
+        cache: (B, 2, S_max, N, H) with the new keys and values, or `None` without a `cache_index`.
+    """
+
+    output: Any
+    weights: Any = None
+    cache: Any = None
+
+
+def multi_head_attention(
+    weights,
+    query,
+    value=None,
+    key=None,
+    mask=None,
+    *,
+    num_heads,
+    cache=None,
+    cache_index=None,
+    return_weights=False,
+    dropout_rate=0.0,
+    seed=None,
+    training=False,
+):
+    """Scaled dot-product attention of N heads, as a pure function of arrays.
+
+        Q = q W_Q + b_Q,  K = k W_K + b_K,  V = v W_V + b_V,  each split in N heads of width H,
+        A = softmax(Q K^T / sqrt(H) + M),  M = 0 where the mask is True, else a low floor,
+        output = concat_heads(dropout(A) V) W_O + b_O.
+
+    The backend's fused kernel computes the same without A. It is used unless the weights are
+    asked for or dropped, or matrix products are faster.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.
+
+    Args:
+        weights: A dict of the arguments of `dense`: `"output"`, and `"query_key_value"` with a
+            kernel (D_query, 3 D), or `"query"`, `"key"` and `"value"`. A projection may be a
+            function of the inputs instead of a dict, such as a quantized layer.
+        query: (B, T, D_query).
+        value: (B, S, D_value); the query itself when omitted.
+        key: (B, S, D_key); `value` when omitted.
+        mask: Boolean, broadcastable to (B, T, S), True where query t may look at key s.
+        num_heads: Number of heads N.
+        cache: (B, 2, S_max, N, H), keys and values. With a `cache_index` those of `value` are
+            written to it, on torch in place; without one it is read instead of `value`.
+        cache_index: Number of steps that are already in `cache`.
+        return_weights: If True, the result has the attention weights A.
+        dropout_rate: Fraction of A that is dropped in training.
+        seed: Of the dropout, as in `dropout`.
+        training: If True, drop, and expect that a gradient is asked for.
+
+    Returns:
+        An `AttentionOutput`.
+    """
+    if cache is not None and cache_index is None:
+        query = split_heads(project(weights["query"], query), num_heads)
+        key, value = cache[:, 0], cache[:, 1]
+    else:
+        query, key, value = _project_all(weights, num_heads, query, value, key)
+    if cache_index is not None:
+        cache = write_cache(cache, ops.stack([key, value], axis=1), cache_index)
+        key, value = cache[:, 0], cache[:, 1]  # (B, S_max, N, H)
+    mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
+    drops = training and dropout_rate > 0
+    attention = None
+    if return_weights or drops or fused_is_slow(query, key, training):
+        attention = attention_weights(query, key, mask)
+        dropped = dropout(attention, dropout_rate, seed) if drops else attention
+        context = weighted_sum(dropped, value)  # (B, T, N, H)
+    else:
+        context = fused_attention(query, key, value, mask)
+    width = num_heads * context.shape[-1]
+    merged = ops.reshape(context, (-1, ops.shape(context)[1], width))  # (B, T, D)
+    return AttentionOutput(
+        project(weights["output"], merged),
+        attention if return_weights else None,
+        cache if cache_index is not None else None,
+    )
+
+
+def project(weights, inputs):
+    """`x W + b`; `weights` are arguments of `dense`, or a function such as a quantized layer."""
+    return weights(inputs) if callable(weights) else dense(inputs, **weights)
+
+
+def split_heads(x, num_heads):
+    """(B, S, D) -> (B, S, N, H)."""
+    return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+
+
+def keys_and_values(weights, value, key=None, *, num_heads):
+    """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H)."""
+    pairs = (("key", value if key is None else key), ("value", value))
+    return ops.stack([split_heads(project(weights[n], x), num_heads) for n, x in pairs], axis=1)
+
+
+def attention_weights(query, key, mask=None):
+    """softmax(Q K^T / sqrt(H) + M): (B, T, N, H) and (B, S, N, H) -> (B, N, T, S)."""
+    query, key = ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 1, 3))
+    return softmax(scaled_scores(query, key, mask))
+
+
+def weighted_sum(weights, value):
+    """A V: (B, N, T, S) and (B, S, N, H) -> (B, T, N, H)."""
+    context = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
+    return ops.transpose(context, (0, 2, 1, 3))
+
+
+def _project_all(weights, num_heads, query, value, key):
+    """Queries (B, T, N, H), keys and values (B, S, N, H)."""
+    if "query_key_value" not in weights:
+        value = query if value is None else value
+        key = value if key is None else key
+        pairs = (("query", query), ("key", key), ("value", value))
+        projected = [project(weights[name], x) for name, x in pairs]
+    elif value is None and key is None:
+        projected = ops.split(project(weights["query_key_value"], query), 3, axis=-1)
+    else:
+        value = query if value is None else value
+        sequences = (query, value if key is None else key, value)
+        projected = [
+            ops.split(project(weights["query_key_value"], x), 3, axis=-1)[i]
+            for i, x in enumerate(sequences)
+        ]
+    return [split_heads(x, num_heads) for x in projected]
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MultiHeadAttention(keras.layers.Layer):
-    """Several scaled dot-product attentions side by side, each on its own projections.
+    """Several scaled dot-product attentions in parallel, each on its own projections.
 
-    Two paths compute the same numbers. The fused path hands everything to
-    the backend's kernel; the explicit path writes out the softmax and is taken when the
-    weights are asked for or must be dropped. Self-attention projects query, key and value
-    with one matrix product; a layer whose first call names a `value` has three.
-
-    To decode step by step, give a `cache` with its `cache_index`; to ask another sequence step by
-    step, give what `keys_and_values` made of it as `cache`, without an index.
+    The layer holds the weights of `multi_head_attention`, which has the equations. Self-attention
+    projects query, key and value with one matrix product; a layer whose first call names a
+    `value` has three. A call gives the output only; `run` also gives the attention weights, and
+    reads and writes a cache for decoding step by step.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2.
 
     Args:
         num_heads: Number of heads N; must divide `hidden_dim`.
         hidden_dim: Width D of the projections and of the output.
-        dropout: Share of the attention weights that is dropped in training. It forces the
+        dropout: Fraction of the attention weights that is dropped in training. It forces the
             explicit path in training only.
         use_bias: If False, the projections have no biases, as in the original Transformer.
         kernel_initializer: Initializer of all kernels.
@@ -48,24 +178,20 @@ class MultiHeadAttention(keras.layers.Layer):
         padding_mask: (B, S), True at real source positions.
         attention_mask: (B, T, S) or (T, S), True where query t may look at key s.
         causal: If True, query t sees keys 0 ... t only.
-        cache: (B, 2, S_max, N, H), keys and values of the steps so far, for decoding. On torch it
-            is written to in place.
-        cache_index: Number of steps already in `cache`; the call writes behind them. When omitted,
-            `cache` is read as it is, all of it.
-        return_weights: If True, also return the attention weights.
 
     Returns:
-        (B, T, D); then, each if asked for, the weights (B, N, T, S) and the written cache.
+        (B, T, D).
 
     Raises:
-        ValueError: If `num_heads` does not divide `hidden_dim`, `cache_index` comes without
-            `cache`, or a mask does not fit.
+        ValueError: If `num_heads` does not divide `hidden_dim`, or a mask does not fit.
 
     >>> import numpy as np
-    >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=6)
-    >>> output, weights = layer(query=np.ones((1, 3, 6)), causal=True, return_weights=True)
-    >>> tuple(output.shape), tuple(weights.shape), round(float(weights[0, 0, 0, 2]), 3)
-    ((1, 3, 6), (1, 2, 3, 3), 0.0)
+    >>> layer, x = MultiHeadAttention(num_heads=2, hidden_dim=6), np.ones((1, 3, 6))
+    >>> tuple(layer(query=x, causal=True).shape)
+    (1, 3, 6)
+    >>> weights = layer.run(query=x, causal=True, return_weights=True).weights
+    >>> tuple(weights.shape), round(float(weights[0, 0, 0, 2]), 3)
+    ((1, 2, 3, 3), 0.0)
     """
 
     def __init__(
@@ -117,40 +243,24 @@ class MultiHeadAttention(keras.layers.Layer):
             self.dropout, dtype=self.dtype_policy, name="weights_dropout"
         )
 
-    def _project(self, query, value, key):
-        """Queries (B, T, N, H), keys and values (B, S, N, H)."""
-        width = self.hidden_dim
-        if not self.fused_projection:
-            query, key, value = self.query(query), self.key(key), self.value(value)
-        elif query is value and key is value:
-            query, key, value = ops.split(self.query_key_value(query), 3, axis=-1)
-        else:
-            query = self.query_key_value(query)[..., :width]
-            key = self.query_key_value(key)[..., width : 2 * width]
-            value = self.query_key_value(value)[..., 2 * width :]
-        return [self._heads(x) for x in (query, key, value)]
-
-    def _heads(self, x):
-        """(B, S, D) -> (B, S, N, H)."""
-        head_dim = self.hidden_dim // self.num_heads
-        return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, head_dim))
-
-    def keys_and_values(self, value, key=None):
-        """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H).
-
-        Raises:
-            ValueError: If the layer was not built with a `value`.
-        """
-        if not self.built or self.fused_projection:
-            raise ValueError(
-                "A layer that reads another sequence has projections of its own for it: build it "
-                "with a first call that names a `value`. Received: a layer "
-                + ("of self-attention" if self.built else "that is not built")
-            )
-        key = value if key is None else key
-        return ops.stack([self._heads(self.key(key)), self._heads(self.value(value))], axis=1)
-
     def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        padding_mask=None,
+        attention_mask=None,
+        causal=False,
+        training=None,
+    ):
+        mask = visible(
+            query, query if value is None else value, padding_mask, attention_mask, causal
+        )
+        return multi_head_attention(
+            self.arrays(), query, value, key, mask, **self._options(training)
+        ).output
+
+    def run(
         self,
         query,
         value=None,
@@ -161,56 +271,88 @@ class MultiHeadAttention(keras.layers.Layer):
         cache=None,
         cache_index=None,
         return_weights=False,
-        training=None,
     ):
-        if cache is None and cache_index is not None:
+        """Attention in inference, with the attention weights and a cache.
+
+        Args:
+            query, value, key, padding_mask, attention_mask, causal: As of a call.
+            cache: (B, 2, S_max, N, H), keys and values of the steps so far, for decoding; on torch
+                it is written in place. Or what `keys_and_values` made of another sequence.
+            cache_index: Number of steps already in `cache`; new ones are written after them.
+                When omitted, all of `cache` is read and nothing is written.
+            return_weights: If True, the result has the attention weights.
+
+        Returns:
+            An `AttentionOutput`.
+
+        Raises:
+            ValueError: If the layer is not built, a mask does not fit, or `cache_index` comes
+                without a `cache` or lies outside of it.
+        """
+        weights = self.arrays()
+        query, value, key, cache = self._as_tensors(query, value, key, cache)
+        check_cache(query, cache, cache_index)
+        mask = visible(
+            query,
+            (query if value is None else value) if cache is None else cache[:, 0],
+            padding_mask,
+            attention_mask,
+            causal or cache_index is not None,
+            first=0 if cache_index is None else cache_index,
+        )
+        return multi_head_attention(
+            weights,
+            query,
+            value,
+            key,
+            mask,
+            cache=cache,
+            cache_index=cache_index,
+            return_weights=return_weights,
+            **self._options(training=False),
+        )
+
+    def keys_and_values(self, value, key=None):
+        """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H).
+
+        Raises:
+            ValueError: If the layer was not built with a `value`.
+        """
+        if not self.built or self.fused_projection:
             raise ValueError(
-                "`cache_index` is a place in `cache`. "
-                f"Received: cache=None, cache_index={cache_index}"
+                "A layer that reads another sequence needs projections of its own for it: build it "
+                "with a first call that names a `value`. Received: a layer "
+                + ("of self-attention" if self.built else "that is not built")
             )
-        if isinstance(cache_index, int):
-            last = (cache.shape[2] or math.inf) - (query.shape[1] or 1)
-            if not 0 <= cache_index <= last:
-                raise ValueError(
-                    f"A `cache` of {cache.shape[2]} places has none for {query.shape[1]} more "
-                    f"behind `cache_index`. Received: cache_index={cache_index}"
-                )
-        if cache is not None and cache_index is None:
-            query = self._heads(self.query(query))
-            key, value = cache[:, 0], cache[:, 1]  # (B, S, N, H)
-        else:
-            value = query if value is None else value
-            query, key, value = self._project(query, value, value if key is None else key)
-        if cache_index is not None:
-            cache = write_cache(cache, ops.stack([key, value], axis=1), cache_index)
-            key, value = cache[:, 0], cache[:, 1]  # (B, S_max, N, H)
-        check_masks(padding_mask, attention_mask, query.shape[0], query.shape[1], key.shape[1])
-        causal_steps = None
-        if causal or cache_index is not None:
-            first = 0 if cache_index is None else cache_index
-            causal_steps = (first, ops.shape(query)[1], ops.shape(key)[1])
-        mask = combine_masks(padding_mask, attention_mask, causal_steps)
-        mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
+        value, key = self._as_tensors(value, key)
+        return keys_and_values(self.arrays(), value, key, num_heads=self.num_heads)
 
-        explicit = return_weights or (training and self.dropout > 0)
-        if explicit or fused_is_slow(query, key, training):
-            output, weights = self._explicit(query, key, value, mask, training)
-        else:
-            output, weights = fused_attention(query, key, value, mask), None
-        output = ops.reshape(output, (-1, ops.shape(output)[1], self.hidden_dim))
-        output = self.output_projection(output)  # (B, T, D)
+    def arrays(self):
+        """The `weights` of `multi_head_attention`; a quantized projection is the layer itself.
 
-        extras = [weights] if return_weights else []
-        extras += [cache] if cache_index is not None else []
-        return (output, *extras) if extras else output
+        Raises:
+            ValueError: If the layer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                "The layer must be built: call it once first. Received: a layer that is not built"
+            )
+        names = ["query_key_value"] if self.fused_projection else ["query", "key", "value"]
+        layers = {**{name: getattr(self, name) for name in names}, "output": self.output_projection}
+        return {name: layer.arrays() for name, layer in layers.items()}
 
-    def _explicit(self, query, key, value, mask, training):
-        # Heads before steps: (B, N, T, H), (B, N, S, H), (B, N, S, H)
-        query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-        weights = softmax(scaled_scores(query, key, mask))  # (B, N, T, S)
-        dropped = self.weights_dropout(weights, training=True) if training else weights
-        context = ops.matmul(dropped, value)  # (B, N, T, H)
-        return ops.transpose(context, (0, 2, 1, 3)), weights  # (B, T, N, H)
+    def _options(self, training):
+        options = {"num_heads": self.num_heads, "training": bool(training)}
+        if training:
+            rate, seed = self.weights_dropout.rate, self.weights_dropout.next_seed()
+            options |= {"dropout_rate": rate, "seed": seed}
+        return options
+
+    def _as_tensors(self, *arrays):
+        return [
+            None if x is None else ops.convert_to_tensor(x, dtype=self.compute_dtype)
+            for x in arrays
+        ]
 
     def get_config(self):
         return {
@@ -221,3 +363,24 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+def check_cache(query, cache, cache_index):
+    """Raises unless a cache has room for the steps of a query.
+
+    Args:
+        query: (B, T, ...).
+        cache: (B, 2, S_max, N, H), or `None`.
+        cache_index: Number of steps in it, an integer or a tensor, or `None`.
+    """
+    if cache is None and cache_index is not None:
+        raise ValueError(
+            f"`cache_index` is a place in `cache`. Received: cache=None, cache_index={cache_index}"
+        )
+    if isinstance(cache_index, int):
+        last = (cache.shape[2] or math.inf) - (query.shape[1] or 1)
+        if not 0 <= cache_index <= last:
+            raise ValueError(
+                f"A `cache` of {cache.shape[2]} places has none for {query.shape[1]} more "
+                f"after `cache_index`. Received: cache_index={cache_index}"
+            )

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.layers._fused import fold, row_logsumexp, row_softmax
+from keras_plm.layers._fused_scan import fold
+from keras_plm.layers._fused_softmax import row_logsumexp, row_softmax
 from keras_plm.layers.embedding import rows_of
 
 LOGITS = 1 << 21  # so many at a time stay in the processor's cache

@@ -2,6 +2,7 @@
 
 from keras_plm.models.bert import BERT, BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES, ELMo
+from keras_plm.models.encoder import Encoder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.gpt import GPT, GPT2, GPT_SIZES
 from keras_plm.models.ngram import Mixture, NGram
@@ -23,6 +24,7 @@ __all__ = [
     "SEQ2SEQ_SIZES",
     "TRANSFORMER_SIZES",
     "ELMo",
+    "Encoder",
     "EncoderDecoder",
     "FastText",
     "GloVe",

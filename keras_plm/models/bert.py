@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dense,
     Dropout,
@@ -11,6 +10,7 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 
 # Base and large: Devlin et al. 2018, section 3; the smaller ones: Turc et al. 2019,
 # arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) pieces.
@@ -33,7 +33,7 @@ BERT_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class BERT(Saveable, keras.Model):
+class BERT(Encoder):
     """BERT's encoder, with the output of every layer.
 
     Use it under a head (`keras_plm.heads`) to fine-tune, under `keras_plm.pretraining.MaskedLM`
@@ -54,7 +54,7 @@ class BERT(Saveable, keras.Model):
         intermediate_dim: Width of the feed-forward networks.
         max_sequence_length: Number of positions.
         num_segments: Number of segments (token types).
-        dropout: Share dropped in embeddings, attention weights and both parts of a block.
+        dropout: Fraction dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block.
         causal: If True, a token sees itself and what stands before it alone: for

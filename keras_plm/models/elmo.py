@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
 from keras_plm.layers.embedding import check_counts
+from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.characters import PAD, WIDTH
 
 
@@ -34,7 +34,7 @@ ELMO_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class ELMo(Saveable, keras.Model):
+class ELMo(Encoder):
     """ELMo's bidirectional language model, with the output of every layer.
 
     Words enter as their characters. One stack of LSTMs reads them forwards and another backwards;
@@ -55,7 +55,7 @@ class ELMo(Saveable, keras.Model):
         num_layers: Number of LSTMs on top of each other, L.
         cell_clip, projection_clip: Largest absolute value of a cell and of its projection.
         use_skip_connections: If True, a layer's input is added to its output from the second on.
-        dropout: Share dropped before each LSTM, in training.
+        dropout: Fraction dropped before each LSTM, in training.
         carried_rows: If above 0, every batch goes on where the one before ended, row by row, for
             at most so many rows, as the original does; `reset_states` begins anew. Files do not
             hold these states.
@@ -155,7 +155,6 @@ class ELMo(Saveable, keras.Model):
         self.backward_lm = backward_lm
         self.units = units
         self.projection_dim = projection_dim
-        self.hidden_dim = 2 * projection_dim
         self.filters = token_encoder.filters
         self.character_dim = character_dim
         self.num_highway = num_highway
@@ -174,7 +173,7 @@ class ELMo(Saveable, keras.Model):
             if isinstance(layer, CarriedStates):
                 layer.reset()
 
-    def word_cache(self):
+    def stacked_layers(self):
         """A `WordCache` of this encoder, to read much text with few different words."""
         return WordCache(self)
 

@@ -3,13 +3,13 @@
 import keras
 from keras import ops
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 
 
 def _size(num_layers, hidden_dim, **others):
@@ -35,7 +35,7 @@ GPT2 = {"pre_norm": True, "max_sequence_length": 1024}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class GPT(Saveable, keras.Model):
+class GPT(Encoder):
     """A Transformer that reads from left to right, with the output of every layer.
 
     Each position sees itself and what stands before it. Use it under `pretraining.CausalLM` to
@@ -57,7 +57,7 @@ class GPT(Saveable, keras.Model):
         hidden_dim: Width D.
         intermediate_dim: Width of the feed-forward networks.
         max_sequence_length: Number of positions.
-        dropout: Share dropped in embeddings, attention weights and both parts of a block.
+        dropout: Fraction dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_tanh"`, `"gelu_erf"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block, and once at the end, as GPT-2.
         initializer_range: Standard deviation of the normal of all kernels and tables.
@@ -157,12 +157,12 @@ class GPT(Saveable, keras.Model):
         # Not by `super().__init__`: on TensorFlow that leaves the weights trainable.
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
-        """What decoding needs of prompts, read once; see `keras_plm.decoding`.
+    def prefill(self, inputs, max_new_tokens):
+        """Reads prompts into a cache, for `keras_plm.decoding`.
 
         Args:
-            inputs: As the model's, P tokens with padding behind each prompt.
-            max_length: Most tokens U that are written.
+            inputs: The model's inputs: P tokens, padding after each prompt.
+            max_new_tokens: Most tokens U to write.
 
         Returns:
             `(memory, state)`: a dict of each prompt's last token and its position (B,), which of
@@ -174,30 +174,30 @@ class GPT(Saveable, keras.Model):
         # The first step reads the last token: until then it is not there.
         places = ops.arange(length, dtype="int32")
         before = ops.logical_and(mask, places < last[:, None])
-        written = ops.ones((batch, max_length), dtype="bool")
+        written = ops.ones((batch, max_new_tokens), dtype="bool")
         real = ops.concatenate([before, written], axis=1)  # (B, P + U)
         tokens = self.token_embedding(inputs["token_ids"])
-        cache = self._stack.initial_cache(batch, length + max_length)
-        *_, cache = self._stack(
-            tokens + self._positions(tokens), padding_mask=real, cache=cache, cache_index=0
+        cache = self._stack.initial_cache(batch, length + max_new_tokens)
+        _, cache = self._stack.decode(
+            tokens + self._positions(tokens), cache, cache_index=0, padding_mask=real
         )
         token_ids = ops.cast(inputs["token_ids"], "int32")
         first = ops.take_along_axis(token_ids, last[:, None], axis=1)[:, 0]
         place = ops.full((batch,), length, dtype="int32")
         return {"first": first, "position": last, "real": real, "place": place}, cache
 
-    def step(self, token_ids, state, memory, index):
-        """Logits (B, V) behind one more token of each row, and the state behind it.
+    def decode_step(self, token_ids, state, memory, index):
+        """Logits (B, V) after one more token of each row, and the next state.
 
-        At `index` 0 it is the prompt's last token that is read, whatever `token_ids` are.
+        At `index` 0 the prompt's last token is read and `token_ids` are ignored.
         """
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
-        layers, state = self._stack(
+        layers, state = self._stack.decode(
             tokens + self._positions(tokens, start=memory["position"] + index),
-            padding_mask=memory["real"],
-            cache=state,
+            state,
             cache_index=memory["place"][0] + index,
+            padding_mask=memory["real"],
         )
         return self.token_embedding(layers[-1], reverse=True)[:, 0], state
 

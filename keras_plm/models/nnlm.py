@@ -9,10 +9,11 @@ from keras import ops
 
 from keras_plm.data.batching import Batches
 from keras_plm.layers import Dense, Dropout, TokenEmbedding
-from keras_plm.layers._fused import compiled, token_cross_entropy
+from keras_plm.layers._fused_scan import compiled
+from keras_plm.layers._fused_softmax import token_cross_entropy
 from keras_plm.training.fit import FitsBatches, check_outputs
 from keras_plm.training.losses import TokenCrossEntropy
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions
@@ -96,7 +97,7 @@ class NNLM(FitsBatches, keras.Model):
         hidden_dim: Number of hidden units h; 0 for no hidden layer.
         direct: If True, word vectors also reach the output directly, through W.
         end_id: What ends a sentence; it also fills contexts beyond the start of one.
-        dropout: Share dropped of the word vectors and of the hidden units.
+        dropout: Fraction dropped of the word vectors and of the hidden units.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
         name: Of the model.
@@ -180,9 +181,9 @@ class NNLM(FitsBatches, keras.Model):
         self.trainable = trainable
 
     def compile(self, optimizer=None, loss=None, **kwargs):
-        """As `keras.Model.compile`, by default with AdamW and the next word's cross-entropy."""
+        """As `keras.Model.compile`, by default with `BertAdamW` and cross-entropy."""
         if optimizer is None:
-            optimizer = AdamW(1e-3, bias_correction=True)
+            optimizer = BertAdamW(1e-3, bias_correction=True)
         if loss is None:
             loss = TokenCrossEntropy()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
+from keras_plm.models.encoder import Encoder
 
 # Base is the paper's, one layer of 2,048 units at GPT's width; mini is as wide as GPT's mini.
 RECURRENT_LM_SIZES = {
@@ -16,7 +16,7 @@ RECURRENT_LM_SIZES = {
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class RecurrentLM(Saveable, keras.Model):
+class RecurrentLM(Encoder):
     """LSTMs that read from left to right, with the output of every layer.
 
     It stands wherever a `GPT` does: under `pretraining.CausalLM`, under a head, in
@@ -32,7 +32,7 @@ class RecurrentLM(Saveable, keras.Model):
         num_layers: Number of LSTMs on top of each other, L.
         units: Number of cells of each.
         hidden_dim: Width D.
-        dropout: Share dropped in the embeddings and before each LSTM.
+        dropout: Fraction dropped in the embeddings and before each LSTM.
         initializer_range: Standard deviation of the normal of the table.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
@@ -57,7 +57,6 @@ class RecurrentLM(Saveable, keras.Model):
     """
 
     causal = True  # what stands behind a token is not seen by it
-    max_sequence_length = None
 
     def __init__(
         self,
@@ -105,8 +104,8 @@ class RecurrentLM(Saveable, keras.Model):
         self.initializer_range = initializer_range
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
-        """What decoding needs of prompts, read once: `(last tokens (B,), states)`; as `GPT`'s."""
+    def prefill(self, inputs, max_new_tokens):
+        """Reads prompts, as `GPT.prefill`: `(memory, state)`, last tokens (B,) and LSTM states."""
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         last = ops.sum(ops.cast(mask, "int32"), axis=1) - 1  # (B,)
         token_ids = ops.cast(inputs["token_ids"], "int32")
@@ -124,8 +123,8 @@ class RecurrentLM(Saveable, keras.Model):
         _, states = self._stack.run(tokens, padding_mask=before, training=False, states=zeros)
         return {"first": first}, states
 
-    def step(self, token_ids, state, memory, index):
-        """Logits (B, V) behind one more token of each row, and the states behind it."""
+    def decode_step(self, token_ids, state, memory, index):
+        """Logits (B, V) after one more token of each row, and the next states."""
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
         layers, state = self._stack.run(tokens, training=False, states=state)

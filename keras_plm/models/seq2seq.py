@@ -33,10 +33,10 @@ class EncoderDecoder(FitsBatches, keras.Model):
     Trained with teacher forcing it is an ordinary Keras model: `fit` on `translation_batches`.
     To write, `keras_plm.decoding` calls two methods:
 
-    - `start(inputs, max_length) -> (memory, state)`: reads the source. Both are structures of
-      tensors with the batch first; `memory` stays as it is.
-    - `step(token_ids, state, memory, index) -> (logits, state)`: one more token for each row, (B,)
-      ids to (B, V) scores, `index` counting from 0.
+    - `prefill(inputs, max_new_tokens) -> (memory, state)`: reads the source. Both are structures
+      of tensors with the batch first; `memory` stays constant.
+    - `decode_step(token_ids, state, memory, index) -> (logits, state)`: one more token for each
+      row, (B,) ids to (B, V) logits, `index` counting from 0.
 
     Call arguments:
         inputs: A dict of `token_ids` (B, S) and `padding_mask` (B, S), the source, and `target_ids`
@@ -104,7 +104,7 @@ class MaxoutScores(keras.layers.Layer):
 
     Args:
         units: Width l after the maxout.
-        dropout: Share of it that is dropped in training.
+        dropout: Fraction of it that is dropped in training.
 
     Call arguments:
         inputs: (B, T, ...), state, embedding and context side by side.
@@ -159,7 +159,7 @@ class Seq2Seq(EncoderDecoder):
         attention: `None`, a score (`"additive"`, the paper's, `"dot"`, `"scaled_dot"`,
             `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores that need equal widths are
             given the sum of both directions as keys.
-        dropout: Share dropped of the embeddings, the annotations and the maxout layer.
+        dropout: Fraction dropped of the embeddings, the annotations and the maxout layer.
         share_embeddings: If True, source, target and output have one table of tokens.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
@@ -249,12 +249,12 @@ class Seq2Seq(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
+    def prefill(self, inputs, max_new_tokens):
         """See `EncoderDecoder`."""
         source, state = self._read(inputs["token_ids"], inputs["padding_mask"])
         return self._decoder.prepare(**source), state
 
-    def step(self, token_ids, state, memory, index):
+    def decode_step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
         logits, state, *_ = self._write(token_ids[:, None], state, memory=memory)
         return logits[:, 0], state
@@ -269,7 +269,7 @@ class Seq2Seq(EncoderDecoder):
             raise ValueError(
                 "This model passes one vector and attends to nothing. Received: attention=None"
             )
-        memory, state = self.start(inputs, None)
+        memory, state = self.prefill(inputs, None)
         return self._write(inputs["target_ids"], state, memory=memory)[2]
 
     def get_config(self):

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_plm.files.saveable import Saveable
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
@@ -10,6 +9,7 @@ from keras_plm.layers import (
     TokenEmbedding,
     TransformerStack,
 )
+from keras_plm.models.encoder import Encoder
 from keras_plm.models.seq2seq import EncoderDecoder
 
 # Base and big: Vaswani et al. 2017, table 3; the small ones are ours.
@@ -72,7 +72,7 @@ def _stack(name, settings, **options):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class TransformerEncoder(Saveable, keras.Model):
+class TransformerEncoder(Encoder):
     """The Transformer's encoder, with the output of every layer.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.
@@ -160,7 +160,7 @@ class TransformerEncoder(Saveable, keras.Model):
     def attention_weights(self, inputs):
         """The weights of every layer, a list of L tensors (B, N, S, S)."""
         x = self._embed(inputs["token_ids"])
-        return self._stack(x, padding_mask=inputs["padding_mask"], return_weights=True)[1]
+        return self._stack.attention_weights(x, padding_mask=inputs["padding_mask"])[0]
 
     def get_config(self):
         return {
@@ -193,8 +193,8 @@ class Transformer(EncoderDecoder):
         intermediate_dim: Width of the feed-forward networks; 4 D when omitted.
         max_sequence_length: Number of learned positions, and the most that is read and written;
             sines need none.
-        dropout: Share dropped of embeddings and of the output of every part of a block.
-        attention_dropout: Share of attention weights dropped.
+        dropout: Fraction dropped of embeddings and of the output of every part of a block.
+        attention_dropout: Fraction of attention weights dropped.
         positions: `"sine"` or `"learned"`.
         share_embeddings: If True, source, target and output have one table of tokens; otherwise
             each its own.
@@ -283,23 +283,23 @@ class Transformer(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def start(self, inputs, max_length):
+    def prefill(self, inputs, max_new_tokens):
         """See `EncoderDecoder`."""
         sequence = self._encode(inputs)
         memory = {
             "source_cache": self._decoder.read_source(sequence),
             "padding_mask": inputs["padding_mask"],
         }
-        return memory, self._decoder.initial_cache(sequence.shape[0], max_length)
+        return memory, self._decoder.initial_cache(sequence.shape[0], max_new_tokens)
 
-    def step(self, token_ids, state, memory, index):
+    def decode_step(self, token_ids, state, memory, index):
         """See `EncoderDecoder`."""
-        layers, state = self._decoder(
+        layers, state = self._decoder.decode(
             self._embed(token_ids[:, None], start=index),
+            state,
+            cache_index=index,
             source_cache=memory["source_cache"],
             source_mask=memory["padding_mask"],
-            cache=state,
-            cache_index=index,
         )
         return self._output(layers[-1], reverse=True)[:, 0], state
 
@@ -314,12 +314,11 @@ class Transformer(EncoderDecoder):
             `"cross"` (B, N, T, S).
         """
         read = {name: inputs[name] for name in self.encoder.input}
-        _, decoder, cross = self._decoder(
+        decoder, cross = self._decoder.attention_weights(
             self._embed(inputs["target_ids"]),
             source=self._encode(inputs),
             source_mask=inputs["padding_mask"],
             causal=True,
-            return_weights=True,
         )
         encoder = self.encoder.attention_weights(read)
         return {"encoder": encoder, "decoder": decoder, "cross": cross}

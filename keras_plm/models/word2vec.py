@@ -88,7 +88,7 @@ class FitsByAdaGrad(FitsBatches):
         """As `keras.Model.compile`, with AdaGrad, the published loss and its mean by default.
 
         A number or a schedule in place of an optimizer is AdaGrad's rate: with
-        `optimizers.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
+        `schedules.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
         """
         if optimizer is None or not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
             rate = self.default_rate if optimizer is None else optimizer
@@ -201,7 +201,7 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         Args:
             token_ids: (N,) ids, each sentence ended by `end_id`, as `data.read_ids` gives them.
             negatives: Noise words per pair.
-            sample: Words more frequent than this share are left out at random; `None` for none.
+            sample: Words more frequent than this fraction are left out at random; `None` for none.
             end_id: Ends sentences, which windows do not cross.
             left_out: Ids that are no words, as the unknown word: their neighbours move together.
             tokens_per_batch: Words of a batch.

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.fasttext import as_set
-from keras_plm.data.word_vectors import read_vectors, write_vectors
-from keras_plm.files.saveable import Saveable
+from keras_plm.data.formats.fasttext import as_set
+from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
+from keras_plm.models.encoder import Encoder
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
@@ -129,7 +129,7 @@ class Spelling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class WordVectors(Saveable, keras.Model):
+class WordVectors(Encoder):
     """One vector per word, whatever stands around it: the encoder that pre-training came after.
 
     An encoder of one layer, under heads, readers and `transfer` as any other, and a table to ask
@@ -145,7 +145,7 @@ class WordVectors(Saveable, keras.Model):
             which learns with a task (`Spelling`); 0 for none.
         learns: If False, the vectors stay as they are when a head is trained; the convolution
             learns.
-        dropout: Share dropped of the output, in training.
+        dropout: Fraction dropped of the output, in training.
         trainable: If False, the whole encoder is frozen.
         dtype: Keras policy; by default Keras' own.
         name: Of the model.

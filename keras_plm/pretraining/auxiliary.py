@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.models.encoder import check_causal
 from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.losses import GivenLoss
@@ -73,11 +74,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
 
     def __init__(self, head, weight=0.5, name=None):
         encoder = head.encoder
-        if not getattr(encoder, "causal", False) or not hasattr(encoder, "token_embedding"):
-            raise ValueError(
-                "A language model beside a task needs an encoder that reads from left to right, "
-                f"as `GPT`. Received: {type(encoder).__name__}"
-            )
+        check_causal(encoder, "WithLanguageModel")
         texts, hidden = head.encoded
         shape = head.input["token_ids"].shape
         loss = TextLoss(

@@ -17,8 +17,8 @@ from keras_plm.layers import (
     expected_counts,
     log_uniform_words,
 )
-from keras_plm.models.elmo import trimmed
-from keras_plm.tokenizers.characters import MARKS, WIDTH, spell
+from keras_plm.models.elmo import ELMo, trimmed
+from keras_plm.tokenizers.characters import MARKS, WIDTH, encode_characters
 from keras_plm.tokenizers.subwords import check_special
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.optimizers import AdaGrad
@@ -76,7 +76,7 @@ class WordLoss(keras.layers.Layer):
 
     Args:
         vocabulary_size: Number of words V.
-        samples: Number of samples S; 0 for all words.
+        num_sampled: Number of sampled words S; 0 for all words.
 
     Call arguments:
         hidden: (B, 2, T, P).
@@ -88,21 +88,21 @@ class WordLoss(keras.layers.Layer):
         (B, 2, T) -log p(word), float32.
     """
 
-    def __init__(self, vocabulary_size, samples, **kwargs):
+    def __init__(self, vocabulary_size, num_sampled, **kwargs):
         super().__init__(**kwargs)
         self.autocast = False  # counts of samples stay in float32
         self.vocabulary_size = vocabulary_size
-        self.samples = samples
+        self.num_sampled = num_sampled
         self.softmax = SampledSoftmax(vocabulary_size, dtype=self.dtype_policy, name="softmax")
 
     def build(self, hidden_shape, **other_shapes):
         self.softmax.build(hidden_shape)
 
     def call(self, hidden, target_ids, sampled=None, training=None):
-        if not (self.samples and training):
+        if not (self.num_sampled and training):
             return self.softmax(hidden, target_ids=target_ids)
         of_samples = {  # of a size that TensorFlow does not know
-            name: ops.reshape(sampled[name], (self.samples,))
+            name: ops.reshape(sampled[name], (self.num_sampled,))
             for name in ("sample_ids", "sample_counts")
         }
         return self.softmax(hidden, target_ids=target_ids, **{**sampled, **of_samples})
@@ -111,7 +111,7 @@ class WordLoss(keras.layers.Layer):
         return keras.KerasTensor(hidden.shape[:-1], dtype="float32")
 
     def get_config(self):
-        sizes = {"vocabulary_size": self.vocabulary_size, "samples": self.samples}
+        sizes = {"vocabulary_size": self.vocabulary_size, "num_sampled": self.num_sampled}
         return {**super().get_config(), **sizes}
 
 
@@ -134,8 +134,8 @@ class BiLM(FitsBatches, keras.Model):
         encoder: An `ELMo` without carried states; trained in place.
         vocabulary_size: Number of words V that are predicted, the most frequent ones; others count
             as unknown.
-        samples: Number of words S that stand for all in training; 0 for all words.
-        rows: Rows of a batch, each a text of its own whose state is carried.
+        num_sampled: Number of words S that stand for all in training; 0 for all words.
+        batch_size: Rows of a batch, each a text of its own whose state is carried.
 
     Call arguments:
         inputs: What `batches` gives: `words` (U, C), the spelling of each word of the batch;
@@ -148,21 +148,21 @@ class BiLM(FitsBatches, keras.Model):
         over samples are lower; compare those of `evaluate`.
 
     Raises:
-        ValueError: If the encoder is no ELMo, or there are not fewer samples than words.
+        ValueError: If the encoder is no ELMo, or `num_sampled` is not below `vocabulary_size`.
     """
 
     takes_class_weight = False
 
-    def __init__(self, encoder, vocabulary_size, samples=8192, rows=128, name=None):
-        if not hasattr(encoder, "forward_lm") or getattr(encoder, "carried_rows", 0):
+    def __init__(self, encoder, vocabulary_size, num_sampled=8192, batch_size=128, name=None):
+        if not isinstance(encoder, ELMo) or encoder.carried_rows:
             raise ValueError(
                 "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
                 f"Received: encoder={encoder!r:.60}"
             )
-        if not 0 <= samples < vocabulary_size:
+        if not 0 <= num_sampled < vocabulary_size:
             raise ValueError(
-                "`samples` are fewer words than there are; 0 takes all. "
-                f"Received: samples={samples}, vocabulary_size={vocabulary_size}"
+                "`num_sampled` must be below `vocabulary_size`; 0 takes all words. "
+                f"Received: num_sampled={num_sampled}, vocabulary_size={vocabulary_size}"
             )
         inputs = {
             "words": keras.Input((None,), dtype="int32", name="words"),
@@ -170,7 +170,7 @@ class BiLM(FitsBatches, keras.Model):
             "target_ids": keras.Input((2, None), dtype="int32", name="target_ids"),
         }
         sampled = {}
-        if samples:
+        if num_sampled:
             sampled = {
                 "sample_ids": keras.Input((), dtype="int32", name="sample_ids"),
                 "sample_counts": keras.Input((), name="sample_counts"),
@@ -182,17 +182,17 @@ class BiLM(FitsBatches, keras.Model):
         x = ops.take(vectors, inputs["word_rows"], axis=0)  # (B, 2, T, P)
         hidden = []
         for direction, stack in enumerate((encoder.forward_lm, encoder.backward_lm)):
-            carried = CarriedStates(stack, rows, dtype=dtype, name=f"{stack.name}_carried")
+            carried = CarriedStates(stack, batch_size, dtype=dtype, name=f"{stack.name}_carried")
             hidden.append(carried(x[:, direction])[-1])
         hidden = ops.stack(hidden, axis=1)  # (B, 2, T, P)
         hidden = Dropout(encoder.dropout, dtype=dtype, name="dropout")(hidden)
-        loss = WordLoss(vocabulary_size, samples, dtype=dtype, name="words_loss")
+        loss = WordLoss(vocabulary_size, num_sampled, dtype=dtype, name="words_loss")
         losses = loss(hidden, inputs["target_ids"], sampled or None)
         super().__init__({**inputs, **sampled}, losses, name=name)
         self.encoder = encoder
         self.vocabulary_size = vocabulary_size
-        self.samples = samples
-        self.rows = rows
+        self.num_sampled = num_sampled
+        self.batch_size = batch_size
         self.dtype_policy = dtype
 
     def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
@@ -233,23 +233,23 @@ class BiLM(FitsBatches, keras.Model):
             for variable, value in zip(states, before, strict=True):
                 variable.assign(value)
 
-    def batches(self, stream, lexicon, steps=20, seed=0, training=True):
+    def batches(self, stream, lexicon, unroll_steps=20, seed=0, training=True):
         """`bilm_batches` as this model takes them."""
         widest = max(width for width, _ in self.encoder.filters)
         return bilm_batches(
             stream,
             lexicon,
             self.vocabulary_size,
-            self.samples,
-            self.rows,
-            steps,
+            self.num_sampled,
+            self.batch_size,
+            unroll_steps,
             seed=seed,
             training=training,
             widest=widest,
         )
 
     def get_config(self):
-        names = ("vocabulary_size", "samples", "rows", "name")
+        names = ("vocabulary_size", "num_sampled", "batch_size", "name")
         encoder = keras.saving.serialize_keras_object(self.encoder)
         return {"encoder": encoder, **{name: getattr(self, name) for name in names}}
 
@@ -260,7 +260,7 @@ class BiLM(FitsBatches, keras.Model):
         )
 
 
-def pack_sentences(lengths, rows, steps):
+def pack_sentences(lengths, batch_size, unroll_steps):
     """Which sentences each row of a stream reads, as long as all rows have something to read.
 
     A row takes the next sentence when its own is read to the end, rows in turn, batch after batch.
@@ -270,20 +270,20 @@ def pack_sentences(lengths, rows, steps):
 
     Args:
         lengths: Inputs of each sentence, its begin counted.
-        rows: B.
-        steps: T, inputs of a row in a batch.
+        batch_size: B.
+        unroll_steps: T, inputs of a row in a batch.
 
     Returns:
         `(sentences, batches)`: a list of numbers for each row, and the number of whole batches.
 
-    >>> pack_sentences([3, 4, 2, 2], rows=2, steps=3)
+    >>> pack_sentences([3, 4, 2, 2], batch_size=2, unroll_steps=3)
     ([[0, 2, 3], [1]], 1)
     """
     lengths = np.asarray(lengths).tolist()
-    taken, left, following, batches = [[] for _ in range(rows)], [0] * rows, 0, 0
+    taken, left, following, batches = [[] for _ in range(batch_size)], [0] * batch_size, 0, 0
     while True:
-        for row in range(rows):
-            missing = steps - left[row]
+        for row in range(batch_size):
+            missing = unroll_steps - left[row]
             while missing > 0:
                 if following == len(lengths):
                     return taken, batches
@@ -298,9 +298,9 @@ def bilm_batches(
     stream,
     lexicon,
     vocabulary_size,
-    samples=8192,
-    rows=128,
-    steps=20,
+    num_sampled=8192,
+    batch_size=128,
+    unroll_steps=20,
     seed=0,
     training=True,
     widest=7,
@@ -317,8 +317,8 @@ def bilm_batches(
         stream: A `keras_plm.data.corpus.TokenStream` of whole words.
         lexicon: The `Words` tokenizer that it was made with, of all its words; the first
             `vocabulary_size` are those that are predicted.
-        vocabulary_size, samples, rows: As in `BiLM`.
-        steps: Words of a row in a batch, T.
+        vocabulary_size, num_sampled, batch_size: As in `BiLM`.
+        unroll_steps: Words of a row in a batch, T.
         seed: Of the samples.
         training: If False, each epoch is the same.
         widest: Width of the widest filter, for which padding must stand behind a word.
@@ -330,21 +330,26 @@ def bilm_batches(
         ValueError: If the lexicon is another than the stream's or has fewer words than are
             predicted, or the text does not fill one batch.
     """
-    if min(rows, steps) < 1:
-        raise ValueError(f"`rows` and `steps` are 1 or more. Received: rows={rows}, steps={steps}")
+    if min(batch_size, unroll_steps) < 1:
+        raise ValueError(
+            "`batch_size` and `unroll_steps` must be 1 or more. "
+            f"Received: batch_size={batch_size}, unroll_steps={unroll_steps}"
+        )
     check_stream(stream, lexicon)
     if vocabulary_size > len(lexicon):
         raise ValueError(
             "The words that are predicted are the first of the lexicon. "
             f"Received: vocabulary_size={vocabulary_size}, a lexicon of {len(lexicon)} words"
         )
-    source = _PackedSentences(stream, lexicon, vocabulary_size, samples, rows, steps, widest)
+    source = _PackedSentences(
+        stream, lexicon, vocabulary_size, num_sampled, batch_size, unroll_steps, widest
+    )
     batches = Batches(
-        np.ones(source.batches * rows, "int8"),
+        np.ones(source.batches * batch_size, "int8"),
         source.collate,
         training=training,
         shuffle=False,
-        batch_size=rows,
+        batch_size=batch_size,
         buckets=[1],
         scale_weights=False,
         seed=seed,
@@ -356,34 +361,39 @@ def bilm_batches(
 class _PackedSentences:
     """Where each word of each batch stands in a stream."""
 
-    def __init__(self, stream, lexicon, vocabulary_size, samples, rows, steps, widest):
+    def __init__(
+        self, stream, lexicon, vocabulary_size, num_sampled, batch_size, unroll_steps, widest
+    ):
         self.tokens, self.starts = stream.tokens, stream.sentences
-        self.vocabulary_size, self.samples = vocabulary_size, samples
-        self.rows, self.steps, self.widest = rows, steps, widest
+        self.vocabulary_size, self.num_sampled = vocabulary_size, num_sampled
+        self.batch_size, self.unroll_steps, self.widest = batch_size, unroll_steps, widest
         rule = "The words to predict need a tokenizer with an unknown and an end word, as `Words`."
         check_special(lexicon, ("unk_id", "end_id"), rule)
         self.unk_id, self.end_id = lexicon.unk_id, lexicon.end_id
         lengths = np.diff(self.starts) + 1
-        taken, self.batches = pack_sentences(lengths, rows, steps)
+        taken, self.batches = pack_sentences(lengths, batch_size, unroll_steps)
         if not self.batches:
             raise ValueError(
-                "The text must fill a batch: take fewer `rows` or `steps`. Received: "
-                f"{int(lengths.sum())} words and begins for {rows} rows of {steps} steps"
+                "The text must fill a batch: lower `batch_size` or `unroll_steps`. Received: "
+                f"{int(lengths.sum())} words and begins, batch_size={batch_size}, "
+                f"unroll_steps={unroll_steps}"
             )
         # One ascending array of all rows: row r begins at r * span.
-        self.span = self.batches * steps + int(lengths.max()) + 1
+        self.span = self.batches * unroll_steps + int(lengths.max()) + 1
         ends = [np.cumsum(lengths[numbers]) + r * self.span for r, numbers in enumerate(taken)]
         self.ends, self.sentences = np.concatenate(ends), np.concatenate(taken).astype(np.int64)
         self.lengths = lengths
         # Where begin and end of a sentence are spelled: behind the words.
         words = len(lexicon)
-        self.spelled = np.concatenate([spell(lexicon.vocabulary), MARKS[1:]]).astype(np.int16)
+        self.spelled = np.concatenate([encode_characters(lexicon.vocabulary), MARKS[1:]]).astype(
+            np.int16
+        )
         self.begin_row, self.end_row = words, words + 1
 
     def collate(self, rows, length, rng, epoch):
-        steps = np.arange(self.steps)
-        batch, row = np.divmod(rows, self.rows)
-        places = (row * self.span + batch * self.steps)[:, None] + steps  # (B, T)
+        steps = np.arange(self.unroll_steps)
+        batch, row = np.divmod(rows, self.batch_size)
+        places = (row * self.span + batch * self.unroll_steps)[:, None] + steps  # (B, T)
         which = np.searchsorted(self.ends, places, side="right")
         sentence = self.sentences[which]
         size = self.lengths[sentence]  # n + 1
@@ -416,8 +426,8 @@ class _PackedSentences:
             "word_rows": word_rows.reshape(inputs.shape).astype("int32"),
             "target_ids": targets,
         }
-        if self.samples:
-            ids, counts, tries = log_uniform_words(rng, self.vocabulary_size, self.samples)
+        if self.num_sampled:
+            ids, counts, tries = log_uniform_words(rng, self.vocabulary_size, self.num_sampled)
             x |= {
                 "sample_ids": ids,
                 "sample_counts": counts,

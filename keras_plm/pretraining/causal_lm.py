@@ -12,6 +12,7 @@ from keras_plm.data.corpus import check_stream
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.sampled_softmax import logsumexp_of_products, row_products
+from keras_plm.models.encoder import check_causal
 from keras_plm.tokenizers.subwords import check_tokenizer
 from keras_plm.training.fit import FitsBatches, run_on
 from keras_plm.training.losses import GivenLoss
@@ -93,11 +94,7 @@ class CausalLM(FitsBatches, keras.Model):
     """
 
     def __init__(self, encoder, name=None):
-        if not getattr(encoder, "causal", False):
-            raise ValueError(
-                "`CausalLM` needs a model that reads from left to right, as `GPT`. "
-                f"Received: encoder={encoder!r:.60}"
-            )
+        check_causal(encoder, "CausalLM")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         hidden = encoder(encoder.input)["sequence"]
         loss = TiedLoss(encoder.token_embedding, dtype=encoder.dtype_policy, name="tied_loss")
@@ -197,6 +194,7 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
             not as many.
     """
     check_tokenizer(tokenizer)
+    check_causal(encoder, "token_losses")
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
     texts = as_texts(texts)
     contexts = None if contexts is None else as_texts(contexts, "contexts")
@@ -216,7 +214,7 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
         firsts = [max(len(head) - 1, 0) for head in heads]
         ids = [np.concatenate(pair) for pair in zip(heads, ids, strict=True)]
     lengths = np.array([len(row) - 1 for row in ids])
-    limit = getattr(encoder, "max_sequence_length", None)
+    limit = encoder.max_sequence_length
     wrong = (rows.lengths < 1) | (lengths < 1) | (lengths > (limit or np.inf))
     if not len(ids) or wrong.any():
         found = texts[int(wrong.argmax())] if len(ids) else texts

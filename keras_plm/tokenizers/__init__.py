@@ -1,8 +1,8 @@
-"""Text to ids and back, with offsets: each tokenizer packs a task's texts its model's way."""
+"""Tokenizers: text to ids with offsets, packed as each model's tasks need them."""
 
 from keras_plm.tokenizers.byte_pair import BytePair
 from keras_plm.tokenizers.characters import Characters
-from keras_plm.tokenizers.subwords import Encoded
+from keras_plm.tokenizers.encoded import Encoded
 from keras_plm.tokenizers.text import open_text
 from keras_plm.tokenizers.word_piece import WordPiece
 from keras_plm.tokenizers.words import Words

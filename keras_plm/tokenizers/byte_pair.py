@@ -1,10 +1,11 @@
-"""Byte pair encoding: for translation, for GPT, and GPT-2's."""
+"""Byte pair encoding: for translation, of GPT and of GPT-2."""
 
 import json
 
 import keras
 import tokenizers
 
+from keras_plm._arguments import check_one_of
 from keras_plm.files.sequences import as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,
@@ -12,38 +13,33 @@ from keras_plm.tokenizers.byte_pair_schemes import (
     TASK_TOKENS,
     read_vocabulary,
 )
-from keras_plm.tokenizers.subwords import (
-    Row,
-    SubwordTokenizer,
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
     check_lengths,
     check_shared,
-    frequent_characters,
-    lines,
     naming,
-    no_text,
     numbered,
-    one_row,
-    paths,
     read_saved,
-    saved_pieces,
+    saved_vocabulary,
 )
-from keras_plm.tokenizers.text import open_text
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BytePair(SubwordTokenizer):
-    """Byte pair encoding: words cut into pieces by the merges learned from a text, in their order.
+    """Byte pair encoding: words cut into subword tokens by merges that a text teaches.
 
     The work is done by the `tokenizers` package, and the saved JSON is in that package's own
     format. There are three schemes of what a word is and how it is marked:
 
     - `"space"`, for translation, where source and target share one vocabulary. A word is marked by
-      the space before it, the first character of its first piece: `detokenize` then restores a
-      single-spaced text as it was, and a word is the same pieces with or without a comma behind
-      it. Punctuation is cut off; case and accents stay. A text becomes its pieces and `[EOS]`.
-    - `"gpt"`, GPT's: the last piece of a word ends in `</w>`. Words are those that spaCy found for
+      the space before it, the first character of its first token: `detokenize` then restores a
+      single-spaced text as it was, and a word is the same tokens with or without a comma behind
+      it. Punctuation is cut off; case and accents stay. A text becomes its tokens and `[EOS]`.
+    - `"gpt"`, GPT's: the last token of a word ends in `</w>`. Words are those that spaCy found for
       the released vocabulary, punctuation and the endings of contractions among them, here by a
       regular expression that agrees with it on nearly all of English prose; a line break is a word.
       Text is lower-cased, and with `clean` dashes, ellipses, curly quotes and ligatures are written
@@ -53,22 +49,22 @@ class BytePair(SubwordTokenizer):
 
     The last two pack the inputs of GPT's tasks: a text as `_start_ text _classify_`, two as
     `_start_ text _delimiter_ pair _classify_`. These special tokens and the padding are appended
-    behind the pieces: a pre-trained GPT has no vectors for them until `FineTune` adds some.
+    after the learned tokens: a pre-trained GPT has no vectors for them until `FineTune` adds some.
 
     Reference: Sennrich et al. 2016, arXiv 1508.07909, section 3.2; Radford et al. 2018, sections
     3.3 and 4.1; Radford et al. 2019, section 2.2.
     Differs from Sennrich et al.: in `"space"` the mark stands at the start of a word.
 
     Args:
-        vocabulary: The pieces in order of their ids; for "space" they hold `[PAD] [UNK] [BOS]
+        vocabulary: The tokens in order of their ids; for "space" they hold `[PAD] [UNK] [BOS]
             [EOS]`, for "gpt" `<unk>`.
-        merges: Pairs of pieces, in the order in which they are joined.
+        merges: Pairs of tokens, in the order in which they are joined.
         lowercase: If True, lower-case first; by default as the scheme does.
         unknown: What each character outside the vocabulary becomes, by default `"[UNK]"` or
             `"<unk>"` as the scheme has it; or `"error"`.
         scheme: `"space"`, `"gpt"` or `"gpt2"`.
         clean: Of "gpt" alone: whether to clean the text up.
-        special_tokens: Of "gpt" and "gpt2": what comes behind the pieces, in this order, by default
+        special_tokens: Of "gpt" and "gpt2": what follows the learned ones, in order, by default
             `_start_ _delimiter_ _classify_ _pad_`. One left out is left out in packing, too.
         added_tokens: Of "gpt" and "gpt2": tokens that are found in a text before it is cut into
             words, as `<|endoftext|>`: strings, or dicts of the arguments of
@@ -83,21 +79,21 @@ class BytePair(SubwordTokenizer):
         text_size: Number of ids that text can have: of "gpt" and "gpt2" all but the special tokens.
 
     Raises:
-        ValueError: If a special token is missing or unknown, a piece stands twice, a merge is not
-            of pieces in the vocabulary, `unknown` or `scheme` is none, or an argument is not of the
+        ValueError: If a special token is missing or unknown, a token stands twice, a merge is not
+            of tokens in the vocabulary, `unknown` or `scheme` is none, or an argument is not of the
             scheme; later, with `unknown="error"`, if a text has an unknown character.
 
-    >>> pieces = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
+    >>> tokens = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
     >>> merges = [(" ", "l"), ("o", "w"), (" l", "ow"), ("e", "r")]
-    >>> tokenizer = BytePair(pieces, merges)
+    >>> tokenizer = BytePair(tokens, merges)
     >>> tokenizer.tokenize("low lower.")
     [' low', ' low', 'er', '.']
     >>> tokenizer.pack(["low lower.", "low"])["token_ids"].tolist()
     [[13, 13, 14, 5, 3], [13, 3, 0, 0, 0]]
     >>> tokenizer.detokenize([13, 13, 14, 5, 3])
     'low lower.'
-    >>> pieces = ["<unk>", *"low", "w</w>", ".</w>", "lo", "low</w>"]
-    >>> tokenizer = BytePair(pieces, [("l", "o"), ("lo", "w</w>")], scheme="gpt")
+    >>> tokens = ["<unk>", *"low", "w</w>", ".</w>", "lo", "low</w>"]
+    >>> tokenizer = BytePair(tokens, [("l", "o"), ("lo", "w</w>")], scheme="gpt")
     >>> tokenizer.tokenize("Low.")
     ['low</w>', '.</w>']
     >>> tokenizer.pack(["low"], ["low."])["token_ids"].tolist()
@@ -120,8 +116,7 @@ class BytePair(SubwordTokenizer):
         end_token="<|endoftext|>",
         pad_token=None,
     ):
-        if scheme not in SCHEMES:
-            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        check_one_of(scheme, "scheme", SCHEMES)
         self._scheme = SCHEMES[scheme]
         vocabulary, special = self._parted(as_list(vocabulary, "vocabulary"), special_tokens)
         ids = numbered(vocabulary, self._scheme.extra, "BytePair")
@@ -129,7 +124,7 @@ class BytePair(SubwordTokenizer):
         for i, merge in enumerate(merges):
             if len(merge) != 2 or not ids.keys() >= {*merge, "".join(merge)}:
                 raise ValueError(
-                    "A merge joins two pieces of the vocabulary to a third. "
+                    "A merge joins two tokens of the vocabulary to a third. "
                     f"Received: merges[{i}]={merge!r}"
                 )
         own = self._scheme.unknown
@@ -150,7 +145,7 @@ class BytePair(SubwordTokenizer):
             self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
         self._tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in added.values()])
         ids = self._tokenizer.get_vocab()
-        self._num_pieces, self.text_size = len(vocabulary), len(ids)
+        self._num_tokens, self.text_size = len(vocabulary), len(ids)
         new = [token for token in special if token not in ids]
         self._vocabulary = {**ids, **{token: len(ids) + i for i, token in enumerate(new)}}
         self.pad_id = 0  # where no other id is for it
@@ -172,7 +167,7 @@ class BytePair(SubwordTokenizer):
         self.end_token, self.pad_token = end_token, pad_token
 
     def _parted(self, vocabulary, special_tokens):
-        """The pieces, and the special tokens behind them."""
+        """The learned tokens, then the special tokens."""
         known = list(TASK_TOKENS.values()) if self._scheme.appended else []
         special = known if special_tokens is None else as_names(special_tokens, "special_tokens")
         if not set(special) <= set(known):
@@ -186,15 +181,15 @@ class BytePair(SubwordTokenizer):
 
     @classmethod
     def train(cls, files, vocabulary_size, lowercase=None, scheme="space", clean=True):
-        """Learns pieces and merges from text files (plain or .gz).
+        """Learns tokens and merges from text files (plain or .gz).
 
         The most frequent pair is merged first, of equals the one of smaller ids; pairs that occur
-        once are left apart. Every character of the text becomes a piece; of "gpt" the 1,000 most
+        once are left apart. Every character of the text becomes a token; of "gpt" the 1,000 most
         frequent, alone and at the end of a word.
 
         Args:
             files: One path or a list of paths; for translation both languages' files.
-            vocabulary_size: Number of pieces, special tokens included; fewer where the text runs
+            vocabulary_size: Number of tokens, special tokens included; fewer where the text runs
                 out of pairs.
             lowercase, scheme, clean: As in the class.
 
@@ -203,8 +198,7 @@ class BytePair(SubwordTokenizer):
                 the characters.
         """
         files = paths(files)
-        if scheme not in SCHEMES:
-            raise ValueError(f"`scheme` must be one of {', '.join(SCHEMES)}. Received: {scheme!r}")
+        check_one_of(scheme, "scheme", SCHEMES)
         kind = SCHEMES[scheme]
         lowercase = kind.lowercase if lowercase is None else lowercase
         model = tokenizers.models.BPE(unk_token=kind.unknown, **kind.model)
@@ -231,12 +225,12 @@ class BytePair(SubwordTokenizer):
         text = (line.rstrip("\n") for line in lines(files)) if scheme == "gpt" else lines(files)
         tokenizer.train_from_iterator(text, trainer)
         model = json.loads(tokenizer.to_str())["model"]
-        vocabulary = saved_pieces(model, "BPE")
+        vocabulary = saved_vocabulary(model, "BPE")
         if len(vocabulary) == len(kind.extra) or (scheme == "gpt2" and not model["merges"]):
             raise no_text(files)
         if len(vocabulary) + reserved > vocabulary_size:
             raise ValueError(
-                f"This text needs a vocabulary of at least {len(vocabulary) + reserved} pieces: "
+                f"This text needs a vocabulary of at least {len(vocabulary) + reserved} tokens: "
                 "its characters and the special tokens. "
                 f"Received: vocabulary_size={vocabulary_size}"
             )
@@ -250,7 +244,7 @@ class BytePair(SubwordTokenizer):
 
         Args:
             path: The file, also a `tokenizer.json` of Hugging Face's GPT or GPT-2; with `merges` a
-                JSON object of pieces and their ids, as OpenAI's `encoder_bpe_40000.json` or Hugging
+                JSON object of tokens and their ids, as OpenAI's `encoder_bpe_40000.json` or Hugging
                 Face's `vocab.json`.
             merges: The list of merges beside it: `vocab_40000.bpe` or `merges.txt`.
             **options: With `merges`: arguments of the class that are not the scheme's own. With one
@@ -261,9 +255,9 @@ class BytePair(SubwordTokenizer):
             ValueError: If a file is missing, is none of these, or the two do not belong together.
         """
         if merges is not None:
-            pieces, pairs, scheme = read_vocabulary(path, merges)
-            tokenizer = cls(pieces, pairs, **{"scheme": scheme, **options})
-            _check_order(path, pieces, tokenizer)
+            tokens, pairs, scheme = read_vocabulary(path, merges)
+            tokenizer = cls(tokens, pairs, **{"scheme": scheme, **options})
+            _check_order(path, tokens, tokenizer)
             return tokenizer
         if not options.keys() <= DEFAULTS.keys():
             raise ValueError(
@@ -274,7 +268,7 @@ class BytePair(SubwordTokenizer):
         with naming(path, "BPE"):
             saved = read_saved(text)
             model = saved["model"]
-            pieces = saved_pieces(model, "BPE")
+            tokens = saved_vocabulary(model, "BPE")
             config = {"added_tokens": saved["added_tokens"]}
             if "unknown" not in model:
                 config |= _config_of_others(path, saved) | options
@@ -283,8 +277,8 @@ class BytePair(SubwordTokenizer):
                 if settings is None:
                     settings = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
                 config |= {**settings, "unknown": model["unknown"], **options}
-        tokenizer = cls(pieces, model["merges"], **config)
-        _check_order(path, pieces, tokenizer)
+        tokenizer = cls(tokens, model["merges"], **config)
+        _check_order(path, tokens, tokenizer)
         check_lengths(path, saved, tokenizer.pad_id)
         check_added_ids(path, saved["added_tokens"], tokenizer)
         return tokenizer
@@ -303,21 +297,21 @@ class BytePair(SubwordTokenizer):
         return json.dumps(saved, ensure_ascii=False)
 
     def unframed(self):
-        """The same without tokens for tasks: texts become their pieces alone, as in pre-training.
+        """The same without tokens for tasks: texts become their tokens, as in pre-training.
 
         Of the scheme "space", which has none, the tokenizer itself.
         """
         if not self.special_tokens:
             return self
-        pieces = self.vocabulary[: self._num_pieces]
-        return type(self)(**{**self.get_config(), "vocabulary": pieces, "special_tokens": []})
+        tokens = self.vocabulary[: self._num_tokens]
+        return type(self)(**{**self.get_config(), "vocabulary": tokens, "special_tokens": []})
 
     def tokenize(self, text):
-        """The pieces of a text, or of a list of words, as strings."""
+        """The tokens of a text, or of a list of words, as strings."""
         return [self._tokenizer.id_to_token(i) for i in self._encode([as_text(text)], False)[0].ids]
 
     def detokenize(self, token_ids):
-        """The text of token ids: pieces joined, special tokens left out."""
+        """The text of token ids: tokens joined, special tokens left out."""
         special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
         special |= {getattr(self, "end_id", None), self._vocabulary.get(self.pad_token)}
         special.discard(None)
@@ -357,10 +351,10 @@ class BytePair(SubwordTokenizer):
         """Offsets without the space before a word."""
         offsets, mark = [], "Ġ" if self.scheme == "gpt2" else " "
         for i, (start, end), word in zip(row.ids, row.offsets, row.word_ids, strict=True):
-            piece = self._tokenizer.id_to_token(i)
-            if piece.startswith(mark):
+            token = self._tokenizer.id_to_token(i)
+            if token.startswith(mark):
                 start += (text if isinstance(text, str) else text[word])[start].isspace()
-                end = start if piece == mark else end
+                end = start if token == mark else end
             offsets.append((start - shift, end - shift))
         return Row(row.ids, row.word_ids, offsets)
 
@@ -376,7 +370,7 @@ class BytePair(SubwordTokenizer):
 
     def get_config(self):
         return {
-            "vocabulary": [*self.vocabulary[: self._num_pieces], *self.special_tokens],
+            "vocabulary": [*self.vocabulary[: self._num_tokens], *self.special_tokens],
             "merges": [list(merge) for merge in self.merges],
             "lowercase": self.lowercase,
             "unknown": self.unknown,
@@ -399,12 +393,12 @@ DEFAULTS = {
 }
 
 
-def _check_order(path, pieces, tokenizer):
-    """Raises unless pieces keep their ids: those for tasks come last, in an order of their own."""
-    if tokenizer.vocabulary[: len(pieces)] != pieces:
+def _check_order(path, tokens, tokenizer):
+    """Raises unless tokens keep their ids: those for tasks come last, in an order of their own."""
+    if tokenizer.vocabulary[: len(tokens)] != tokens:
         raise ValueError(
             f"{path}: special tokens of tasks must come last, in the order "
-            f"{' '.join(TASK_TOKENS.values())}. Received: {' '.join(pieces[-4:])}"
+            f"{' '.join(TASK_TOKENS.values())}. Received: {' '.join(tokens[-4:])}"
         )
 
 

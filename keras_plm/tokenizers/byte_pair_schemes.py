@@ -1,4 +1,4 @@
-"""How text becomes the words that `BytePair` cuts into pieces, and text again: three schemes."""
+"""Schemes of words for `BytePair`: translation's, GPT's and GPT-2's."""
 
 import dataclasses
 import json
@@ -8,8 +8,8 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from keras_plm.tokenizers.text import open_text
 
-NEWLINE = "\n</w>"  # the last piece of GPT's vocabulary
-# Behind the pieces: Radford et al. 2018, section 3.3, and the padding, which needs an id as well.
+NEWLINE = "\n</w>"  # the last token of GPT's vocabulary
+# After the learned tokens: Radford et al. 2018, section 3.3, and padding, which needs an id too.
 TASK_TOKENS = {
     "start_id": "_start_",
     "delimiter_id": "_delimiter_",
@@ -20,17 +20,17 @@ TASK_TOKENS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """One way to write words as pieces.
+    """One way to write words as tokens.
 
     Attributes:
         special: Attribute of the tokenizer -> special token.
         frame: The attributes of what stands before a text, between two, and behind.
-        appended: Whether special tokens come behind the pieces, or are among those given.
-        unknown: The piece of what has no piece; `None` where that cannot be.
+        appended: Whether special tokens follow the learned ones, or are among those given.
+        unknown: The token of what has no token; `None` where that cannot be.
         model: Arguments of the package's BPE model and trainer.
         build: `(model, lowercase, clean) -> tokenizers.Tokenizer`.
-        lowercase: Whether text is lower-cased unless told otherwise.
-        extra: Pieces that every vocabulary has, whether its text shows them or not.
+        lowercase: Whether text is lower-cased by default.
+        extra: Tokens that every vocabulary has, whether its text shows them or not.
     """
 
     special: dict
@@ -91,7 +91,7 @@ _WORDS = "|".join(
 
 
 def _word_ends(model, lowercase, clean):
-    """Words and runs of punctuation, their last piece marked `</w>`; lines end in a word, too."""
+    """Words and runs of punctuation, their last token marked `</w>`; lines end in a word, too."""
     tokenizer = Tokenizer(model)
     steps = [normalizers.Replace(Regex(a), b) for a, b in CLEAN_UP] if clean else []
     steps += [normalizers.NFC()] + ([normalizers.Lowercase()] if lowercase else [])
@@ -148,7 +148,7 @@ SCHEMES = {
 
 
 def read_vocabulary(path, merges_path):
-    """Pieces, merges and scheme of a released encoder, a JSON of ids, and its list of merges.
+    """Tokens, merges and scheme of a released encoder, a JSON of ids, and its list of merges.
 
     Raises:
         ValueError: If a file is missing, or not of this kind.
@@ -157,13 +157,13 @@ def read_vocabulary(path, merges_path):
         text = file.read()
     try:
         ids = json.loads(text)
-        pieces = sorted(ids, key=ids.get)
-        whole = [ids[piece] for piece in pieces] == list(range(len(pieces)))
+        tokens = sorted(ids, key=ids.get)
+        whole = [ids[token] for token in tokens] == list(range(len(tokens)))
     except (json.JSONDecodeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must be a JSON object of pieces and ids. {error}") from error
-    if not whole or not pieces:
+        raise ValueError(f"{path} must be a JSON object of tokens and ids. {error}") from error
+    if not whole or not tokens:
         raise ValueError(
-            f"{path} must number its pieces from 0 without a gap. Received: {len(pieces)} pieces"
+            f"{path} must number its tokens from 0 without a gap. Received: {len(tokens)} tokens"
         )
     merges = []
     with open_text(merges_path) as file:
@@ -174,8 +174,8 @@ def read_vocabulary(path, merges_path):
             pair = line.split(" ")
             if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
                 raise ValueError(
-                    f"{merges_path}:{number}: A line is two pieces of {path} which join to a "
+                    f"{merges_path}:{number}: A line is two tokens of {path} which join to a "
                     f"third: are both files of one tokenizer? Received: {line!r}"
                 )
             merges.append(tuple(pair))
-    return pieces, merges, "gpt" if any(p.endswith("</w>") for p in pieces) else "gpt2"
+    return tokens, merges, "gpt" if any(p.endswith("</w>") for p in tokens) else "gpt2"

@@ -1,4 +1,4 @@
-"""Character n-grams of words and their rows in a hashed table, as fastText has them."""
+"""fastText's character n-grams of words, and their rows in a hashed table."""
 
 import numpy as np
 

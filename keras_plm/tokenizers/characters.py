@@ -1,4 +1,4 @@
-"""ELMo's input: each word as the bytes of its spelling."""
+"""ELMo's character ids: each word as the bytes of its spelling."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,10 @@ import numpy as np
 import tokenizers
 
 from keras_plm.files.sequences import as_list, as_text
-from keras_plm.tokenizers.subwords import FlatPieces, Row, SubwordTokenizer, naming
+from keras_plm.tokenizers.encoded import FlatTokens, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.text import open_text
+from keras_plm.tokenizers.tokenizer_json import naming
 from keras_plm.tokenizers.words import word_tokenizer
 
 # A byte b is b + 1, because 0 stands for a position without a word.
@@ -17,7 +19,7 @@ WIDTH = 50
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PAD = 257, 258, 259, 260, 261
 
 
-def spell(words, width=WIDTH):
+def encode_characters(words, width=WIDTH):
     """The character ids of words, as ELMo was trained with.
 
     A word is a begin mark, the bytes of its UTF-8 form, an end mark, and padding; what is longer
@@ -35,34 +37,34 @@ def spell(words, width=WIDTH):
     Raises:
         ValueError: If a word is no string.
 
-    >>> spell(["th", "café"], width=8).tolist()
+    >>> encode_characters(["th", "café"], width=8).tolist()
     [[259, 117, 105, 260, 261, 261, 261, 261], [259, 100, 98, 103, 196, 170, 260, 261]]
     """
     words = as_list(words, "words", "words")
-    spelled = np.full((len(words), width), PAD, np.int32)
-    for row, word in zip(spelled, words, strict=True):
+    found = np.full((len(words), width), PAD, np.int32)
+    for row, word in zip(found, words, strict=True):
         check_word(word)
         letters = word.encode("utf-8", "ignore")[: width - 2]
         row[0], row[len(letters) + 1] = BEGIN_WORD, END_WORD
         row[1 : len(letters) + 1] = np.frombuffer(letters, np.uint8).astype(np.int32) + 1
-    return spelled
+    return found
 
 
-class Spelled:
-    """The spelling of words, that of each kept once.
+class CharacterIds:
+    """The character ids of words, those of each word kept once.
 
     Args:
         words: A list of W strings.
-        width: Characters of a word, as in `spell`.
+        width: Characters of a word, as in `encode_characters`.
 
-    >>> Spelled(["th", "a", "th"], width=5)[1:].tolist()
+    >>> CharacterIds(["th", "a", "th"], width=5)[1:].tolist()
     [[259, 98, 260, 261, 261], [259, 117, 105, 260, 261]]
     """
 
     def __init__(self, words, width=32):
         places = {}
         self._places = np.array([places.setdefault(word, len(places)) for word in words], int)
-        self._table = spell(list(places), width)
+        self._table = encode_characters(list(places), width)
 
     def __getitem__(self, part):
         """(words, C) of a slice of the words."""
@@ -91,7 +93,7 @@ class Characters(SubwordTokenizer):
     """Words as the bytes of their spelling, for ELMo: no vocabulary, and no unknown word.
 
     A text is split at white space and around punctuation, a list of words stays as it is; marks of
-    begin and end stand around it. Case matters. See `spell` for what becomes of a word.
+    begin and end stand around it. Case matters. See `encode_characters` for what becomes of a word.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.4; allenai/bilm-tf, data.py.
 
@@ -175,8 +177,8 @@ class Characters(SubwordTokenizer):
             )
         return super().encode(texts, None, max_length, return_offsets)
 
-    def pieces(self, texts, return_offsets=False):
-        """As of other tokenizers; the pieces are rows of their `table`."""
+    def flat_tokens(self, texts, return_offsets=False):
+        """As of other tokenizers; the tokens are rows of their `table`."""
         places = {}
         rows = []
         for words, spans in self._split(texts):
@@ -184,9 +186,9 @@ class Characters(SubwordTokenizer):
                 check_word(word)
             ids = [places.setdefault(word, len(MARKS) + len(places)) for word in words]
             rows.append(Row(ids, list(range(len(ids))), spans))
-        pieces = FlatPieces.of(rows, return_offsets)
-        pieces.table = np.concatenate([MARKS, spell(list(places))])
-        return pieces
+        tokens = FlatTokens.of(rows, return_offsets)
+        tokens.table = np.concatenate([MARKS, encode_characters(list(places))])
+        return tokens
 
     def _split(self, texts):
         """`(words, offsets)` of each text."""

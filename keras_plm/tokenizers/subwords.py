@@ -1,66 +1,19 @@
-"""What the tokenizers on the `tokenizers` package share: packing, padding, files."""
+"""Base of the tokenizers on the package `tokenizers`: packing, padding, files."""
 
-import contextlib
-import copy
-import itertools
-import json
 import numbers
-import os
-import typing
-from dataclasses import dataclass, field
 
 import numpy as np
-import tokenizers
 
-from keras_plm.files.sequences import as_list, as_text, as_texts, check_whole
+from keras_plm._arguments import check_whole
+from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
-from keras_plm.tokenizers.text import open_text
-
-
-@dataclass
-class Encoded:
-    """Packed texts of unequal lengths, one after another in flat arrays.
-
-    Attributes:
-        lengths: (N,) tokens of each row, special ones included.
-        token_ids, segment_ids: (sum of lengths,) int32.
-        cut: (N,) tokens lost to `max_length`.
-        word_ids: (sum of lengths,) int32, the word a token is part of, or -1 at special tokens;
-            `None` unless asked for.
-        table: What `token_ids` are rows of, of tokenizers without a vocabulary; else `None`.
-        offsets: (sum of lengths, 2) int32, characters of the original text (of the word, where
-            words were given); `None` unless asked for.
-    """
-
-    lengths: np.ndarray
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    cut: np.ndarray
-    word_ids: np.ndarray | None = None
-    offsets: np.ndarray | None = None
-    table: np.ndarray | None = None
-    starts: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def mask(self, rows=None, length=None):
-        """(rows, length) True where a row has a token."""
-        lengths = self.lengths if rows is None else self.lengths[rows]
-        length = int(lengths.max(initial=0)) if length is None else length
-        return np.arange(length) < lengths[:, None]
-
-    def padded(self, name, rows=None, length=None, pad=0):
-        """One array (rows, length) of the flat array called `name`, filled up with `pad`."""
-        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
-        flat, real = getattr(self, name), self.mask(rows, length)  # (rows, length)
-        out = np.full((*real.shape, *flat.shape[1:]), pad, dtype=flat.dtype)
-        source = self.starts[rows][:, None] + np.arange(real.shape[1])
-        out[real] = flat[source[real]]
-        return out
+from keras_plm.tokenizers.encoded import (
+    Encoded,
+    FlatTokens,
+    cut_longer_first,
+    ranges,
+    with_empty_words,
+)
 
 
 class SubwordTokenizer:
@@ -107,18 +60,18 @@ class SubwordTokenizer:
 
     @property
     def vocabulary(self):
-        """The pieces in order of their ids."""
+        """The tokens in order of their ids."""
         return sorted(self._vocabulary, key=self._vocabulary.get)
 
     def tokenize(self, text):
-        """The pieces of a text, or of a list of words, as strings."""
+        """The tokens of a text, or of a list of words, as strings."""
         text = as_text(text)
         words = not isinstance(text, str)
         row = self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False)
         return [self._tokenizer.id_to_token(i) for i in row.ids]
 
     def detokenize(self, token_ids):
-        """The text of token ids: pieces joined, special tokens left out."""
+        """The text of token ids: tokens joined, special tokens left out."""
         return self._tokenizer.decode(one_row(token_ids))
 
     def pack(
@@ -197,8 +150,8 @@ class SubwordTokenizer:
                 f"`max_length` must leave room for text beside {special} special "
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
-        first = self.pieces(texts, return_offsets)
-        second = None if pairs is None else self.pieces(pairs, return_offsets)
+        first = self.flat_tokens(texts, return_offsets)
+        second = None if pairs is None else self.flat_tokens(pairs, return_offsets)
         if max_length is None:
             return self.join(first, second)
         seconds = 0 * first.lengths if second is None else second.lengths
@@ -213,15 +166,15 @@ class SubwordTokenizer:
         between = self._between if self._middle is not None and paired else 0
         return (self._first is not None) + between + (self._last is not None)
 
-    def pieces(self, texts, return_offsets=False):
-        """Texts, or lists of words, as `FlatPieces`, without special tokens, for `join`."""
-        return FlatPieces.of(self._encode(texts, return_offsets), return_offsets)
+    def flat_tokens(self, texts, return_offsets=False):
+        """Texts, or lists of words, as `FlatTokens`, without special tokens, for `join`."""
+        return FlatTokens.of(self._encode(texts, return_offsets), return_offsets)
 
     def join(self, first, second=None):
         """Rows of texts, or of pairs of texts, with their special tokens.
 
         Args:
-            first: `FlatPieces` of N texts.
+            first: `FlatTokens` of N texts.
             second: Of their N second texts, or `None`.
 
         Returns:
@@ -247,13 +200,13 @@ class SubwordTokenizer:
         places = [(first, starts + begin)]
         if second is not None:
             places.append((second, starts + begin + first.lengths + between))
-        for pieces, start in places:
-            source = ranges(pieces.starts, pieces.lengths)
-            target = ranges(start, pieces.lengths)
-            token_ids[target] = pieces.token_ids[source]
+        for tokens, start in places:
+            source = ranges(tokens.starts, tokens.lengths)
+            target = ranges(start, tokens.lengths)
+            token_ids[target] = tokens.token_ids[source]
             if return_offsets:
-                word_ids[target] = pieces.word_ids[source]
-                offsets[target] = pieces.offsets[source]
+                word_ids[target] = tokens.word_ids[source]
+                offsets[target] = tokens.offsets[source]
         if second is not None:
             segment_ids[ranges(places[1][1], second.lengths + end)] = 1
         return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets, first.table)
@@ -309,15 +262,20 @@ def encode_parts(
     return_offsets=False,
     both_orders=False,
     choices=None,
+    joint_pairs=True,
 ):
-    """A list of `Encoded`: one, or one of each order of pairs, or one of each choice.
+    """A list of `Encoded`: one, one of each text or order of pairs, or one of each choice.
+
+    Without `joint_pairs`, the two texts of a pair are in rows of their own.
 
     Raises:
         ValueError: If both orders are asked for without pairs, pairs meet choices, or texts have
             unequally many choices.
     """
-    options = {"max_length": max_length, "return_offsets": return_offsets}
+    options = {"max_length": max_length, "return_offsets": bool(return_offsets)}
     if choices is None:
+        if pairs is not None and not joint_pairs:
+            return [tokenizer.encode(part, **options) for part in (texts, pairs)]
         if not both_orders:
             return [tokenizer.encode(texts, pairs, **options)]
         if pairs is None:
@@ -339,49 +297,11 @@ def encode_parts(
     return [tokenizer.encode(texts, list(part), **options) for part in zip(*choices, strict=True)]
 
 
-class FlatPieces:
-    """Pieces of texts, without special tokens, one text after another in flat arrays.
-
-    Attributes:
-        starts, lengths: (N,) where each text begins, and its number of pieces.
-        token_ids, word_ids, offsets: As in `Encoded`; the last two `None` unless asked for.
-        table: As in `Encoded`.
-    """
-
-    word_ids = offsets = table = None
-
-    def __init__(self, ids):
-        self.lengths = np.array([len(row) for row in ids], dtype=np.int64)
-        self.starts = np.cumsum(self.lengths) - self.lengths
-        total = int(self.lengths.sum())
-        self.token_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
-
-    @classmethod
-    def of(cls, encodings, offsets):
-        """Those of encodings of the `tokenizers` package, on request with offsets and word ids."""
-        pieces = cls([encoding.ids for encoding in encodings])
-        if offsets:
-            total = len(pieces.token_ids)
-            word_ids = (encoding.word_ids for encoding in encodings)
-            pieces.word_ids = np.fromiter(itertools.chain.from_iterable(word_ids), np.int32, total)
-            pairs = (encoding.offsets for encoding in encodings)
-            flat = itertools.chain.from_iterable(itertools.chain.from_iterable(pairs))
-            pieces.offsets = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2)
-        return pieces
-
-    def part(self, rows=slice(None), begin=0, lengths=None):
-        """Some texts, each from its piece `begin` on for `lengths` pieces; copies no piece."""
-        some = copy.copy(self)
-        some.starts = self.starts[rows] + begin
-        some.lengths = self.lengths[rows] - begin if lengths is None else lengths
-        return some
-
-
-KNOWN = 2**20  # pieces of text that are kept at most
+KNOWN = 2**20  # stretches of text that are kept at most
 
 
 class KnownChunks(dict):
-    """The ids of pieces of text between spaces, each found once: text is mostly the same words.
+    """The ids of stretches of text between spaces, each found once: text is mostly the same words.
 
     For tokenizers to which a space is nothing but the end of a word.
     """
@@ -400,212 +320,6 @@ class KnownChunks(dict):
 
     def __reduce__(self):
         return KnownChunks, (self.tokenizer,)
-
-
-class Row(typing.NamedTuple):
-    """An encoding that was changed."""
-
-    ids: list
-    word_ids: list
-    offsets: list
-
-
-def with_empty_words(row, num_words, unk_id):
-    """A word that normalises to nothing (a control character, say) becomes an unknown token.
-
-    Otherwise the tags behind it would move.
-    """
-    empty = set(range(num_words)) - set(row.word_ids)
-    tokens = [*zip(row.word_ids, row.ids, row.offsets, strict=True)]
-    tokens += [(word, unk_id, (0, 0)) for word in empty]
-    word_ids, ids, offsets = zip(*sorted(tokens, key=lambda token: token[0]), strict=True)
-    return Row(ids, word_ids, offsets)
-
-
-def numbered(vocabulary, special_tokens, kind):
-    """Piece -> id, after checking the pieces."""
-    vocabulary = as_list(vocabulary, "vocabulary", "pieces")
-    missing = [token for token in special_tokens if token not in vocabulary]
-    if missing:
-        raise ValueError(
-            f"A {kind} vocabulary must hold {' '.join(special_tokens)}. "
-            f"Received: {len(vocabulary)} pieces without {' '.join(missing)}"
-        )
-    ids = {piece: i for i, piece in enumerate(vocabulary)}
-    if len(ids) < len(vocabulary):
-        double = next(p for i, p in enumerate(vocabulary) if ids[p] != i)
-        raise ValueError(
-            "Every piece of a vocabulary must stand once. "
-            f"Received: {double!r} at line {vocabulary.index(double) + 1} "
-            f"and line {ids[double] + 1}"
-        )
-    return ids
-
-
-@contextlib.contextmanager
-def naming(path, kind):
-    """Errors of a damaged or foreign JSON file name it."""
-    try:
-        yield
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"A saved tokenizer is a JSON file with a {kind} model. Received: {path} ({error})"
-        ) from error
-
-
-def read_saved(text):
-    """The parts of a `tokenizer.json`, each with all its settings.
-
-    Raises:
-        TypeError: If it is none of the `tokenizers` package.
-    """
-    saved = json.loads(text)
-    try:
-        whole = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
-    except Exception as error:  # the package has no kind of its own
-        raise TypeError(f"the package `tokenizers` says: {error}") from error
-    model = {**saved["model"], **whole["model"]}
-    # The package numbers added tokens anew where their ids do not fit.
-    return {**whole, "model": model, "added_tokens": saved.get("added_tokens") or []}
-
-
-def saved_pieces(model, kind):
-    if model["type"] != kind:
-        raise KeyError("type")
-    pieces = sorted(model["vocab"], key=model["vocab"].get)
-    gap = next((i for i, piece in enumerate(pieces) if model["vocab"][piece] != i), None)
-    if gap is not None:
-        raise ValueError(
-            "The ids of a saved vocabulary must run from 0 without a gap. "
-            f"Received: {model['vocab'][pieces[gap]]} for {pieces[gap]!r} instead of {gap}"
-        )
-    return pieces
-
-
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-
-
-def added_settings(tokens, special=False):
-    """Content -> all settings of added tokens, which are strings or dicts with some of them.
-
-    Raises:
-        ValueError: If one is empty, stands twice, or has an unknown setting.
-    """
-    found = {}
-    for token in tokens:
-        token = {"content": token} if isinstance(token, str) else dict(token)
-        token.pop("id", None)
-        special_one = token.get("special", special)
-        settings = {**dict.fromkeys(FLAGS, False), "normalized": not special_one, **token}
-        settings["special"] = special_one
-        content = settings.get("content")
-        if not content or content in found or len(settings) > len(FLAGS) + 1:
-            raise ValueError(
-                f"An added token has a content of its own and the settings {', '.join(FLAGS)}. "
-                f"Received: {token}"
-            )
-        found[content] = settings
-    return found
-
-
-def check_component(path, saved, name, *known):
-    """Raises unless a component of a `tokenizer.json` is one of these: `None`, or the package's."""
-    known = [None if part is None else json.loads(part.__getstate__()) for part in known]
-    if saved[name] not in known:
-        raise ValueError(
-            f"{path}: the component `{name}` must be {' or '.join(map(json.dumps, known))}. "
-            f"Received: {json.dumps(saved[name]):.500}"
-        )
-
-
-def check_shared(path, saved, tokenizer):
-    """Raises unless a `tokenizer.json` cuts text as a tokenizer of the package does."""
-    ours = json.loads(tokenizer.to_str())
-    for name in ("normalizer", "pre_tokenizer", "model"):
-        theirs, known = saved[name], ours[name]
-        if name == "model":
-            known = {key: value for key, value in known.items() if key not in ("vocab", "merges")}
-            theirs = {key: theirs.get(key) or None for key in known}
-            known = {key: value or None for key, value in known.items()}
-        if theirs != known:
-            raise ValueError(
-                f"{path}: the component `{name}` must be {json.dumps(known)}. Received: "
-                f"{json.dumps(theirs):.500}"
-            )
-
-
-def check_lengths(path, saved, pad_id):
-    """Raises if a `tokenizer.json` cuts texts at their beginning, or pads with another token."""
-    truncation, padding = saved["truncation"] or {}, saved["padding"] or {}
-    if truncation.get("direction", "Right") != "Right":
-        raise ValueError(
-            f"{path}: the component `truncation` must cut a text at its end. "
-            f"Received: direction={truncation['direction']!r}"
-        )
-    if padding and padding["pad_id"] != pad_id:
-        raise ValueError(
-            f"{path}: the component `padding` must pad with the id {pad_id} of the padding token. "
-            f"Received: pad_id={padding['pad_id']}, pad_token={padding['pad_token']!r}"
-        )
-
-
-def check_added_ids(path, tokens, tokenizer):
-    """Raises unless added tokens have the ids that a file gives them."""
-    for token in tokens:
-        found = tokenizer._vocabulary.get(token["content"])
-        if token.get("id", found) != found:
-            raise ValueError(
-                f"{path}: added tokens must be pieces, or be numbered after them without a gap. "
-                f"Received: {token['id']} for {token['content']!r} instead of {found}"
-            )
-
-
-def paths(files):
-    return [files] if isinstance(files, (str, os.PathLike)) else as_list(files, "files", "paths")
-
-
-def lines(paths):
-    for path in paths:
-        with open_text(path) as file:
-            yield from file
-
-
-def no_text(files):
-    return ValueError(f"A vocabulary is learned from text. Received: files without any, {files}")
-
-
-def frequent_characters(lines, normalizer, limit):
-    """The most frequent characters of a text after normalising, in their code's order."""
-    counts = np.zeros(0x110000, dtype=np.int64)
-    lines = iter(lines)
-    while batch := list(itertools.islice(lines, 10_000)):
-        text = normalizer.normalize_str("".join(batch))
-        codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
-        counts += np.bincount(codes, minlength=len(counts))
-    frequent = np.argsort(-counts, kind="stable")[: limit + 1]
-    return [chr(i) for i in sorted(frequent[counts[frequent] > 0]) if not chr(i).isspace()][:limit]
-
-
-def cut_longer_first(first, second, room):
-    """Lengths after removing tokens one by one from the longer of two texts, until they fit.
-
-    An odd place goes to the text that was longer, to the second of equals, as in Hugging Face's
-    "longest_first".
-    """
-    excess = np.maximum(first + second - room, 0)
-    from_first = np.minimum(np.maximum(first - second, 0), excess)
-    from_second = np.minimum(np.maximum(second - first, 0), excess)
-    rest = excess - from_first - from_second  # of two equally long texts
-    more, less = (rest + 1) // 2, rest // 2
-    from_first += np.where(first > second, less, more)
-    from_second += np.where(first > second, more, less)
-    return first - from_first, second - from_second
-
-
-def ranges(starts, lengths):
-    """The integers of all ranges `[start, start + length)`, one after another."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
 def check_tokenizer(tokenizer):

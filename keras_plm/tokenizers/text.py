@@ -2,10 +2,15 @@
 
 import gzip
 import io
+import itertools
 import os
 import re
 import zlib
 from pathlib import Path
+
+import numpy as np
+
+from keras_plm.files.sequences import as_list
 
 
 def open_text(path):
@@ -21,6 +26,13 @@ def open_text(path):
     if not path.is_file():
         raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
     return _TextFile(path)
+
+
+def numbered_lines(path):
+    """Yields `(number, line without its end)` of a text file, numbered from 1."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip("\r\n")
 
 
 def fields(line):
@@ -73,3 +85,29 @@ class _TextFile(io.TextIOWrapper):
                     part = part[: error.start].replace(b"\r\n", b"\n")
                     return number + len(re.findall(b"\r|\n", part)), error
                 number += len(re.findall(b"\r\n|\r|\n", part))
+
+
+def paths(files):
+    return [files] if isinstance(files, (str, os.PathLike)) else as_list(files, "files", "paths")
+
+
+def lines(paths):
+    for path in paths:
+        with open_text(path) as file:
+            yield from file
+
+
+def no_text(files):
+    return ValueError(f"A vocabulary is learned from text. Received: files without any, {files}")
+
+
+def frequent_characters(lines, normalizer, limit):
+    """The most frequent characters of a text after normalising, in their code's order."""
+    counts = np.zeros(0x110000, dtype=np.int64)
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, 10_000)):
+        text = normalizer.normalize_str("".join(batch))
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+        counts += np.bincount(codes, minlength=len(counts))
+    frequent = np.argsort(-counts, kind="stable")[: limit + 1]
+    return [chr(i) for i in sorted(frequent[counts[frequent] > 0]) if not chr(i).isspace()][:limit]

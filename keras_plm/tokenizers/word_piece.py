@@ -1,4 +1,4 @@
-"""BERT's tokenizer."""
+"""WordPiece, BERT's tokenizer."""
 
 import itertools
 import json
@@ -7,26 +7,22 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm.files.sequences import as_list, check_whole
-from keras_plm.tokenizers.subwords import (
-    FlatPieces,
-    KnownChunks,
-    SubwordTokenizer,
+from keras_plm._arguments import check_whole
+from keras_plm.files.sequences import as_list
+from keras_plm.tokenizers.encoded import FlatTokens
+from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
     check_component,
     check_lengths,
     check_shared,
-    frequent_characters,
-    lines,
     naming,
-    no_text,
     numbered,
-    paths,
     read_saved,
-    saved_pieces,
+    saved_vocabulary,
 )
-from keras_plm.tokenizers.text import open_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
@@ -34,7 +30,7 @@ SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WordPiece(SubwordTokenizer):
-    """BERT's tokenizer: words and punctuation, each cut greedily into the longest known pieces.
+    """BERT's tokenizer: words and punctuation, each cut greedily into the longest known tokens.
 
     A word with no cover becomes `[UNK]`. The work is done by the `tokenizers` package, so ids
     agree with Hugging Face's BERT tokenizer; the saved JSON is that package's own format.
@@ -42,9 +38,9 @@ class WordPiece(SubwordTokenizer):
     Reference: Wu et al. 2016, arXiv 1609.08144, section 4.1; Devlin et al. 2018, section 3.
 
     Args:
-        vocabulary: The pieces in order of their ids; must hold the special tokens.
+        vocabulary: The tokens in order of their ids; must hold the special tokens.
         lowercase: If True, lower-case first ("uncased"). By default that is done unless the
-            vocabulary has upper-case pieces.
+            vocabulary has upper-case tokens.
         strip_accents: Whether to strip accents first; by default as `lowercase`.
         split_on_cjk: Whether a Chinese character is a word of its own.
         special_tokens: The five names of the padding, the unknown word, the token before a text,
@@ -54,10 +50,10 @@ class WordPiece(SubwordTokenizer):
             others come after the vocabulary in this order.
 
     Raises:
-        ValueError: If a special token is missing or a piece stands twice.
+        ValueError: If a special token is missing or a token stands twice.
 
-    >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "want", "##ed", "un", "##want"]
-    >>> tokenizer = WordPiece(pieces)
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "want", "##ed", "un", "##want"]
+    >>> tokenizer = WordPiece(tokens)
     >>> tokenizer.tokenize("UNwanted, wanted")
     ['un', '##want', '##ed', '[UNK]', 'want', '##ed']
     >>> tokenizer.pack(["unwanted", "want"])["token_ids"].tolist()
@@ -85,7 +81,7 @@ class WordPiece(SubwordTokenizer):
         # So that "[MASK]" in a text is the mask, as in the original.
         special, given = added_settings(self.special_tokens, True), added_settings(added_tokens)
         added = {name: token for name, token in special.items() if name not in given} | given
-        unknown = self.special_tokens[1]  # the model's, so a piece
+        unknown = self.special_tokens[1]  # the model's, so a token
         needed = [token for token in special if token == unknown or token not in given]
         ids = numbered(vocabulary, needed, "WordPiece")
         if lowercase is None:
@@ -98,7 +94,7 @@ class WordPiece(SubwordTokenizer):
         self.strip_accents, self.split_on_cjk = strip_accents, split_on_cjk
         more = [name for name in given if name not in ids or given[name] != special.get(name)]
         self.added_tokens = [given[name] for name in sorted(more, key=self._vocabulary.get)]
-        self._num_pieces = len(ids)
+        self._num_tokens = len(ids)
         # A space ends what the model sees at once, but not an added token.
         apart = not any(token["normalized"] or " " in token["content"] for token in added.values())
         self._known = KnownChunks(self._tokenizer) if apart else None
@@ -109,7 +105,7 @@ class WordPiece(SubwordTokenizer):
 
         Args:
             files: One path or a list of paths.
-            vocabulary_size: Number of pieces, special tokens included.
+            vocabulary_size: Number of tokens, special tokens included.
             lowercase: If True, lower-case and strip accents first.
 
         Raises:
@@ -132,7 +128,7 @@ class WordPiece(SubwordTokenizer):
         letters = [*SPECIAL_TOKENS, *alphabet, *("##" + letter for letter in inner)]
         if len(letters) > vocabulary_size:
             raise ValueError(
-                f"This text needs a vocabulary of at least {len(letters)} pieces: its letters, "
+                f"This text needs a vocabulary of at least {len(letters)} tokens: its letters, "
                 "alone and inside words, and the special tokens. "
                 f"Received: vocabulary_size={vocabulary_size}"
             )
@@ -144,13 +140,13 @@ class WordPiece(SubwordTokenizer):
             show_progress=False,
         )
         tokenizer.train_from_iterator(lines(files), trainer)
-        # Rebuilt from its pieces, so that a trained and a loaded tokenizer are the same thing.
+        # Rebuilt from its tokens, so that a trained and a loaded tokenizer are the same thing.
         vocabulary = tokenizer.get_vocab()
         return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
 
     @classmethod
     def load(cls, path, lowercase=None, **options):
-        """Reads what `save` wrote, a `tokenizer.json`, or a `vocab.txt` (one piece a line).
+        """Reads what `save` wrote, a `tokenizer.json`, or a `vocab.txt` (one token a line).
 
         Args:
             path: The file.
@@ -158,7 +154,7 @@ class WordPiece(SubwordTokenizer):
             **options: Other arguments of the class, which override what the file says.
 
         Raises:
-            ValueError: If the file is missing, is no WordPiece tokenizer, holds a piece twice, or
+            ValueError: If the file is missing, is no WordPiece tokenizer, holds a token twice, or
                 asks for something that `WordPiece` does not do.
         """
         if lowercase is not None:
@@ -171,7 +167,7 @@ class WordPiece(SubwordTokenizer):
             saved = read_saved(text)
             model, normalizer = saved["model"], saved["normalizer"] or {}
             config = {
-                "vocabulary": saved_pieces(model, "WordPiece"),
+                "vocabulary": saved_vocabulary(model, "WordPiece"),
                 "lowercase": normalizer.get("lowercase"),
                 "strip_accents": normalizer.get("strip_accents"),
                 "split_on_cjk": normalizer.get("handle_chinese_chars", True),
@@ -207,19 +203,19 @@ class WordPiece(SubwordTokenizer):
     @property
     def starts_word(self):
         """(len,) whether a token begins a word."""
-        pieces = self.vocabulary
-        inside = [piece.startswith("##") for piece in pieces[: self._num_pieces]]
-        return ~np.array(inside + [False] * (len(pieces) - len(inside)))
+        tokens = self.vocabulary
+        inside = [token.startswith("##") for token in tokens[: self._num_tokens]]
+        return ~np.array(inside + [False] * (len(tokens) - len(inside)))
 
-    def pieces(self, texts, return_offsets=False):
+    def flat_tokens(self, texts, return_offsets=False):
         plain = self._known is not None and all(isinstance(text, str) for text in texts)
         if return_offsets or not plain:
-            return super().pieces(texts, return_offsets)
+            return super().flat_tokens(texts, return_offsets)
         found, chain = self._known.__getitem__, itertools.chain.from_iterable
-        return FlatPieces([list(chain(map(found, text.split(" ")))) for text in texts])
+        return FlatTokens([list(chain(map(found, text.split(" ")))) for text in texts])
 
     def get_config(self):
-        config = {"vocabulary": self.vocabulary[: self._num_pieces], "lowercase": self.lowercase}
+        config = {"vocabulary": self.vocabulary[: self._num_tokens], "lowercase": self.lowercase}
         # Defaults are left out: a fingerprint is of what a tokenizer does.
         return config | {
             name: list(value) if isinstance(value, tuple) else value
@@ -238,19 +234,19 @@ DEFAULTS = {
 
 
 def _lines(path, text):
-    """The pieces of a `vocab.txt`, without a byte order mark and blank lines at its end."""
-    pieces = text.rstrip("\n").split("\n")
+    """The tokens of a `vocab.txt`, without a byte order mark and blank lines at its end."""
+    tokens = text.rstrip("\n").split("\n")
     places = {}
-    for number, piece in enumerate(pieces, 1):
-        if not piece or piece in places:
-            what = f"a piece of line {places[piece]}" if piece else "an empty line"
+    for number, token in enumerate(tokens, 1):
+        if not token or token in places:
+            what = f"a token of line {places[token]}" if token else "an empty line"
             raise ValueError(
-                f"{path}:{number}: Every line must hold another piece. If ids depend on this line, "
+                f"{path}:{number}: Every line must hold another token. If ids depend on this line, "
                 f"give it a name that no text has, as '[line {number}]'. Received: {what}, "
-                f"{piece!r}"
+                f"{token!r}"
             )
-        places[piece] = number
-    return pieces
+        places[token] = number
+    return tokens
 
 
 def _template(frame):

@@ -1,23 +1,20 @@
-"""Whole words, for n-grams, neural language models and word vectors."""
+"""Tokenizer of whole words, for n-grams, neural language models and word vectors."""
 
 import keras
 import tokenizers
 
+from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.files.sequences import as_text
-from keras_plm.tokenizers.subwords import (
-    Row,
-    SubwordTokenizer,
+from keras_plm.tokenizers.encoded import Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import lines, no_text, open_text, paths
+from keras_plm.tokenizers.tokenizer_json import (
     check_shared,
-    lines,
     naming,
-    no_text,
     numbered,
-    one_row,
-    paths,
     read_saved,
-    saved_pieces,
+    saved_vocabulary,
 )
-from keras_plm.tokenizers.text import open_text
 
 SPLITS = ("punctuation", "spaces")
 
@@ -51,8 +48,7 @@ class Words(SubwordTokenizer):
     joint_pairs = False
 
     def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
-        if split not in SPLITS:
-            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        check_one_of(split, "split", SPLITS)
         if lowercase and unk_token not in ("[UNK]", unk_token.lower()):
             raise ValueError(
                 "Words are lower-cased before they are looked up, so the text's unknown word must "
@@ -95,10 +91,8 @@ class Words(SubwordTokenizer):
                 f"`vocabulary_size` must leave room beside {len(special)} special words. "
                 f"Received: {vocabulary_size}"
             )
-        if min_count < 1:
-            raise ValueError(f"`min_count` must be 1 or more. Received: {min_count}")
-        if split not in SPLITS:
-            raise ValueError(f"`split` must be one of {SPLITS}. Received: {split!r}")
+        check_whole(min_count, "min_count", least=1)
+        check_one_of(split, "split", SPLITS)
         model = tokenizers.models.WordLevel(unk_token=unk_token)
         tokenizer = word_tokenizer(model, lowercase, split)
         trainer = tokenizers.trainers.WordLevelTrainer(
@@ -131,9 +125,9 @@ class Words(SubwordTokenizer):
         with naming(path, "WordLevel"):
             saved = read_saved(text)
             split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
-            pieces = saved_pieces(saved["model"], "WordLevel")
+            tokens = saved_vocabulary(saved["model"], "WordLevel")
             lowercase, unk_token = saved["normalizer"]["lowercase"], saved["model"]["unk_token"]
-            tokenizer = cls(pieces, lowercase, split, unk_token)
+            tokenizer = cls(tokens, lowercase, split, unk_token)
         check_shared(path, saved, tokenizer._tokenizer)
         return tokenizer
 

@@ -2,19 +2,18 @@
 
 from keras_plm.training.fit import FitsBatches, check_outputs, run_on
 from keras_plm.training.losses import LabelLoss, LogisticLoss, MeanLoss, TokenCrossEntropy
-from keras_plm.training.optimizers import (
-    AdaGrad,
-    AdamW,
+from keras_plm.training.optimizers import AdaGrad, BertAdamW
+from keras_plm.training.resume import TrainingState, set_seed
+from keras_plm.training.schedules import (
     InverseSquareRoot,
     SlantedTriangular,
     WarmupCosineDecay,
     WarmupLinearDecay,
 )
-from keras_plm.training.resume import TrainingState, set_seed
 
 __all__ = [
     "AdaGrad",
-    "AdamW",
+    "BertAdamW",
     "FitsBatches",
     "InverseSquareRoot",
     "LabelLoss",

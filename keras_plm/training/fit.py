@@ -1,4 +1,4 @@
-"""Models that are fitted on `Batches`: in their own order, checked before; outputs by row."""
+"""Training and evaluation of models on `Batches`, and outputs by row."""
 
 import contextlib
 import math
@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.data.batching import Batches, class_weights, weights_of
+from keras_plm.data.batching import Batches
+from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
-from keras_plm.tokenizers.subwords import check_tokenizer
 from keras_plm.training.distribution.one_device import Distribution
 
 
@@ -128,25 +128,15 @@ class FitsBatches(Saveable):
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
         # First, for those given may score the model or save it.
         callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
-        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
-        x = self._checked(x, args[0] if args else kwargs.get("y"))
+        y = args[0] if args else kwargs.get("y")
+        x = self._checked(x, y)
         if kwargs.get("validation_data") is not None:
-            kwargs["validation_data"] = self._checked_validation(kwargs["validation_data"])
-        source, before = x, None
-        if isinstance(source, Batches):
-            if kwargs.get("steps_per_epoch") is not None:
-                raise ValueError(
-                    "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
-                    "stop early a callback. "
-                    f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
-                )
-            _check_accumulation(self, source)
-            options |= {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
-            before = source.class_weight
-            if class_weight is not None:
-                weights, options["class_weight"] = self._class_weights(class_weight), None
-        elif class_weight is not None:
-            y = args[0] if args else kwargs.get("y")
+            kwargs["validation_data"] = self._validation_data(kwargs["validation_data"])
+        if isinstance(x, Batches):
+            kwargs |= {"class_weight": class_weight, "callbacks": callbacks}
+            return self._fit_batches(x, *args, **kwargs)
+        options = {"class_weight": class_weight, "shuffle": shuffle, "callbacks": callbacks}
+        if class_weight is not None:
             options |= self._weighted(y, class_weight, kwargs.pop("sample_weight", None))
             if options.get("sample_weight") is not None and kwargs.get("validation_split"):
                 raise ValueError(
@@ -154,27 +144,34 @@ class FitsBatches(Saveable):
                     "validation split: give `validation_data`. "
                     f"Received: validation_split={kwargs['validation_split']}"
                 )
-        if isinstance(kwargs.get("validation_data"), Batches):
-            # Keras makes its iterator of them itself, before it calls `evaluate`.
-            held_out = kwargs["validation_data"].for_evaluation()
-            on_tensorflow = keras.backend.backend() == "tensorflow"
-            kwargs["validation_data"] = held_out.tf_dataset() if on_tensorflow else held_out
+        self._read_scaled(None)
+        with _without_pooler_warning(), self._distributed(x, training=True):
+            return super().fit(x, *args, **options, **kwargs)
+
+    def _fit_batches(self, source, *args, class_weight, callbacks, **kwargs):
+        """`fit` on `Batches`, which keep their own order and take the weights of classes."""
+        if kwargs.get("steps_per_epoch") is not None:
+            raise ValueError(
+                "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
+                "stop early a callback. "
+                f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
+            )
+        _check_accumulation(self, source)
+        options = {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
+        x, before = source, source.class_weight
+        weights = before if class_weight is None else self._class_weights(class_weight)
         try:
-            if isinstance(source, Batches):
-                source.class_weight = before if class_weight is None else weights
+            source.class_weight = weights
             self._read_scaled(source)
-            if isinstance(source, Batches) and keras.backend.backend() == "tensorflow":
+            if keras.backend.backend() == "tensorflow":
                 x = source.tf_dataset()
                 if source.distribution is None and self.compiled and not self.train_function:
                     # Else TensorFlow traces the first step twice, for variables that it makes.
                     self._symbolic_build(data_batch=source[0])
-            with warnings.catch_warnings(), self._distributed(source, training=True):
-                # An encoder's pooler has no part in tagging, which is no mistake.
-                warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+            with _without_pooler_warning(), self._distributed(source, training=True):
                 return super().fit(x, *args, **options, **kwargs)
         finally:
-            if isinstance(source, Batches):
-                source.class_weight = before
+            source.class_weight = before
 
     def _read_scaled(self, source):
         """Says how the weights of `source` are scaled; a step is traced for one scale."""
@@ -216,13 +213,19 @@ class FitsBatches(Saveable):
         own = own and type(self).train_step is keras.Model.train_step
         return own and getattr(self, "loss", None) is not None
 
-    def _checked_validation(self, data):
-        """`validation_data` as it can be read: `Batches`, `(x, y)`, or another data set."""
-        if not isinstance(data, (list, tuple)) or not data:
-            return self._checked(data, name="validation_data")
-        if isinstance(data[0], str) or hasattr(data[0], "text"):  # a list of texts or examples
-            self._checked(data, name="validation_data")
-        return self._checked(data[0], *data[1:2], name="validation_data"), *data[1:]
+    def _validation_data(self, data):
+        """`validation_data` as Keras reads it: `Batches`, `(x, y)`, or another data set."""
+        if isinstance(data, (list, tuple)) and data:
+            if isinstance(data[0], str) or hasattr(data[0], "text"):  # texts or examples
+                self._checked(data, name="validation_data")
+            return self._checked(data[0], *data[1:2], name="validation_data"), *data[1:]
+        data = self._checked(data, name="validation_data")
+        if not isinstance(data, Batches):
+            return data
+        # Keras makes its iterator of them itself, before it calls `evaluate`.
+        held_out = data.for_evaluation()
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        return held_out.tf_dataset() if on_tensorflow else held_out
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
@@ -327,6 +330,14 @@ class FitsBatches(Saveable):
         return super().predict(x, *args, **kwargs)
 
 
+@contextlib.contextmanager
+def _without_pooler_warning():
+    """Hides a warning of Keras: an encoder's pooler has no part in tagging, which is no mistake."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
+        yield
+
+
 def _unscaled(weights, y=None, class_weight=None):
     """Weights of rows or words that were 0 or 1 before `Batches` scaled them.
 
@@ -349,20 +360,20 @@ def _unscaled(weights, y=None, class_weight=None):
 
 
 def _check_accumulation(model, batches):
-    """Raises unless an optimizer steps behind the last part of each batch."""
+    """Raises unless an optimizer steps after the last micro-batch of each batch."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    every = getattr(inner, "gradient_accumulation_steps", None) or 1
-    if batches.parts > 1 and every != batches.parts:
+    every, count = getattr(inner, "gradient_accumulation_steps", None) or 1, batches.micro_batches
+    if count > 1 and every != count:
         raise ValueError(
-            "An optimizer accumulates as many gradients as its batches have parts: give it "
-            f"`gradient_accumulation_steps={batches.parts}`. Received: {every}"
+            "An optimizer must accumulate as many gradients as its batches have micro-batches: "
+            f"give it `gradient_accumulation_steps={count}`. Received: {every}"
         )
-    if batches.parts > 1 and inner is not optimizer:
+    if count > 1 and inner is not optimizer:
         raise ValueError(
-            "A part whose gradients overflow in float16 is left out, and the next step would be of "
-            "parts of two batches: choose 'mixed_bfloat16', or batches in one part. "
-            f"Received: {type(optimizer).__name__}, batches in {batches.parts} parts"
+            "In float16 a micro-batch whose gradients overflow is left out, and the next step "
+            "would mix two batches: choose 'mixed_bfloat16', or whole batches. "
+            f"Received: {type(optimizer).__name__}, batches in {count} micro-batches"
         )
 
 
@@ -381,23 +392,6 @@ def check_batches(model, batches):
         check_vocabulary(model, batches.vocabulary_size)
 
 
-def check_encoder(encoder, tokenizer=None):
-    """Raises unless a head can be built on `encoder`, and `tokenizer`, if given, packs texts.
-
-    Raises:
-        TypeError: If one of them is something else.
-    """
-    inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
-    if not (isinstance(inputs, dict) and isinstance(outputs, dict) and "layers" in outputs):
-        raise TypeError(
-            "`encoder` must be a Keras model with a dict of inputs and a dict of outputs with "
-            "`layers`, as `BERT`; `encoder, tokenizer = keras_plm.load(folder)` gives both. "
-            f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}"
-        )
-    if tokenizer is not None:
-        check_tokenizer(tokenizer)
-
-
 def check_vocabulary(model, count):
     """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
     known = getattr(model, "vocabulary_size", None)
@@ -407,13 +401,13 @@ def check_vocabulary(model, count):
         raise ValueError(
             "A model must know every id of its tokenizer: build it with "
             "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
-            "`with_new_tokens`. "
-            f"Received: {count} pieces, vocabulary_size={known}"
+            "`resize_token_embeddings`. "
+            f"Received: {count} tokens, vocabulary_size={known}"
         )
 
 
 def lacks_special_tokens(model, tokenizer):
-    """Whether a model knows a tokenizer's pieces but not its special tokens, as a GPT at first."""
+    """Whether a model knows a tokenizer's tokens but not its special tokens, as a GPT at first."""
     known = getattr(model, "vocabulary_size", None)
     return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
 

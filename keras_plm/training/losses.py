@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_plm.layers._fused import token_cross_entropy
+from keras_plm.layers._fused_softmax import token_cross_entropy
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -1,208 +1,9 @@
-"""How the published models were trained: their optimizer and learning-rate schedules."""
+"""Optimizers of the published models: BERT's AdamW, and AdaGrad."""
 
-import math
 import re
 
 import keras
 from keras import ops
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises to its peak, then falls to zero, both linearly.
-
-    As in BERT's released code, the fall is that of the whole run and the warm-up replaces its
-    beginning, so that the rate steps down from `peak` to `peak * (1 - warmup / total)`.
-
-    Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py; with
-    `decay_in_warmup` openai/finetune-transformer-lm, opt.py, `warmup_linear`.
-
-    Args:
-        peak: Highest learning rate.
-        total_steps: Number of steps after which the rate is zero.
-        warmup_steps: Number of steps of the rise.
-        decay_in_warmup: If True, the fall lowers the rise, too, as GPT was fine-tuned: nothing
-            steps down then.
-
-    Raises:
-        ValueError: If `warmup_steps` is negative or larger than `total_steps`.
-
-    >>> schedule = WarmupLinearDecay(peak=1.0, total_steps=100, warmup_steps=10)
-    >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
-    [0.0, 0.5, 0.9, 0.45, 0.0]
-    """
-
-    def __init__(self, peak, total_steps, warmup_steps=0, decay_in_warmup=False):
-        _check_warmup(warmup_steps, total_steps)
-        self.peak = peak
-        self.total_steps = total_steps
-        self.warmup_steps = warmup_steps
-        self.decay_in_warmup = decay_in_warmup
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        fall = 1.0 - ops.minimum(step / max(self.total_steps, 1), 1.0)
-        rise = step / max(self.warmup_steps, 1)
-        if self.decay_in_warmup:
-            return self.peak * ops.minimum(rise, 1.0) * fall
-        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
-
-    def get_config(self):
-        return {
-            "peak": self.peak,
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-            "decay_in_warmup": self.decay_in_warmup,
-        }
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises linearly to its peak, then falls to zero along a cosine.
-
-    As in GPT's released code, the fall is that of the whole run and the warm-up replaces its
-    beginning.
-
-    Reference: Radford et al. 2018, section 4.1; openai/finetune-transformer-lm, opt.py,
-    `warmup_cosine`.
-
-    Args:
-        peak: Highest learning rate.
-        total_steps: Number of steps after which the rate is zero.
-        warmup_steps: Number of steps of the rise; GPT's pre-training has 2,000.
-
-    Raises:
-        ValueError: If `warmup_steps` is negative or larger than `total_steps`.
-
-    >>> schedule = WarmupCosineDecay(peak=1.0, total_steps=100, warmup_steps=10)
-    >>> [round(float(schedule(step)), 3) for step in (0, 5, 25, 50, 100)]
-    [0.0, 0.5, 0.854, 0.5, 0.0]
-    """
-
-    def __init__(self, peak, total_steps, warmup_steps=0):
-        _check_warmup(warmup_steps, total_steps)
-        self.peak = peak
-        self.total_steps = total_steps
-        self.warmup_steps = warmup_steps
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        done = ops.minimum(step / max(self.total_steps, 1), 1.0)
-        rise = step / max(self.warmup_steps, 1)
-        fall = 0.5 * (1.0 + ops.cos(math.pi * done))
-        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
-
-    def get_config(self):
-        return {
-            "peak": self.peak,
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-        }
-
-
-def _check_warmup(warmup_steps, total_steps):
-    if not 0 <= warmup_steps <= total_steps:
-        raise ValueError(
-            "`warmup_steps` must lie between 0 and `total_steps`. "
-            f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}"
-        )
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """The Transformer's learning rate: rises linearly, then falls as 1 / sqrt(step).
-
-    `scale * hidden_dim^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`, where the first step is 1.
-    It is meant for Adam with beta_2 = 0.98 and epsilon = 1e-9.
-
-    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
-
-    Args:
-        hidden_dim: Width D of the model.
-        warmup_steps: Number of steps of the rise.
-        scale: Factor over the paper's rate.
-
-    Raises:
-        ValueError: If an argument is not positive.
-
-    >>> schedule = InverseSquareRoot(hidden_dim=512)
-    >>> [f"{float(schedule(step - 1)):.4e}" for step in (1, 4000, 100000)]
-    ['1.7469e-07', '6.9877e-04', '1.3975e-04']
-    """
-
-    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
-        if min(hidden_dim, warmup_steps, scale) <= 0:
-            raise ValueError(
-                "`hidden_dim`, `warmup_steps` and `scale` must be above 0. Received: "
-                f"hidden_dim={hidden_dim}, warmup_steps={warmup_steps}, scale={scale}"
-            )
-        self.hidden_dim = hidden_dim
-        self.warmup_steps = warmup_steps
-        self.scale = scale
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + 1.0  # Keras counts from 0
-        peak = self.scale * self.hidden_dim**-0.5
-        return peak * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
-
-    def get_config(self):
-        return {
-            "hidden_dim": self.hidden_dim,
-            "warmup_steps": self.warmup_steps,
-            "scale": self.scale,
-        }
-
-
-@keras.saving.register_keras_serializable("keras_plm")
-class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises quickly to its peak, then falls slowly, both linearly.
-
-    Unlike `WarmupLinearDecay` it begins and ends at `peak / ratio`, not at zero.
-
-    Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, equation 3.
-
-    Differs from the paper: the fall always ends at `total_steps`. The paper's does where
-    `cut_fraction * total_steps` is whole; else its rate ends early, and goes below zero.
-
-    Args:
-        peak: Highest learning rate.
-        total_steps: Number of steps T.
-        cut_fraction: Share of the steps in which the rate rises.
-        ratio: How much smaller the lowest rate is than the peak.
-
-    Raises:
-        ValueError: If `total_steps` or `ratio` is below 1, or `cut_fraction` not in [0, 1).
-
-    >>> schedule = SlantedTriangular(peak=3.2, total_steps=100)
-    >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
-    [0.1, 1.65, 3.2, 1.65, 0.1]
-    """
-
-    def __init__(self, peak, total_steps, cut_fraction=0.1, ratio=32):
-        if total_steps < 1 or ratio < 1 or not 0 <= cut_fraction < 1:
-            raise ValueError(
-                "`total_steps` and `ratio` must be 1 or more and `cut_fraction` lie in [0, 1). "
-                f"Received: total_steps={total_steps}, ratio={ratio}, cut_fraction={cut_fraction}"
-            )
-        self.peak = peak
-        self.total_steps = total_steps
-        self.cut_fraction = cut_fraction
-        self.ratio = ratio
-
-    def __call__(self, step):
-        step = ops.minimum(ops.cast(step, "float32"), self.total_steps)
-        cut = int(self.total_steps * self.cut_fraction + 1e-9)  # 100 * 0.29 is below 29
-        fall = 1.0 - (step - cut) / (self.total_steps - cut)
-        share = ops.where(step < cut, step / max(cut, 1), fall)
-        return self.peak * (1.0 + share * (self.ratio - 1.0)) / self.ratio
-
-    def get_config(self):
-        return {
-            "peak": self.peak,
-            "total_steps": self.total_steps,
-            "cut_fraction": self.cut_fraction,
-            "ratio": self.ratio,
-        }
 
 
 class _ByWholeSteps:
@@ -254,7 +55,7 @@ NOT_DECAYED = re.compile(
 
 
 @keras.saving.register_keras_serializable("keras_plm")
-class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
+class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT was trained: without bias correction.
 
     The first steps are therefore larger than Adam's, which the warm-up is there to tame. Only
@@ -267,12 +68,12 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
 
     Args:
         learning_rate: A float or a schedule.
-        weight_decay: Share of the learning rate by which weights shrink at each step.
+        weight_decay: Fraction of the learning rate by which weights shrink at each step.
         beta_1, beta_2: Decay of the means of gradients and of their squares.
         epsilon: Added to the root of the mean square.
         bias_correction: If True, divide both means by `1 - beta^t`, which is AdamW as published.
         global_clipnorm: Largest norm of all gradients together, or `None`.
-        groups: Weights that learn at another rate or start later, as `layer_groups` gives them: a
+        groups: Weights that learn at another rate or start later, from `transfer.layer_groups`: a
             dict from a weight's `path` to `(factor, start)`. Its learning rate, and with it its
             decay, is `factor` times the optimizer's, 1 for all others. Before step `start` it is
             frozen: its gradient counts as zero, in the norm too, and its means stay zero; the bias
@@ -295,7 +96,7 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         bias_correction=False,
         global_clipnorm=1.0,
         groups=None,
-        name="adamw",
+        name="bert_adamw",
         **kwargs,
     ):
         wrong = [path for path, group in (groups or {}).items() if min(group) < 0]
@@ -446,42 +247,6 @@ class AdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         }
 
 
-# Weights above the last layer: ours, and KerasHub's.
-AT_TOP = re.compile(r"(?:pooler|final_norm|pooled_dense)/|^layer_norm/")
-# Weights of the i-th block: ours, and KerasHub's `transformer_layer_<i>` and the like.
-BLOCK = re.compile(r"(?:block|layer)_(\d+)/")
-
-
-def weight_depths(encoder):
-    """The depth of each of an encoder's weights, by path.
-
-    It is i + 1 in `block_<i>` or `layer_<i>`, `None` in a pooler and a final norm, and 0 elsewhere
-    (embeddings).
-
-    Raises:
-        ValueError: If the encoder does not number its blocks in their names.
-    """
-    depths = {}
-    for weight in encoder.weights:
-        block = BLOCK.search(weight.path)
-        at_top = AT_TOP.search(weight.path)
-        depths[weight.path] = None if at_top else int(block[1]) + 1 if block else 0
-    found = sorted({depth - 1 for depth in depths.values() if depth})
-    output = getattr(encoder, "output", None)
-    if isinstance(output, dict) and "layers" in output:
-        count = getattr(encoder, "num_blocks", len(output["layers"]) - 1)
-    else:
-        count = max(len(found), 1)
-    if found != list(range(count)):
-        names = list(dict.fromkeys(path.rpartition("/")[0] for path in depths))
-        names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        raise ValueError(
-            f"The {count} blocks of an encoder must be layers called `block_0`, `block_1`, ... or "
-            f"`layer_0`, `layer_1`, ...: name them so. Received: blocks {found} among {names}"
-        )
-    return depths
-
-
 def loss_scaled(optimizer, encoder):
     """An optimizer for an encoder: of one that computes in float16 it scales the loss.
 
@@ -490,50 +255,6 @@ def loss_scaled(optimizer, encoder):
     if encoder.compute_dtype != "float16":
         return optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer)
-
-
-def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
-    """`AdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
-
-    The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last
-    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). What lies
-    around the encoder, a head, learns at the full rate from the beginning.
-
-    Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, "discriminative
-    fine-tuning", whose rates fall by 2.6 a layer, and section 3.3, "gradual unfreezing": "first
-    unfreeze the last layer", each next lower one an epoch later.
-
-    Args:
-        model: A head, or an encoder alone.
-        layer_decay: Rate of a layer over that of the next higher one; the last layer learns at
-            the full rate.
-        unfreeze_steps: Steps after which the next lower layer starts to learn; 0 for all at once.
-
-    Returns:
-        A dict from paths to `(factor, start)`, of those that are not at the full rate from the
-        beginning.
-
-    Raises:
-        ValueError: If `layer_decay` is not in (0, 1], `unfreeze_steps` is negative, or the encoder
-            does not number its blocks in their names.
-    """
-    if not 0 < layer_decay <= 1 or unfreeze_steps < 0:
-        raise ValueError(
-            "`layer_decay` must lie in (0, 1] and `unfreeze_steps` be 0 or more. "
-            f"Received: layer_decay={layer_decay}, unfreeze_steps={unfreeze_steps}"
-        )
-    encoder = getattr(model, "encoder", model)
-    if layer_decay == 1 and not unfreeze_steps:
-        return {}  # of an encoder without blocks, too
-    depths = weight_depths(encoder)
-    top = max((depth for depth in depths.values() if depth is not None), default=0)
-    learned = [(weight.path, depths[weight.path]) for weight in encoder.trainable_weights]
-    groups = {
-        path: (layer_decay ** (top - depth), (top - depth) * unfreeze_steps)
-        for path, depth in learned
-        if depth is not None
-    }
-    return {path: group for path, group in groups.items() if group != (1, 0)}
 
 
 @keras.saving.register_keras_serializable("keras_plm")

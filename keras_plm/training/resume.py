@@ -1,9 +1,8 @@
-"""Repeatable and resumable training: seeds, and what `fit` needs to go on as if never stopped."""
+"""Exact resume of a training run, and its seeds."""
 
 import contextlib
 import hashlib
 import json
-import os
 import random
 import re
 import time
@@ -13,8 +12,18 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm.files.writing import remove_leftovers, replacing
+from keras_plm._arguments import check_whole
 from keras_plm.training.fit import StepCounter
+from keras_plm.training.processes import (
+    anywhere,
+    check_same_step,
+    check_whole_state,
+    count_processes,
+    gather_states,
+    process_index,
+    sum_over_processes,
+)
+from keras_plm.training.state_files import newest_state, state_files, steps_of, write_state
 
 
 def set_seed(seed):
@@ -93,8 +102,8 @@ class TrainingState(StepCounter):
     ):
         super().__init__(batches)
         for name, value in (("every_steps", every_steps), ("keep", keep)):
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be 1 or more. Received: {name}={value}")
+            if value is not None:
+                check_whole(value, name, least=1)
         self.total_steps = total_steps
         self.folder = Path(folder)
         self.every_seconds = every_seconds
@@ -105,7 +114,7 @@ class TrainingState(StepCounter):
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
         self._random = None
         self._known = None, None
-        self._metrics = None  # where a pass goes on with metrics that Keras resets
+        self._metrics = None  # where a pass resumes with metrics that Keras resets
 
     @property
     def finished(self):
@@ -120,7 +129,7 @@ class TrainingState(StepCounter):
         return (self.steps - self.before) % len(self.batches) != 0
 
     def on_train_begin(self, logs=None):
-        _check_whole()
+        check_whole_state()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch)
@@ -176,7 +185,7 @@ class TrainingState(StepCounter):
         """
         _sync(self.model)
         metrics = self._metric_variables() if self._metrics is None else self._metrics
-        metrics = _summed([np.array(keras.ops.convert_to_numpy(v)) for v in metrics])
+        metrics = sum_over_processes([np.array(keras.ops.convert_to_numpy(v)) for v in metrics])
         variables = self._variables()
         arrays = {
             name: np.array(keras.ops.convert_to_numpy(v), order="C")
@@ -192,15 +201,15 @@ class TrainingState(StepCounter):
                     f"after step {self.steps}"
                 )
         arrays |= {f"metric/{i:04d}": value for i, value in enumerate(metrics)}
-        arrays |= _of_all(self._random or _torch_random())
+        arrays |= gather_states(self._random or _torch_random())
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
-        if _process():
+        if process_index():
             return  # the first one writes
         note = {"steps": self.steps, "history": self.history, **self._about()}
-        _write(self.folder / f"state-{self.steps:06d}.safetensors", note, arrays)
+        write_state(self.folder / f"state-{self.steps:06d}.safetensors", note, arrays)
         # A later one is damaged or of a run that was given up.
-        files = _files(self.folder)
-        mine = [path for path in files if _steps_of(path) <= self.steps]
+        files = state_files(self.folder)
+        mine = [path for path in files if steps_of(path) <= self.steps]
         for path in set(files) - set(mine[-self.keep :]):
             path.unlink(missing_ok=True)
         if self.on_save is not None:
@@ -220,13 +229,13 @@ class TrainingState(StepCounter):
                 of other settings, too) or optimizer, other batches or devices that part otherwise;
                 nothing is changed then.
         """
-        _check_whole()
+        check_whole_state()
         with _scope(model, self.batches):
             return self._restore(model)
 
     def _restore(self, model):
-        found = _newest(self.folder)
-        _check_same(-1 if found is None else found[1]["steps"], self.folder)
+        found = newest_state(self.folder)
+        check_same_step(-1 if found is None else found[1]["steps"], self.folder)
         if found is None:
             return False
         path, note, arrays = found
@@ -235,7 +244,7 @@ class TrainingState(StepCounter):
         variables = self._variables()
         torchs = {n: arrays.pop(n) for n in list(arrays) if n.startswith("torch_random")}
         torchs = {n: v for n, v in torchs.items() if "@" not in n} | {
-            n.partition("@")[0]: v for n, v in torchs.items() if n.endswith(f"@{_process()}")
+            n.partition("@")[0]: v for n, v in torchs.items() if n.endswith(f"@{process_index()}")
         }
         metrics = [arrays.pop(n) for n in sorted(arrays) if n.startswith("metric/")]
         self._check(path, note, arrays, variables)
@@ -253,7 +262,7 @@ class TrainingState(StepCounter):
         for name, variable in variables.items():
             variable.assign(arrays[name])
         # Sums of all processes, which the first one has from now on.
-        self._metrics = [value * (not _process()) for value in metrics] or None
+        self._metrics = [value * (not process_index()) for value in metrics] or None
         self._random = torchs or None
         _set_torch_random(self._random)
         self.steps = self._saved_steps = note["steps"]
@@ -289,7 +298,7 @@ class TrainingState(StepCounter):
         if note.get("devices", about["devices"]) != about["devices"]:
             raise ValueError(
                 f"{path} is of a run on another number of devices, which adds in another order: "
-                f"go on with as many. Received: {about['devices']} instead of {note['devices']}"
+                f"resume with as many. Received: {about['devices']} instead of {note['devices']}"
             )
         if note.get("parts", about["parts"]) != about["parts"]:
             raise ValueError(
@@ -339,84 +348,6 @@ class TrainingState(StepCounter):
         return list({id(v): v for v in found}.values())
 
 
-def has_state(folder):
-    """Whether a folder holds a `TrainingState` to go on with."""
-    return bool(_files(folder))
-
-
-def _files(folder):
-    """The states in a folder, the oldest first."""
-    names = re.compile(r"state(-\d+)?\.safetensors")
-    files = [path for path in Path(folder).glob("state*") if names.fullmatch(path.name)]
-    return sorted(files, key=_steps_of)
-
-
-def _steps_of(path):
-    # `state.safetensors` is of a version that kept one file.
-    return int(path.stem.partition("-")[2] or -1)
-
-
-def _write(path, note, arrays):
-    """Writes a file of arrays and a note whole or not at all."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    remove_leftovers(path.parent, "state*.safetensors")  # of a run that was killed
-    note = json.dumps(note)
-    about = {"state": note, "sha256": _digest(note, arrays)}
-    try:
-        with replacing(path) as temporary:
-            save_file(arrays, temporary, metadata=about)
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())
-    except (OSError, SafetensorError) as error:
-        raise OSError(
-            f"{path} could not be written; those before it are whole. Received: {error}"
-        ) from error
-    if hasattr(os, "O_DIRECTORY"):  # so that the new name is on the disk, too
-        folder = os.open(path.parent, os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
-
-
-def _newest(folder):
-    """`(path, note, arrays)` of the newest whole state, or `None` if there is no file."""
-    from safetensors import SafetensorError, safe_open
-
-    damaged = []
-    for path in reversed(_files(folder)):
-        try:
-            with safe_open(path, framework="numpy") as file:
-                about = file.metadata()
-                note = json.loads(about["state"])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}
-            if path.stem != "state" and about["sha256"] != _digest(about["state"], arrays):
-                raise ValueError("its checksum is another")
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            damaged.append((path, error))
-            continue
-        if damaged:
-            names = ", ".join(f"{bad} ({error})" for bad, error in damaged)
-            warnings.warn(f"No whole training state: {names}. Going on from {path}", stacklevel=3)
-        return path, note, arrays
-    if damaged:
-        names = ", ".join(str(path) for path, _ in damaged)
-        raise ValueError(
-            f"{names}: no whole training state. Remove what is damaged to begin anew. "
-            f"Received: {damaged[0][1]}"
-        )
-    return None
-
-
-def _digest(note, arrays):
-    digest = hashlib.sha256(note.encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
-        digest.update(array.reshape(-1).view(np.uint8))
-    return digest.hexdigest()
-
-
 def _sync(model):
     """Writes to a model's variables what JAX's training step holds elsewhere."""
     if hasattr(model, "jax_state_sync"):
@@ -436,7 +367,7 @@ def _devices(model, batches):
     if getattr(batches, "distribution", None) is not None:
         return batches.distribution.num_devices
     if keras.backend.backend() == "torch":
-        return _processes()
+        return count_processes()
     if keras.backend.backend() == "tensorflow":
         return model.distribute_strategy.num_replicas_in_sync
     distribution = keras.distribution.distribution()
@@ -463,87 +394,6 @@ def _settings(model):
         return {name: digest(value) for name, value in found.items()}
     except (NotImplementedError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _check_whole():
-    """Raises where a process sees a part of the state alone."""
-    if _processes() > 1 and keras.backend.backend() == "jax":
-        raise ValueError(
-            "Of JAX's processes each sees a part of the state: train in one, on as many "
-            f"devices, or under torch. Received: {_processes()} processes"
-        )
-
-
-def _processes():
-    """How many processes train together."""
-    if keras.backend.backend() == "torch":
-        from torch import distributed
-
-        started = distributed.is_available() and distributed.is_initialized()
-        return distributed.get_world_size() if started else 1
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.process_count()
-    return 1
-
-
-def _process():
-    """Which of several of torch's processes this is."""
-    if keras.backend.backend() != "torch" or _processes() == 1:
-        return 0
-    from torch import distributed
-
-    return distributed.get_rank()
-
-
-def anywhere(flag):
-    """Whether a flag is up in any of the processes that train together: all of them ask."""
-    if keras.backend.backend() != "torch" or _processes() == 1:
-        return flag
-    return bool(_summed([np.array([float(flag)])])[0][0])
-
-
-def _summed(arrays):
-    """Arrays summed over torch's processes."""
-    if keras.backend.backend() != "torch" or _processes() == 1 or not arrays:
-        return arrays
-    import torch
-    from torch import distributed
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    flat = np.concatenate([array.reshape(-1).astype("float64") for array in arrays])
-    flat = torch.from_numpy(flat).to(device)
-    distributed.all_reduce(flat)
-    parts = np.split(flat.cpu().numpy(), np.cumsum([array.size for array in arrays])[:-1])
-    pairs = zip(parts, arrays, strict=True)
-    return [part.reshape(array.shape).astype(array.dtype) for part, array in pairs]
-
-
-def _of_all(states):
-    """The states of random numbers of all of torch's processes, by name and process."""
-    count = _processes()
-    if keras.backend.backend() != "torch" or count == 1:
-        return states
-    found = {}
-    for name, state in states.items():
-        mine = np.zeros((count, *state.shape))
-        mine[_process()] = state
-        for process, value in enumerate(_summed([mine])[0]):
-            found[f"{name}@{process}"] = value.astype(state.dtype)
-    return found
-
-
-def _check_same(steps, folder):
-    """Raises unless all of torch's processes found a state of the same step."""
-    found = np.zeros(_processes())
-    found[_process()] = steps
-    found = _summed([found])[0]
-    if len(set(found.tolist())) > 1:
-        raise ValueError(
-            "All processes go on from one state: name a folder that every machine sees. "
-            f"Received: {str(folder)!r} with states behind steps {found.astype(int).tolist()}"
-        )
 
 
 def _torch_random():

@@ -1,18 +1,19 @@
-"""The two ways to use a pre-trained encoder: fine-tune it, or read features from its layers."""
+"""Transfer of a pre-trained encoder to a task: fine-tuning, or features of its layers."""
 
 from keras_plm.transfer.comparison import compare_layers
 from keras_plm.transfer.extraction import FeatureExtractor, extract_features
 from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.feature_store import (
+from keras_plm.transfer.feature_store import FeatureStore
+from keras_plm.transfer.fine_tune import FEW_EXAMPLES_SETTINGS, GPT_SETTINGS, SCHEDULES, FineTune
+from keras_plm.transfer.layer_choices import (
     LAYER_CHOICES,
-    FeatureStore,
     distinct_choices,
     every_choice,
     layer_choice,
 )
-from keras_plm.transfer.fine_tune import FEW_EXAMPLES_SETTINGS, GPT_SETTINGS, SCHEDULES, FineTune
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.method import KeepBest, default_metric
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import clone, keep_pretrained_layers, resize_token_embeddings
 
 __all__ = [
     "FEW_EXAMPLES_SETTINGS",
@@ -31,6 +32,7 @@ __all__ = [
     "every_choice",
     "extract_features",
     "layer_choice",
-    "transferred",
-    "with_new_tokens",
+    "layer_groups",
+    "keep_pretrained_layers",
+    "resize_token_embeddings",
 ]

@@ -1,21 +1,17 @@
-"""Every choice of layers of a frozen encoder on one task."""
+"""Comparison of all layer choices of a frozen encoder on one task."""
 
 import dataclasses
 import tempfile
 
 import numpy as np
 
-from keras_plm.data.task import as_examples, split_groups
-from keras_plm.files.sequences import as_names, check_whole
-from keras_plm.training.fit import check_encoder
+from keras_plm._arguments import check_whole
+from keras_plm.data.task import as_examples, cut_dev_set
+from keras_plm.files.sequences import as_names
+from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.feature_store import (
-    FeatureStore,
-    choice_name,
-    distinct_choices,
-    fitting,
-    layer_choice,
-)
+from keras_plm.transfer.feature_store import FeatureStore, fitting
+from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
 from keras_plm.transfer.method import check_head, default_metric
 
 
@@ -57,13 +53,12 @@ def compare_layers(
     """
     check_head(head)
     check_encoder(encoder, tokenizer)
-    check_whole(seeds, "seeds")
+    check_whole(seeds, "seeds", least=1)
     if not isinstance(method, (FeatureBased, type(None))):
         raise TypeError(f"`method` must be a `FeatureBased`. Received: method={method!r:.60}")
     choices = None if choices is None else as_names(choices, "choices")
     if not isinstance(examples, dict):
-        parts = split_groups(as_examples(examples), (0.7, 0.15, 0.15))
-        examples = dict(zip(("train", "dev", "test"), parts, strict=True))
+        examples = cut_dev_set(as_examples(examples), 0.15, 0.15)
     missing = {"train", "dev", "test"} - examples.keys()
     if missing:
         raise ValueError(
@@ -94,10 +89,10 @@ def compare_layers(
             for seed in range(seeds):
                 reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
                 try:
-                    readout, _ = reader.fit_reader(
+                    task_network, _ = reader.fit_reader(
                         head, stores, train, dev, labels, metric, words=beside
                     )
-                    predicted = reader.predict(head, readout, stores[2], labels, of_test)
+                    predicted = reader.predict(head, task_network, stores[2], labels, of_test)
                 except FloatingPointError as error:
                     raise FloatingPointError(
                         f"layers={choice_name(name)}, seed={seed}: {error}"

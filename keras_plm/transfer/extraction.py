@@ -1,4 +1,4 @@
-"""Features of texts as arrays, for whatever reads them: a function, a scikit-learn transformer."""
+"""Features of texts as arrays: a function and a scikit-learn transformer."""
 
 import tempfile
 import weakref
@@ -6,11 +6,13 @@ import weakref
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from keras_plm.data.examples import fingerprint
+from keras_plm._arguments import check_one_of
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import check_encoder
-from keras_plm.transfer.feature_store import FeatureStore, layer_choice
+from keras_plm.models.encoder import check_encoder
+from keras_plm.transfer.feature_store import FeatureStore
+from keras_plm.transfer.layer_choices import layer_choice
 
 
 def extract_features(
@@ -123,8 +125,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         choice = layer_choice(self.layers)
         _refuse_learned(choice, self.layers)
         choice.indices(len(self.encoder.output["layers"]))
-        if self.pool not in POOLINGS:
-            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        check_one_of(self.pool, "pool", POOLINGS)
         return self
 
     def transform(self, X):  # noqa: N803

@@ -1,20 +1,23 @@
-"""Features: a reader is trained on what a frozen encoder gives."""
+"""Feature-based transfer: a reader trained on the layers of a frozen encoder."""
 
 import dataclasses
-import numbers
 import tempfile
 
 import numpy as np
 
-from keras_plm.data.examples import check_word_vectors
+from keras_plm._arguments import check_number, check_one_of
 from keras_plm.data.passages import check_joint, check_tokens_are_words
 from keras_plm.heads import MultipleChoice
+from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Placement
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.training.fit import check_encoder, run_on
+from keras_plm.models.encoder import check_encoder
+from keras_plm.training.fit import run_on
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer.feature_store import TOKENS, FeatureStore, fitting, layer_choice, read_apart
+from keras_plm.transfer._feature_rows import TOKENS, read_apart
+from keras_plm.transfer.feature_store import FeatureStore, fitting
+from keras_plm.transfer.layer_choices import layer_choice
 from keras_plm.transfer.method import (
     READERS,
     Method,
@@ -77,10 +80,8 @@ class FeatureBased(Method):
         super().__post_init__()
         layer_choice(self.layers)
         check_reader(self.reader, self.units)
-        if not isinstance(self.feature_gb, numbers.Real):
-            raise TypeError(f"`feature_gb` must be a number. Received: {self.feature_gb!r:.60}")
-        if self.pool not in POOLINGS:
-            raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {self.pool!r}")
+        check_number(self.feature_gb, "feature_gb", least=0)
+        check_one_of(self.pool, "pool", POOLINGS)
         self._placement.check(self._reads, "given to `fit`" if self._reads else None)
         if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
             raise ValueError(
@@ -101,8 +102,8 @@ class FeatureBased(Method):
     @property
     def _asks(self):
         """What of `FeatureStore.batches` the reader reads beside features."""
-        text_places = texts_of(self._reads) is not None
-        return {"spelled": self.character_filters > 0, "text_places": text_places}
+        pair_positions = texts_of(self._reads) is not None
+        return {"word_character_ids": self.character_filters > 0, "pair_positions": pair_positions}
 
     def check(self, head, examples, tokenizer, words=None):
         """Raises unless head, reader, examples and what reads them go together.
@@ -197,23 +198,23 @@ class FeatureBased(Method):
             ]
             tokens = TOKENS if head.per_token else None
             beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev), tokens)
-            readout, log = self.fit_reader(
+            task_network, log = self.fit_reader(
                 head, stores, train, dev, labels, metric, callbacks, verbose, beside
             )
             del stores, beside
         options = {} if head.per_word else {"pool": self.pool}
         if not head.per_token and read_apart(train, tokenizer):
-            options["pairs"] = "words" if self._asks["text_places"] else "pooled"
-        options |= getattr(readout, "settled", {})
+            options["pairs"] = "words" if self._asks["pair_positions"] else "pooled"
+        options |= getattr(task_network, "settled", {})
         model = head(
             clone(encoder),
             labels,
             tokenizer=tokenizer,
             layers=layer_choice(self.layers),
-            reader=readout.reader,
+            reader=task_network.reader,
             dropout=self.dropout,
             frozen=True,
-            readout=readout,
+            task_network=task_network,
             words=None if words is None else clone(words),
             placement=self._placement,
             **options,
@@ -255,8 +256,8 @@ class FeatureBased(Method):
             words: The stores of word vectors beside them, see `FeatureStore.build_words`.
 
         Returns:
-            `(readout, log)`: the trained Keras model from features to logits, and the losses, best
-            epoch, its score and the learned mixes.
+            `(task_network, log)`: the trained Keras model from features to logits, and the losses,
+            the best epoch, its score and the learned mixes.
 
         Raises:
             ValueError: As `fit`; and if the stores are not of the same words.
@@ -269,7 +270,7 @@ class FeatureBased(Method):
         reader = new_reader(self, width)
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
         beside = words or (None, None)
-        readout = head.build_readout(
+        task_network = head.build_task_network(
             (read, width),
             len(labels),
             choice,
@@ -279,7 +280,7 @@ class FeatureBased(Method):
             None if words is None else words[0].array.shape[-1],
             **({"pairs": "pooled"} if stores[0].pairs else {}),
         )
-        readout.reader = reader
+        task_network.reader = reader
         targets = head.targets(train, labels, stores[0].windows)
         options = {"batch_size": self.batch_size, "seed": self.seed, **self._asks}
         source = stores[0].batches(choice, targets, words=beside[0], **options)
@@ -288,21 +289,23 @@ class FeatureBased(Method):
             dev,
             labels,
             metric,
-            lambda: self.predict(head, readout, stores[1], labels, beside[1]),
+            lambda: self.predict(head, task_network, stores[1], labels, beside[1]),
         )
-        log = self._train(readout, source, score, callbacks, verbose, head.default_loss())
-        log["learned_weights"] = sum(int(np.prod(w.shape)) for w in readout.trainable_weights)
+        log = self._train(task_network, source, score, callbacks, verbose, head.default_loss())
+        log["learned_weights"] = sum(int(np.prod(w.shape)) for w in task_network.trainable_weights)
         if dev:
-            readout.settled = head.settle(
-                labels, dev, lambda: self.predict(head, readout, stores[1], labels, beside[1], True)
+            task_network.settled = head.settle(
+                labels,
+                dev,
+                lambda: self.predict(head, task_network, stores[1], labels, beside[1], True),
             )
-        mixes = readout.mixing_weights()
-        return readout, log | ({"mixes": mixes} if mixes else {})
+        mixes = task_network.mixing_weights()
+        return task_network, log | ({"mixes": mixes} if mixes else {})
 
     def predict(
         self,
         head,
-        readout,
+        task_network,
         store,
         labels,
         words=None,
@@ -310,11 +313,11 @@ class FeatureBased(Method):
         batch_size=None,
         verbose=0,
     ):
-        """Labels of stored examples by a trained readout, without running the encoder.
+        """Labels of stored examples by a trained task_network, without running the encoder.
 
         Args:
             head: The class.
-            readout: What `fit_reader` gave.
+            task_network: What `fit_reader` gave.
             store: The `FeatureStore` of the examples.
             labels: The label names.
             words: The store of word vectors beside it, or `None`.
@@ -326,10 +329,10 @@ class FeatureBased(Method):
         options = {"training": False, **size, **self._asks}
         source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
-        for rows, outputs in run_on(readout, source, verbose):
+        for rows, outputs in run_on(task_network, source, verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        source, settled = store.windows or _StoredRows(store), getattr(readout, "settled", {})
+        source, settled = store.windows or _StoredRows(store), getattr(task_network, "settled", {})
         return head.decode(labels, logits, source, probabilities, **settled)
 
 

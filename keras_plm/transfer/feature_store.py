@@ -1,115 +1,32 @@
-"""Features of a frozen encoder: which layers are read, and the store that holds them."""
+"""Features of a frozen encoder, all layers of all examples, in a memory-mapped store."""
 
 import functools
-import re
 import weakref
 from pathlib import Path
 
 import keras
 import numpy as np
 
+from keras_plm._arguments import check_one_of
 from keras_plm.data.batching import Batches, few_lengths
-from keras_plm.data.examples import (
-    PackedExamples,
-    Unlabelled,
-    check_first,
-    check_stateless,
-    check_word_vectors,
-    fingerprint,
-    stack_padded,
-    words_of,
-)
-from keras_plm.data.pair_positions import TextPlaces
-from keras_plm.data.passages import MAX_LENGTH, Windows
+from keras_plm.data.packing import stack_padded, words_of
+from keras_plm.data.pair_positions import PairPositions
+from keras_plm.data.passages import MAX_LENGTH
+from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder
-from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.tokenizers.characters import Spelled
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
-
-LAYER_CHOICES = {
-    # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
-    # here they are, with the reader, as ELMo's are.
-    "embeddings": LayerChoice(0, 0),
-    "second_to_last": LayerChoice(-2, -2),
-    "last": LayerChoice(-1, -1),
-    "weighted_sum_last_four": LayerChoice(-4, -1, "mix"),
-    "concat_last_four": LayerChoice(-4, -1, "concat"),
-    "weighted_sum_all": LayerChoice(1, -1, "mix"),
-    # Plain averages, with nothing to learn.
-    "mean_last_four": LayerChoice(-4, -1, "mean"),
-    "mean_all": LayerChoice(1, -1, "mean"),
-    # Peters et al. 2018, equation 1: the embeddings too.
-    "elmo_mix": LayerChoice(0, -1, "mix"),
-}
-# Other names of rows: ELMo's paper's own.
-ALIASES = {"mix": "elmo_mix", "top": "last"}
-
-
-def layer_choice(choice):
-    """A `LayerChoice` by its name.
-
-    Args:
-        choice: A row of `LAYER_CHOICES`; `"mix"`, as `"elmo_mix"`; `"top"`, as `"last"`;
-            `"layer_3"`, or the number 3, for a single layer; or a `LayerChoice`.
-
-    Raises:
-        ValueError: If the name is unknown.
-
-    >>> layer_choice("layer_3")
-    LayerChoice(first=3, last=3, combine='concat', layers=None)
-    """
-    if isinstance(choice, LayerChoice):
-        return choice
-    name = choice_name(choice)
-    if isinstance(name, str) and name in LAYER_CHOICES:
-        return LAYER_CHOICES[name]
-    single = re.fullmatch(r"layer_(\d+)", str(name))
-    if not single:
-        raise ValueError(
-            "A choice of layers is one of "
-            f"{', '.join((*LAYER_CHOICES, *ALIASES))} or layer_0, layer_1, ... "
-            f"Received: {choice!r}"
-        )
-    return LayerChoice(int(single[1]), int(single[1]))
-
-
-def choice_name(choice):
-    """The one name of a choice that has several: `"elmo_mix"` of `"mix"`, `"layer_3"` of 3."""
-    if isinstance(choice, (int, np.integer)) and not isinstance(choice, bool):
-        return f"layer_{choice}"
-    return ALIASES.get(choice, choice) if isinstance(choice, str) else choice
-
-
-def every_choice(encoder):
-    """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
-    return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
-
-
-def distinct_choices(encoder):
-    """`every_choice` without those that read the same as one before them.
-
-    In a four-block encoder "the last four" are "all": only the first name is kept.
-    """
-    count, seen, names = len(encoder.output["layers"]), set(), []
-    for name in every_choice(encoder):
-        choice = layer_choice(name)
-        try:
-            layers = tuple(choice.indices(count))
-        except ValueError:  # a one-block encoder has no second-to-last
-            continue
-        read = (layers, choice.combine if len(layers) > 1 else None)
-        if read not in seen:
-            seen.add(read)
-            names.append(name)
-    return names
-
+from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
+from keras_plm.layers import POOLINGS
+from keras_plm.models.encoder import check_encoder
+from keras_plm.tokenizers.characters import CharacterIds
+from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.transfer._feature_rows import TOKENS, feature_rows
+from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
 # Of what a store holds. 2: a text behind a text of one word has its first word.
 VERSION = 2
 PAIRS = "pairs"  # an empty file that says so
 PARTS = "parts.npy"
-TOKENS = "tokens"  # no pooling: a vector of each token of questions and their passages
 
 
 def fitting(tokenizer, encoder):
@@ -118,12 +35,6 @@ def fitting(tokenizer, encoder):
     A GPT that was not fine-tuned has no vectors for those of a task.
     """
     return tokenizer.unframed() if lacks_special_tokens(encoder, tokenizer) else tokenizer
-
-
-def read_apart(examples, tokenizer):
-    """Whether examples are pairs that the tokenizer puts in no one row."""
-    paired = any(getattr(example, "pair", None) is not None for example in examples)
-    return paired and not getattr(tokenizer, "joint_pairs", True)
 
 
 class FeatureStore:
@@ -142,7 +53,7 @@ class FeatureStore:
         pairs: Whether an example's two vectors are those of two texts that were read apart.
         windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
             these, of which a question may have several.
-        places: `TextPlaces` of an example's two texts; `None` where there is one.
+        places: `PairPositions` of an example's two texts; `None` where there is one.
     """
 
     def __init__(self, folder, windows=None, words=None):
@@ -153,25 +64,27 @@ class FeatureStore:
         self.parts = np.load(folder / PARTS) if (folder / PARTS).is_file() else None
         self.pairs = (folder / PAIRS).is_file()
         self.windows = windows
-        self.places = None if windows is None else windows.places
+        self.pair_positions = None if windows is None else windows.pair_positions
         if windows is None and self.parts is not None:
             counts = self.parts[..., 1]
-            self.places = TextPlaces(self.counts, np.cumsum(counts, axis=1) - counts, counts)
+            self.pair_positions = PairPositions(
+                self.counts, np.cumsum(counts, axis=1) - counts, counts
+            )
         self._words = words
 
     @functools.cached_property
-    def spelled(self):
-        """The spelling of the words, one after another, as `self.starts` counts them.
+    def word_character_ids(self):
+        """The `CharacterIds` of the words, one after another, as `self.starts` counts them.
 
         Raises:
             ValueError: If the store does not know its words.
         """
         if self._words is None:
             raise ValueError(
-                "Words are spelled where each has a vector, in a store that `FeatureStore.build` "
-                "gave with pool=None. Received: a store of something else"
+                "Characters are those of words, which a store with pool=None knows. "
+                "Received: a store of something else"
             )
-        return Spelled([word for words in self._words() for word in words])
+        return CharacterIds([word for words in self._words() for word in words])
 
     def __len__(self):
         return len(self.counts)
@@ -210,48 +123,33 @@ class FeatureStore:
                 none, a feature is beyond float16, or the store would be larger, with its size and
                 what to do.
         """
-        if pool is not None and pool not in (*POOLINGS, TOKENS):
-            raise ValueError(f"`pool` must be None or one of {POOLINGS}. Received: {pool!r}")
+        check_one_of(pool, "pool", (None, *POOLINGS, TOKENS))
         check_encoder(encoder, tokenizer)
         examples = as_texts(examples, "examples")
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
-        limit = getattr(encoder, "max_sequence_length", None)
-        texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
-        windows, settings, words = None, (), None
-        paired = any(pair is not None for _, pair in texts)
-        apart = paired and not getattr(tokenizer, "joint_pairs", True)
-        if pool == TOKENS:
-            longest = min(limit or max_length, max_length)
-            windows = Windows(examples, tokenizer, longest, apart=apart)
-            settings = windows.max_length, windows.stride, *["apart"][: int(apart)]
-            settings += () if windows.cut_to is None else (windows.cut_to,)
-        elif apart:
-            lone = [i for i, (_, pair) in enumerate(texts) if pair is None]
-            if lone:
-                raise ValueError(
-                    f"Either all examples have a pair or none. Received: example {lone[0]} without"
-                )
-        if pool is None:
-            settings = ("texts",) if paired else ()
-            words = functools.partial(words_of, examples, tokenizer, limit)
-        precision = getattr(encoder, "compute_dtype", "float32")
-        key = fingerprint(encoder, tokenizer, texts, pool, precision, VERSION, *settings)[:24]
-        final = Path(folder) / key
-        if (final / "features.npy").is_file():
-            return cls(final, windows, words)
+        rows = feature_rows(examples, tokenizer, pool, encoder, max_length)
+        precision = encoder.compute_dtype
+        asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
+        final = Path(folder) / fingerprint(*asked)[:24]
+        if not (final / "features.npy").is_file():
+            cls._write(final, encoder, rows, feature_gb, batch_size, verbose)
+        return cls(final, rows.windows, rows.words)
 
-        sources, counts, parts = cls._sources(texts, tokenizer, windows, limit, pool, apart)
-        each = [cls._sizes(source, pool, windows) for source in sources]
-        shape = (sum(int(sizes.sum()) for sizes in each), len(encoder.output["layers"]))
-        shape += (encoder.hidden_dim,)
+    @classmethod
+    def _write(cls, final, encoder, rows, feature_gb, batch_size, verbose):
+        """Writes the store of some `feature_rows` to a folder."""
+        sources, counts, parts = rows.pack()
+        each = [rows.sizes(source) for source in sources]
+        total = sum(int(sizes.sum()) for sizes in each)
+        shape = total, len(encoder.output["layers"]), encoder.hidden_dim
         size = np.prod(shape, dtype=float) * 2 / 1e9
         if size > feature_gb:
             raise ValueError(
-                f"The features of {len(examples)} examples would take {size:.1f} GB. Pool them "
+                f"The features of {len(rows.texts)} examples would take {size:.1f} GB. Pool them "
                 "over texts, take fewer examples, or allow more with `feature_gb` "
-                f"(--feature-gb). Received: feature_gb={feature_gb:g}"
+                f"(--max-cache-gb). Received: feature_gb={feature_gb:g}"
             )
         with replacing_folder(final, keep_existing=True) as temporary:
             array = np.lib.format.open_memmap(
@@ -260,16 +158,15 @@ class FeatureStore:
             begin = 0
             for source, sizes in zip(sources, each, strict=True):
                 end = begin + int(sizes.sum())
-                cls._fill(array[begin:end], sizes, encoder, source, pool, batch_size, verbose)
+                cls._fill(array[begin:end], sizes, encoder, source, rows, batch_size, verbose)
                 begin = end
             array.flush()
             del array
             np.save(temporary / "counts.npy", counts)
             if parts is not None:
                 np.save(temporary / PARTS, parts)
-            elif apart:
+            if rows.pooled_pairs:
                 (temporary / PAIRS).touch()
-        return cls(final, windows, words)
 
     @classmethod
     def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0, pool=None):
@@ -285,7 +182,7 @@ class FeatureStore:
             ValueError: If `words` is no `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
-        own, limit = words.tokenizer(), getattr(encoder, "max_sequence_length", None)
+        own, limit = words.tokenizer(), encoder.max_sequence_length
         if pool == TOKENS:  # windows of as many words, with room for the other's marks
             room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()
             longest = room + own.num_special()
@@ -294,52 +191,7 @@ class FeatureStore:
         return cls.build(folder, words, own, found, None, feature_gb)
 
     @staticmethod
-    def _sources(texts, tokenizer, windows, limit, pool, apart):
-        """What the encoder reads, and what becomes of it.
-
-        Returns:
-            `(sources, counts, parts)`: a list of packed rows; and the attributes of these names.
-        """
-        if windows is not None and not apart:
-            return [windows], windows.lengths, None
-        if windows is not None:
-            sources, of_rows = windows.texts()
-        elif apart and pool is None:
-            numbers = {}
-            names = [[x if isinstance(x, str) else tuple(x) for x in both] for both in texts]
-            of_rows = [[numbers.setdefault(x, len(numbers)) for x in both] for both in names]
-            of_rows = np.array(of_rows)
-            rows = [Unlabelled(x if isinstance(x, str) else list(x)) for x in numbers]
-            sources = [PackedExamples(rows, tokenizer, max_length=limit, words=True)]
-        else:
-            rows = [Unlabelled(*text) for text in texts]
-            if apart:  # the two of an example one after the other
-                rows = [Unlabelled(part) for text in texts for part in text]
-            packed = PackedExamples(rows, tokenizer, max_length=limit, words=pool is None)
-            if pool is not None:
-                return [packed], np.full(len(texts), 2 if apart else 1, dtype=np.int64), None
-            counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
-            if texts[0][1] is None:
-                return [packed], counts, None
-            sizes = packed.words_of_texts
-            starts = (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
-            return [packed], counts, np.stack([starts, sizes], axis=-1)
-        sizes = np.concatenate(
-            [np.bincount(s.examples_of, s.words) if windows is None else s.words for s in sources]
-        ).astype(np.int64)
-        starts = np.cumsum(sizes) - sizes
-        parts = np.stack([starts[of_rows], sizes[of_rows]], axis=-1)  # (N, 2, 2)
-        return sources, parts[..., 1].sum(axis=1) if windows is None else windows.lengths, parts
-
-    @staticmethod
-    def _sizes(packed, pool, windows):
-        """How many vectors of each row of a source are kept."""
-        if packed is windows:
-            return packed.lengths
-        return np.ones(len(packed.lengths), dtype=np.int64) if pool in POOLINGS else packed.words
-
-    @staticmethod
-    def _fill(array, sizes, encoder, packed, pool, batch_size, verbose):
+    def _fill(array, sizes, encoder, packed, rows_of, batch_size, verbose):
         """Fills `array` with `sizes` vectors of each row."""
         size = {"tokens_per_batch": 4096} if batch_size is None else {"batch_size": batch_size}
         source = Batches(
@@ -347,7 +199,7 @@ class FeatureStore:
             packed.collate,
             training=False,
             **size,
-            longest=getattr(encoder, "max_sequence_length", None),
+            longest=encoder.max_sequence_length,
             fill_last=False,
         )
         model = _every_layer(encoder)
@@ -368,12 +220,9 @@ class FeatureStore:
             for b, row in enumerate(rows):
                 if row < 0:
                     continue
-                if positions is not None:
-                    vectors = layers[b][positions[b, : sizes[row]]]  # (W, L + 1, D)
-                elif pool == TOKENS:
-                    vectors = layers[b, : sizes[row]]  # (T, L + 1, D)
-                else:
-                    vectors = _pool(layers[b, x["padding_mask"][b]], pool)[None]
+                here = None if positions is None else positions[b, : sizes[row]]
+                real = layers[b, x["padding_mask"][b]] if here is None else layers[b]
+                vectors = rows_of.vectors(real, here)
                 highest = np.abs(vectors).max(initial=0)
                 if not highest <= np.finfo(array.dtype).max:
                     raise ValueError(
@@ -410,26 +259,25 @@ class FeatureStore:
         targets=None,
         training=True,
         words=None,
-        spelled=False,
-        text_places=False,
+        word_character_ids=False,
+        pair_positions=False,
         **options,
     ):
-        """`Batches` of features for a head's readout.
+        """`Batches` of features for a head's task network.
 
-        Features are float16, as they are kept: the readout makes them its own type, which takes
-        less time where it learns than here.
+        Features stay float16, as the store keeps them: the task network casts them faster.
 
         Args:
             choice: A choice of layers.
             targets: The label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.
-            spelled: Whether `x` also holds the words' `spellings`, see `data.batches`.
-            text_places: Whether it also tells where an example's two texts are, see there.
+            word_character_ids: Whether `x` also holds the characters of words, see `data.batches`.
+            pair_positions: Whether `x` also holds the positions of two texts, see there.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` is of other words, the words to spell are not known, or there are
+            ValueError: If `words` is of other words, the words are not known, or there are
                 no two texts.
         """
         choice = layer_choice(choice)
@@ -441,44 +289,65 @@ class FeatureStore:
                 f"{len(words)} examples beside {self.counts.sum()} of {len(self)}"
             )
 
-        if text_places and self.places is None:
+        if pair_positions and self.pair_positions is None:
             raise ValueError(
                 "A reader of two texts needs the words of both: examples with a `pair`, and a store"
                 " of pool=None. Received: a store of single texts, or of pooled ones"
             )
-        spellings = self.spelled if spelled else None
-
-        def collate(rows, length, rng, epoch):
-            features = stack_padded([self._held(row, choice) for row in rows], length)
-            real = np.arange(length) < self.counts[rows][:, None]
-            x = {"features": features, "padding_mask": real}
-            if words is not None:
-                vectors = [words._held(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
-                x["words"] = stack_padded(vectors, length)
-            if spellings is not None:
-                ends = self.starts + self.counts
-                found = [spellings[self.starts[row] : ends[row]] for row in rows]
-                x["spellings"] = stack_padded(found, length)
-            if text_places:
-                sizes = None if training else few_lengths(length)
-                x.update(self.places.arrays(rows, length, sizes))
-            if self.windows is not None:
-                x["answer_mask"] = self.windows.answer_mask(rows, length)
-            if targets is None:
-                return x, None, None
-            if self.windows is not None:
-                y = np.stack([targets[row] for row in rows])
-                return x, y, np.ones(y.shape, "float32")
-            if np.ndim(targets[0]) == 0:
-                return x, np.array([targets[row] for row in rows]), None
-            y = stack_padded([targets[row] for row in rows], length)
-            return x, y, real.astype("float32")
-
+        rows = _StoreRows(
+            self, choice, targets, words, word_character_ids, pair_positions, not training
+        )
         alike = self.counts.min() == self.counts.max()
         if alike and (training or self.counts.max() <= 2):  # pooled: a vector of each text
             options = {"buckets": [int(self.counts.max())], **options}
         options = {"fill_last": targets is not None, **options}
-        return Batches(self.counts, collate, training=training, **options)
+        return Batches(self.counts, rows.collate, training=training, **options)
+
+
+class _StoreRows:
+    """The examples of a store under one choice of layers, as rows of `Batches`.
+
+    Args: As in `FeatureStore.batches`; `few_shapes` as in `PackedExamples`.
+    """
+
+    def __init__(
+        self, store, choice, targets, words, word_character_ids, pair_positions, few_shapes
+    ):
+        self.store, self.choice, self.targets, self.words = store, choice, targets, words
+        self.character_ids = store.word_character_ids if word_character_ids else None
+        self.pair_positions = store.pair_positions if pair_positions else None
+        self.few_shapes = few_shapes
+
+    def collate(self, rows, length, rng, epoch):
+        store = self.store
+        features = stack_padded([store._held(row, self.choice) for row in rows], length)
+        real = np.arange(length) < store.counts[rows][:, None]
+        x = {"features": features, "padding_mask": real}
+        if self.words is not None:
+            vectors = [self.words._held(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
+            x["words"] = stack_padded(vectors, length)
+        if self.character_ids is not None:
+            ends = store.starts + store.counts
+            character_ids = [self.character_ids[store.starts[row] : ends[row]] for row in rows]
+            x["word_character_ids"] = stack_padded(character_ids, length)
+        if self.pair_positions is not None:
+            x |= self.pair_positions.arrays(
+                rows, length, few_lengths(length) if self.few_shapes else None
+            )
+        if store.windows is not None:
+            x["answer_mask"] = store.windows.answer_mask(rows, length)
+        return x, *self._targets(rows, length, real)
+
+    def _targets(self, rows, length, real):
+        """`(y, weights)` of some rows."""
+        if self.targets is None:
+            return None, None
+        targets = [self.targets[row] for row in rows]
+        if self.store.windows is not None:
+            return np.stack(targets), np.ones((len(rows), len(targets[0])), "float32")
+        if np.ndim(targets[0]) == 0:
+            return np.array(targets), None
+        return stack_padded(targets, length), real.astype("float32")
 
 
 _EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> ids of its weights, model of all layers
@@ -494,17 +363,6 @@ def _every_layer(encoder):
     known, model = _EVERY_LAYER.get(encoder, (None, None))
     if known == weights:
         return model
-    if hasattr(encoder, "word_cache"):
-        model = encoder.word_cache()
-    else:
-        stacked = keras.ops.stack(encoder.output["layers"], axis=2)
-        model = keras.Model(encoder.input, keras.ops.cast(stacked, "float32"))
+    model = encoder.stacked_layers()
     _EVERY_LAYER[encoder] = weights, model
     return model
-
-
-def _pool(vectors, pool):
-    """(L + 1, D) from the real positions (T, L + 1, D) of a text."""
-    if pool in ("cls", "last"):
-        return vectors[0 if pool == "cls" else -1]
-    return vectors.mean(axis=0) if pool == "mean" else vectors.max(axis=0)

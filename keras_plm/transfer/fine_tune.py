@@ -1,23 +1,20 @@
-"""Fine-tuning: encoder and output layer are trained together."""
+"""Fine-tuning of an encoder together with its output layer."""
 
 import dataclasses
-import numbers
 
 import numpy as np
 
+from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
+from keras_plm.models.encoder import check_encoder
 from keras_plm.pretraining import WithLanguageModel
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.fit import check_encoder, lacks_special_tokens
-from keras_plm.training.optimizers import (
-    SlantedTriangular,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    layer_groups,
-)
+from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import SlantedTriangular, WarmupCosineDecay, WarmupLinearDecay
+from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.method import (
     READERS,
@@ -30,7 +27,11 @@ from keras_plm.transfer.method import (
     new_reader,
     scorer,
 )
-from keras_plm.transfer.surgery import clone, transferred, with_new_tokens
+from keras_plm.transfer.surgery import (
+    clone,
+    keep_pretrained_layers,
+    resize_token_embeddings,
+)
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
 # How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
@@ -55,9 +56,9 @@ class FineTune(Method):
     The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
     a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
     `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `with_new_tokens`. Where examples are few and seeds differ,
-    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the number of
-    layers the top ones and the pooler begin anew.
+    know, they get new vectors, see `resize_token_embeddings`. Where examples are few and seeds
+    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer, and with `n_transfer` below the
+    number of layers the top ones and the pooler begin anew.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019,
@@ -67,16 +68,16 @@ class FineTune(Method):
         learning_rate: Highest rate; the paper's grid for its larger models is 2e-5 to 5e-5.
         epochs: Passes over the training examples.
         batch_size: Examples per step; the paper uses 16 or 32.
-        warmup: Share of the steps in which the rate rises.
+        warmup: Fraction of the steps in which the rate rises.
         weight_decay: Of AdamW.
-        dropout: Share dropped in the encoder, whatever it was pre-trained with, and before the
+        dropout: Fraction dropped in the encoder, whatever it was pre-trained with, and before the
             output layer.
         seed: Of the order of examples, of initial weights and of dropout.
-        schedule: `"linear"` (`optimizers.WarmupLinearDecay`), `"gpt_linear"` (the same with
-            `decay_in_warmup`), `"cosine"` (`optimizers.WarmupCosineDecay`) or
-            `"slanted_triangular"` (`optimizers.SlantedTriangular`); all rise for `warmup`.
+        schedule: `"linear"` (`schedules.WarmupLinearDecay`), `"gpt_linear"` (the same with
+            `decay_in_warmup`), `"cosine"` (`schedules.WarmupCosineDecay`) or
+            `"slanted_triangular"` (`schedules.SlantedTriangular`); all rise for `warmup`.
         layer_decay: Rate of a layer over that of the next higher one, see
-            `optimizers.layer_groups`; ULMFiT's is 1 / 2.6.
+            `transfer.layer_groups`; ULMFiT's is 1 / 2.6.
         unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
             the last and the output layer; 0 for all at once. With more layers than epochs the
             lowest never learn.
@@ -84,7 +85,8 @@ class FineTune(Method):
         bias_correction: Of AdamW; BERT was trained without, GPT with it.
         language_model_weight: λ of the language model that is trained beside the task, on the
             task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        n_transfer: How many layers are taken from pre-training, see `transferred`; by default all.
+        n_transfer: How many layers are taken from pre-training, see `keep_pretrained_layers`; by
+            default all.
             Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
             pooler.
         reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
@@ -95,9 +97,9 @@ class FineTune(Method):
             learn beside those of attention, see `keras_plm.transfer.lora`; they are added to
             them at the end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of
             special tokens then stay as they were drawn.
-        accumulate: Parts in which the examples of a step are read, one after another, in less
-            memory; the step is the same but for dropout, see `Batches.accumulated`.
-        remat: Whether a Transformer's blocks are computed again for their gradients, in less
+        accumulation_steps: Micro-batches into which the examples of a step are split, to save
+            memory; the step is the same but for dropout, see `Batches.in_micro_batches`.
+        remat: Whether a Transformer's blocks are recomputed for their gradients, to save
             memory, see `TransformerStack`.
     """
 
@@ -118,39 +120,24 @@ class FineTune(Method):
     reader: str = "linear"
     units: int | None = None
     lora_rank: int | None = None
-    accumulate: int = 1
+    accumulation_steps: int = 1
     remat: bool = False
 
     def __post_init__(self):
         super().__post_init__()
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"`schedule` must be one of {SCHEDULES}. Received: {self.schedule!r}")
+        check_one_of(self.schedule, "schedule", SCHEDULES)
         check_reader(self.reader, self.units)
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"`layer_decay` must lie in (0, 1]. Received: {self.layer_decay}")
-        if not isinstance(self.unfreeze_epochs, numbers.Integral) or self.unfreeze_epochs < 0:
-            raise ValueError(
-                "`unfreeze_epochs` must be a whole number, 0 or more. "
-                f"Received: {self.unfreeze_epochs!r}"
-            )
-        if not 0 <= self.language_model_weight < np.inf:
-            raise ValueError(
-                "`language_model_weight` must be 0 or more. "
-                f"Received: {self.language_model_weight!r}"
-            )
+        check_number(self.layer_decay, "layer_decay", above=0, most=1)
+        check_whole(self.unfreeze_epochs, "unfreeze_epochs", least=0)
+        check_number(self.language_model_weight, "language_model_weight", least=0)
+        check_whole(self.accumulation_steps, "accumulation_steps", least=1)
+        check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
         if self.lora_rank is not None and self.n_transfer is not None:
             raise ValueError(
                 "`lora_rank` keeps an encoder as it was pre-trained, and `n_transfer` makes layers "
                 "of it new: give one of the two. "
                 f"Received: lora_rank={self.lora_rank}, n_transfer={self.n_transfer}"
             )
-        if not isinstance(self.accumulate, numbers.Integral) or self.accumulate < 1:
-            raise ValueError(
-                f"`accumulate` must be a whole number, 1 or more. Received: {self.accumulate!r}"
-            )
-        allowed = ("pooled", *POOLINGS)
-        if self.pool is not None and self.pool not in allowed:
-            raise ValueError(f"`pool` must be None or one of {allowed}. Received: {self.pool!r}")
 
     def _schedule(self, total):
         if self.schedule == "slanted_triangular":
@@ -162,8 +149,8 @@ class FineTune(Method):
         return WarmupLinearDecay(self.learning_rate, total, rise, decay_in_warmup=falls)
 
     def _optimizer(self, rate, **options):
-        if self.accumulate > 1:
-            options["gradient_accumulation_steps"] = self.accumulate
+        if self.accumulation_steps > 1:
+            options["gradient_accumulation_steps"] = self.accumulation_steps
         return super()._optimizer(rate, bias_correction=self.bias_correction, **options)
 
     def _groups(self, model, steps):
@@ -235,48 +222,16 @@ class FineTune(Method):
     ):  # fmt: skip
         set_seed(self.seed)
         labels = head.labels_of(train) if labels is None else labels
-        options = {} if self.pool is None else {"pool": self.pool}
-        if options and head.per_word:
-            raise ValueError(
-                "Of words nothing is pooled; leave `pool=None` for this head. "
-                f"Received: pool={self.pool!r}, head={head.__name__}"
-            )
-        if self.reader != "linear":
-            if options or issubclass(head, MultipleChoice):
-                raise ValueError(
-                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
-                    "choices to an output layer. "
-                    f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
-                )
-            check_reads(self.reader, head, train)
-            options["reader"] = new_reader(self, encoder.hidden_dim)
-        if self.n_transfer is not None:
-            encoder = transferred(encoder, self.n_transfer)
-        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
-        if lacks_special_tokens(encoder, tokenizer):
-            encoder = with_new_tokens(encoder, len(tokenizer), self.seed)
-        copy = clone(encoder, **dropout)
-        if self.lora_rank is not None:
-            adapt(copy, self.lora_rank)
-        paired = any(example.pair is not None for example in train)
-        if paired and issubclass(head, Classifier):
-            reads_two = texts_of(READERS[self.reader]) is not None
-            if not getattr(tokenizer, "joint_pairs", True):
-                options["pairs"] = "words" if reads_two else True
-            elif reads_two:
-                pass  # which has no order to read both of
-            elif symmetric and getattr(encoder, "causal", False):
-                options["pairs"] = "both_orders"
-        if self.remat:
-            recompute_blocks(copy)
-        model = head(copy, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
+        options = self._head_options(encoder, head, tokenizer, train, symmetric)
+        encoder = self.prepare_encoder(encoder, tokenizer)
+        model = head(encoder, labels, tokenizer=tokenizer, dropout=self.dropout, **options)
         source = model.batches(train, batch_size=self.batch_size, seed=self.seed)
         score = scorer(head, dev, labels, metric, lambda: model.predict(dev))
         trained, loss = model, model.default_loss()
         if self.language_model_weight:
             trained = WithLanguageModel(model, self.language_model_weight)
             source = trained.batches(source)
-        source = source.accumulated(self.accumulate)
+        source = source.in_micro_batches(self.accumulation_steps)
         if distribution.num_devices > 1:
             source = distribution.shard(source)
         log = self._train(trained, source, score, callbacks, verbose, loss, distribution)
@@ -292,3 +247,48 @@ class FineTune(Method):
         model.training_log = log
         model.trained_on_pairs = train[0].pair is not None
         return model
+
+    def _head_options(self, encoder, head, tokenizer, train, symmetric):
+        """Arguments of the head that say how it reads texts and pairs of them."""
+        options = {} if self.pool is None else {"pool": self.pool}
+        if options and head.per_word:
+            raise ValueError(
+                "Vectors of words are not pooled: leave `pool=None` for this head. "
+                f"Received: pool={self.pool!r}, head={head.__name__}"
+            )
+        if self.reader != "linear":
+            if options or issubclass(head, MultipleChoice):
+                raise ValueError(
+                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
+                    "choices to an output layer. "
+                    f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
+                )
+            check_reads(self.reader, head, train)
+            options["reader"] = new_reader(self, encoder.hidden_dim)
+        paired = any(example.pair is not None for example in train)
+        if paired and issubclass(head, Classifier):
+            options["pairs"] = self._pairs(encoder, tokenizer, symmetric)
+        return options
+
+    def _pairs(self, encoder, tokenizer, symmetric):
+        """How a `Classifier` reads the two texts of a pair: its argument `pairs`."""
+        reads_two = texts_of(READERS[self.reader]) is not None
+        if not getattr(tokenizer, "joint_pairs", True):
+            return "words" if reads_two else True
+        # A reader of two texts has no order of rows to add up.
+        both_orders = symmetric and encoder.causal and not reads_two
+        return "both_orders" if both_orders else False
+
+    def prepare_encoder(self, encoder, tokenizer):
+        """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
+        if self.n_transfer is not None:
+            encoder = keep_pretrained_layers(encoder, self.n_transfer)
+        dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}
+        if lacks_special_tokens(encoder, tokenizer):
+            encoder = resize_token_embeddings(encoder, len(tokenizer), self.seed)
+        encoder = clone(encoder, **dropout)
+        if self.lora_rank is not None:
+            adapt(encoder, self.lora_rank)
+        if self.remat:
+            recompute_blocks(encoder)
+        return encoder

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: thin matrices learn beside the frozen ones of attention."""
+"""Low-rank adaptation (LoRA) of an encoder's attention."""
 
 import numbers
 

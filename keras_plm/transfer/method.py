@@ -1,21 +1,22 @@
-"""What fine-tuning and features share: a method's settings, how it trains, what it keeps."""
+"""Base of the transfer methods: settings, training, the best epoch."""
 
 import dataclasses
 import functools
-import numbers
 
 import keras
 import numpy as np
 
 from keras_plm import metrics
-from keras_plm.data.examples import tag_scheme_of
+from keras_plm._arguments import check_number, check_one_of, check_whole
+from keras_plm.data.labels import tag_scheme_of
 from keras_plm.data.task import as_examples
-from keras_plm.files.sequences import as_names, check_whole
+from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
 from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM
 from keras_plm.heads.readers.reading import check_serves, texts_of
 from keras_plm.heads.span_finder import NO_ANSWER
-from keras_plm.training.optimizers import AdamW, WarmupLinearDecay, loss_scaled
+from keras_plm.training.optimizers import BertAdamW, loss_scaled
+from keras_plm.training.schedules import WarmupLinearDecay
 
 READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 
@@ -74,34 +75,28 @@ class Method:
     seed: int
 
     def __post_init__(self):
-        whole, real = numbers.Integral, numbers.Real
-        for name, kind, good, rule in (
-            ("epochs", whole, lambda x: x >= 1, "a whole number, 1 or more"),
-            ("batch_size", whole, lambda x: x >= 1, "a whole number, 1 or more"),
-            ("seed", whole, lambda x: x >= 0, "a whole number, 0 or more"),
-            ("learning_rate", real, lambda x: 0 < x < np.inf, "a number above 0"),
-            ("warmup", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
-            ("weight_decay", real, lambda x: 0 <= x < np.inf, "a number, 0 or more"),
-            ("dropout", real, lambda x: 0 <= x < 1, "a share in [0, 1)"),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, kind) or not good(value):
-                raise ValueError(f"`{name}` must be {rule}. Received: {value!r}")
+        check_whole(self.epochs, "epochs", least=1)
+        check_whole(self.batch_size, "batch_size", least=1)
+        check_whole(self.seed, "seed", least=0)
+        check_number(self.learning_rate, "learning_rate", above=0)
+        check_number(self.warmup, "warmup", least=0, below=1)
+        check_number(self.weight_decay, "weight_decay", least=0)
+        check_number(self.dropout, "dropout", least=0, below=1)
 
     def _schedule(self, total):
         """The learning rate of so many steps."""
         return WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
 
     def _groups(self, model, steps):
-        """`AdamW`'s groups for a model and epochs of so many steps."""
+        """`BertAdamW`'s groups for a model and epochs of so many steps."""
         return None
 
     def _optimizer(self, rate, **options):
-        return AdamW(rate, weight_decay=self.weight_decay, **options)
+        return BertAdamW(rate, weight_decay=self.weight_decay, **options)
 
     def _train(self, model, source, score, callbacks, verbose, loss, distribution=None):
         """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
-        steps = len(source) // source.parts
+        steps = len(source) // source.micro_batches
         optimizer = self._optimizer(
             self._schedule(steps * self.epochs), groups=self._groups(model, steps)
         )
@@ -162,11 +157,8 @@ def check_head(head):
 def check_reader(reader, units):
     """Raises unless this is what reads an encoder's vectors before the output layer."""
     if units is not None:
-        check_whole(units, "units")
-    if units is not None and units < 1:
-        raise ValueError(f"`units` must be 1 or more, or None. Received: units={units}")
-    if reader not in READERS:
-        raise ValueError(f"`reader` must be one of {', '.join(READERS)}. Received: {reader!r}")
+        check_whole(units, "units", least=1)
+    check_one_of(reader, "reader", READERS)
 
 
 def check_reads(reader, head, examples):
@@ -206,7 +198,7 @@ def default_metric(head, labels, examples=()):
         examples: Those that are scored: whether tags mark spans is known better by their order.
 
     Raises:
-        ValueError: If tags are of several schemes, see `data.examples.tag_scheme_of`.
+        ValueError: If tags are of several schemes, see `data.labels.tag_scheme_of`.
     """
     if head.per_token:
         return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)

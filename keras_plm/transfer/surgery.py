@@ -1,11 +1,11 @@
-"""Copies of encoders: as they are, with fewer pre-trained layers, with more tokens."""
+"""Copies of encoders: unchanged, with fewer pre-trained layers, with more tokens."""
 
 import numbers
 
 import keras
 import numpy as np
 
-from keras_plm.training.optimizers import weight_depths
+from keras_plm.models.encoder import weight_depths
 
 
 def clone(encoder, **changes):
@@ -39,7 +39,7 @@ def check_merged(encoder):
         )
 
 
-def transferred(encoder, count):
+def keep_pretrained_layers(encoder, count):
     """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
@@ -64,7 +64,7 @@ def transferred(encoder, count):
             f"layers. Received: {count!r}"
         )
     depths = {} if count == layers else weight_depths(encoder)
-    if 0 < count < layers != getattr(encoder, "num_blocks", layers):
+    if 0 < count < layers != encoder.num_blocks:
         raise ValueError(
             "The layers of this encoder share their weights: `n_transfer` must be None, 0 or -1. "
             f"Received: {count}"
@@ -78,7 +78,7 @@ def transferred(encoder, count):
     return copy
 
 
-def with_new_tokens(encoder, vocabulary_size, seed=0):
+def resize_token_embeddings(encoder, vocabulary_size, seed=0):
     """A copy of an encoder that knows more tokens, whose vectors are new.
 
     They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,

@@ -23,7 +23,7 @@ from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
 from keras_plm.training.fit import run_on
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 VOCABULARY, LABELS = 30_522, ["0", "1"]
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
@@ -102,7 +102,7 @@ def fit_steps(model, x, y, steps):
 
 def our_classifier(size, precision, tokenizer=None):
     model = Classifier(ours(size, precision), LABELS, tokenizer=tokenizer)
-    model.compile(AdamW(1e-4), weighted_metrics=[])
+    model.compile(BertAdamW(1e-4), weighted_metrics=[])
     return model
 
 
@@ -347,7 +347,7 @@ def pretrain(settings, inputs, size):
 
     def ours_in(precision):
         model = MaskedLM(ours(size, precision))
-        model.compile(AdamW(1e-4), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4), weighted_metrics=[])
         return fit_steps(model, x, y, steps)
 
     def peer(tuned):

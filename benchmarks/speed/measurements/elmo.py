@@ -19,7 +19,7 @@ from benchmarks.speed.clock import Comparison
 from benchmarks.speed.registry import Suite, measurement
 from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import ProjectedLSTM, reverse_rows
-from keras_plm.layers._fused import fold
+from keras_plm.layers._fused_scan import fold
 from keras_plm.models import ELMo
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.pretraining import BiLM
@@ -196,7 +196,7 @@ def bilm(settings, inputs, batch, steps, size):
     count = max(settings.steps // (4 if size == "original" else 1), 1)
 
     def ours(dtype):
-        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, rows=batch)
+        model = BiLM(ELMo(**ELMO_SIZES[size], dtype=dtype), VOCABULARY, SAMPLES, batch_size=batch)
         model.compile()
         stream, lexicon = _generated_text(settings.seed, batch * (steps + 25) * 4)
         batches = model.batches(stream, lexicon, steps)
@@ -247,7 +247,7 @@ def encode_words(settings, inputs):
         return lambda: [encoder.predict_on_batch(batch) for batch in batches]
 
     def from_cache():
-        cache = ELMo(**sizes).word_cache()
+        cache = ELMo(**sizes).stacked_layers()
         return lambda: [cache.predict_on_batch(batch) for batch in batches]
 
     implementations = {OURS: from_characters, CACHED: from_cache}

@@ -21,7 +21,7 @@ from keras_plm.layers import TokenEmbedding
 from keras_plm.models import GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM
 from keras_plm.pretraining.causal_lm import TiedLoss
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 SUITE = Suite("gpt", "Speed: GPT")
 VOCABULARY, WIDTH = 40_478, 768  # the released model's
@@ -68,7 +68,7 @@ def causal_lm(settings, inputs, size, rows, length):
 
     def ours(precision):
         model = CausalLM(GPT(VOCABULARY, **GPT_SIZES[size], dtype=policy(precision)))
-        model.compile(AdamW(1e-4, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4, bias_correction=True), weighted_metrics=[])
         x = {"token_ids": ids[:, :-1], "padding_mask": np.ones((rows, length), bool)}
         x["target_ids"] = ids[:, 1:]
 
@@ -169,7 +169,7 @@ def write(settings, inputs, size):
     def ours():
         model = GPT(VOCABULARY, **GPT_SIZES[size])
         prompts = {"token_ids": ids, "padding_mask": np.ones(PROMPTS, bool)}
-        return lambda: greedy(model, prompts, 0, NEVER, max_length=settings.written)
+        return lambda: greedy(model, prompts, 0, NEVER, max_new_tokens=settings.written)
 
     def theirs():
         import torch

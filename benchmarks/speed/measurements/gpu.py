@@ -23,7 +23,7 @@ from benchmarks.speed.measurements.bert import OURS_HALF, VOCABULARY
 from benchmarks.speed.registry import Suite, measurement
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM, MaskedLM
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
 SHAPES = ((128, 128), (32, 512))  # B, T: 16,384 tokens a step
@@ -131,7 +131,7 @@ def gpu_bert(settings, inputs, size, rows, length):
     def ours():
         encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=0.0, dtype="mixed_bfloat16")
         model = MaskedLM(encoder, next_sentence=False)
-        model.compile(AdamW(1e-4), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4), weighted_metrics=[])
         return speed_bert.fit_steps(model, x, {"masked_lm": words}, settings.steps)
 
     def peer():
@@ -159,7 +159,7 @@ def gpu_gpt(settings, inputs, size, rows, length):
     def ours():
         encoder = GPT(vocabulary, **s, dropout=0.0, dtype="mixed_bfloat16")
         model = CausalLM(encoder)
-        model.compile(AdamW(1e-4, bias_correction=True), weighted_metrics=[])
+        model.compile(BertAdamW(1e-4, bias_correction=True), weighted_metrics=[])
         return speed_bert.fit_steps(model, x, ids[:, 1:], settings.steps)
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}

@@ -17,7 +17,7 @@ from keras_plm.experiments.flags import policy
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM
-from keras_plm.training.optimizers import AdamW, loss_scaled
+from keras_plm.training.optimizers import BertAdamW, loss_scaled
 
 SIZE, ROWS, LENGTH = "medium", 16, 256
 PLAIN, FLOOR = "float32", "float32, a quarter of the batch"
@@ -52,7 +52,7 @@ def memory(settings, inputs):
             recompute_blocks(encoder)
         model = MaskedLM(encoder, next_sentence=False)
         more = {"gradient_accumulation_steps": micro_batches} if micro_batches > 1 else {}
-        model.compile(loss_scaled(AdamW(1e-4, **more), encoder), weighted_metrics=[])
+        model.compile(loss_scaled(BertAdamW(1e-4, **more), encoder), weighted_metrics=[])
         rows = ROWS // MICRO_BATCHES if variant == FLOOR else ROWS
         x, words, _ = masked_rows(rows, LENGTH, np.random.default_rng(settings.seed))
         y = {"masked_lm": words}

@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.speed.clock import Comparison
 from benchmarks.speed.registry import Suite, measurement
 from benchmarks.suites.compare_encoders import WEIGHTS
-from benchmarks.suites.word_vectors import BOOKS
 from keras_plm.data.corpus import TokenStream
 from keras_plm.data.task import find_file
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.microworld import World
 from keras_plm.tokenizers import WordPiece, open_text
 
@@ -26,7 +26,7 @@ PEER = "transformers tokenizer"
 def write_text(path, characters, data):
     """Writes so many characters of the books, repeated; without data of generated sentences."""
     if data is not None:
-        files = [find_file(data, name) for name in BOOKS]
+        files = [find_file(data, name) for name in BOOKS.files.values()]
     else:
         generated = path.with_name("world.txt")
         generated.write_text("\n".join(" ".join(d) for d in World().corpus(400)))

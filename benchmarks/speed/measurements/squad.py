@@ -21,8 +21,8 @@ from benchmarks.speed.measurements.bert import (
 )
 from benchmarks.speed.registry import Suite, measurement
 from benchmarks.suites.compare_encoders import WEIGHTS
+from keras_plm.data.formats.squad import read_squad
 from keras_plm.data.passages import MAX_LENGTH, STRIDE, Windows
-from keras_plm.data.squad import read_squad
 from keras_plm.data.task import Example, find_file
 from keras_plm.datasets.questions import DEV
 from keras_plm.experiments.flags import policy

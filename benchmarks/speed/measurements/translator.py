@@ -17,7 +17,7 @@ from keras_plm.decoding import beam_search, greedy
 from keras_plm.experiments.flags import policy
 from keras_plm.models import Transformer
 from keras_plm.models.transformer import TRANSFORMER_SIZES
-from keras_plm.training.optimizers import AdamW
+from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 
 TRANSLATOR = Suite("translator", "Speed: Attention, decoding, translation")
@@ -33,7 +33,7 @@ TORCH, TORCH_HALF = "torch.nn.Transformer", "torch.nn.Transformer, bfloat16"
 def decode_cases(settings):
     strategies = {
         "greedy": greedy,
-        f"beam-{BEAMS}": functools.partial(beam_search, beams=BEAMS),
+        f"beam-{BEAMS}": functools.partial(beam_search, num_beams=BEAMS),
     }
     return {
         f"decode {name} {size}": {"size": size, "strategy": strategy}
@@ -53,7 +53,7 @@ def decode(settings, inputs, size, strategy):
 
     def prepare(cache):
         def run():
-            strategy(model, sources, START, NEVER, max_length=settings.written, cache=cache)
+            strategy(model, sources, START, NEVER, max_new_tokens=settings.written, cache=cache)
 
         return lambda: run
 
@@ -85,7 +85,7 @@ def translate(settings, inputs, size):
     def ours(precision):
         model = Transformer(VOCABULARY, **TRANSFORMER_SIZES[size], dtype=policy(precision))
         # AdamW without decay is Adam.
-        optimizer = AdamW(1e-4, weight_decay=0, bias_correction=True, global_clipnorm=None)
+        optimizer = BertAdamW(1e-4, weight_decay=0, bias_correction=True, global_clipnorm=None)
         model.compile(optimizer, label_smoothing=0.1, weighted_metrics=[])
         x = {"token_ids": source, "padding_mask": source > PAD, "target_ids": target}
 

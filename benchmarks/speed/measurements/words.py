@@ -4,11 +4,17 @@ import numpy as np
 
 from benchmarks.speed.clock import Comparison
 from benchmarks.speed.registry import Suite, measurement
-from benchmarks.suites.word_vectors import BOOKS, Sentences, VectorBench, Vectors, gensim_model
 from keras_plm.data.corpus import read_ids
+from keras_plm.data.formats.word_vectors import write_vectors
 from keras_plm.data.task import find_file
-from keras_plm.data.word_vectors import write_vectors
+from keras_plm.datasets.corpora import BOOKS
 from keras_plm.datasets.microworld import World
+from keras_plm.experiments.pretraining.word_vectors import (
+    Sentences,
+    Vectors,
+    VectorTrainer,
+    gensim_model,
+)
 from keras_plm.models import FastText, NGram, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
 
@@ -29,8 +35,8 @@ def text(settings, inputs):
 
 
 def _books(inputs):
-    files = [find_file(inputs.data, name) for name in BOOKS]
-    return VectorBench(files, progress=lambda line: None).text(Vectors())
+    files = [find_file(inputs.data, name) for name in BOOKS.files.values()]
+    return VectorTrainer(files, progress=lambda line: None).text(Vectors())
 
 
 def _generated(settings, inputs):

@@ -1,4 +1,4 @@
-"""What each model is pre-trained with: its tokenizer, its text as tokens, its batches."""
+"""Objectives of pre-training: tokenizer, token stream, batches and model of each."""
 
 import dataclasses
 import math
@@ -27,14 +27,9 @@ from keras_plm.models import (
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, causal_lm_batches, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words, open_text
 from keras_plm.training.distribution import Distribution
-from keras_plm.training.optimizers import (
-    AdaGrad,
-    AdamW,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    loss_scaled,
-)
+from keras_plm.training.optimizers import AdaGrad, BertAdamW, loss_scaled
 from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
@@ -43,7 +38,7 @@ WORDS = "words.json"  # what a biLM predicts
 
 
 class _Objective:
-    """What the objectives share.
+    """Base of the objectives.
 
     Attributes:
         kind: The class of the encoder.
@@ -78,18 +73,18 @@ class _Objective:
             if settings.remat:
                 recompute_blocks(self.encoder)
             self.make()
-            self.go_on()
+            self.restore()
 
     def compile(self, optimizer, rate, **options):
         """Compiles the model with an optimizer, a class, for this precision and these devices."""
-        if self.settings.accumulate > 1:
-            options["gradient_accumulation_steps"] = self.settings.accumulate
+        if self.settings.accumulation_steps > 1:
+            options["gradient_accumulation_steps"] = self.settings.accumulation_steps
         optimizer = loss_scaled(optimizer(rate, **options), self.encoder)
         self.model.compile(self.distribution.optimizer(optimizer))
 
     def batches(self, length):
         """Batches of the whole text, of rows of at most so many tokens."""
-        found = self.training_batches(length).accumulated(self.settings.accumulate)
+        found = self.training_batches(length).in_micro_batches(self.settings.accumulation_steps)
         return self.distribution.shard(found)
 
     def held_out(self, valid):
@@ -98,7 +93,7 @@ class _Objective:
             found = self.held_out_batches(valid)
         return self.distribution.shard(found)
 
-    def go_on(self):
+    def restore(self):
         """Takes over what the objective of `--init` has beside its encoder, where it is kept."""
         path = None if self.init is None else self.init / OBJECTIVE
         if path is None or not path.is_file():
@@ -131,11 +126,11 @@ class _Objective:
         return {w.path: w for w in self.model.weights if id(w) not in of_encoder}
 
 
-class _OfPieces(_Objective):
-    """What those share that read pieces of words.
+class _SubwordObjective(_Objective):
+    """Base of objectives over subword tokens.
 
     Attributes:
-        pieces: The class of the tokenizer.
+        tokenizer_class: The class of the tokenizer.
     """
 
     def read(self, corpus):
@@ -148,7 +143,7 @@ class _OfPieces(_Objective):
             check_stream(self.stream, self.tokenizer)
             return
         if self.init is None and path.is_file():
-            self.tokenizer = self.pieces.load(path)
+            self.tokenizer = self.tokenizer_class.load(path)
         elif self.init is None:
             settings = self.settings
             self.tokenizer = self.learn(corpus, settings.vocabulary_size, settings.lowercase)
@@ -159,10 +154,10 @@ class _OfPieces(_Objective):
         return self.text_stream(files, self.tokenizer, self.work / name, self.settings.sentences)
 
 
-class MaskedText(_OfPieces):
+class MaskedText(_SubwordObjective):
     """BERT's: masked words, and whether two texts follow each other."""
 
-    kind, pieces = BERT, WordPiece
+    kind, tokenizer_class = BERT, WordPiece
 
     @staticmethod
     def learn(corpus, vocabulary_size, lowercase):
@@ -192,7 +187,7 @@ class MaskedText(_OfPieces):
             self.model = MaskedLM(self.encoder, next_sentence=settings.next_sentence)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupLinearDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay)
 
     def training_batches(self, length):
         return self._batches(self.settings, self.stream, length)
@@ -211,8 +206,8 @@ class MaskedText(_OfPieces):
             max_length=length,
             next_sentence=settings.next_sentence,
             whole_word=settings.whole_word,
-            mask_share=settings.mask_share,
-            random_share=settings.random_share,
+            mask_token_rate=settings.mask_token_rate,
+            random_token_rate=settings.random_token_rate,
             left_to_right=settings.left_to_right,
             tokens_per_batch=settings.tokens_per_batch,
             buckets=settings.buckets,
@@ -221,10 +216,10 @@ class MaskedText(_OfPieces):
         )
 
 
-class NextToken(_OfPieces):
+class NextToken(_SubwordObjective):
     """GPT's: the next token."""
 
-    kind, pieces = GPT, BytePair
+    kind, tokenizer_class = GPT, BytePair
     tied = True
 
     @staticmethod
@@ -233,7 +228,7 @@ class NextToken(_OfPieces):
 
     @staticmethod
     def text_stream(files, tokenizer, folder, sentences, **options):
-        # Text goes on over the end of a line, which is a word of its own.
+        # Text continues over the end of a line, which is a word of its own.
         end_id = getattr(tokenizer, "newline_id", None)
         return TokenStream.build(files, tokenizer, folder, "lines", end_id=end_id, **options)
 
@@ -253,7 +248,7 @@ class NextToken(_OfPieces):
         self.model = CausalLM(self.encoder)
         warmup = int(settings.warmup * settings.steps)
         schedule = WarmupCosineDecay(settings.learning_rate, settings.steps, warmup)
-        self.compile(AdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
+        self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
     def training_batches(self, length):
         """Of full windows of so many tokens."""
@@ -325,10 +320,10 @@ class BothWays(_Objective):
 
     def make(self):
         settings, count = self.settings, len(self.words)
-        # Fewer words than samples are all taken.
-        samples = settings.samples if settings.samples < count else 0
-        rows = settings.tokens_per_batch // settings.unroll
-        self.model = BiLM(self.encoder, count, samples, rows)
+        # A smaller vocabulary is not sampled.
+        num_sampled = settings.num_sampled if settings.num_sampled < count else 0
+        rows = settings.tokens_per_batch // settings.unroll_steps
+        self.model = BiLM(self.encoder, count, num_sampled, rows)
         start = {"initial_accumulator_value": 1.0, "global_clipnorm": 10.0}
         self.compile(AdaGrad, settings.learning_rate, **start)
 
@@ -337,7 +332,7 @@ class BothWays(_Objective):
         Words(self.words, split=self.settings.split).save(Path(out) / WORDS)
 
     def training_batches(self, length):
-        steps, seed = self.settings.unroll, self.settings.seed
+        steps, seed = self.settings.unroll_steps, self.settings.seed
         return self.model.batches(self.stream, self.lexicon, steps, seed)
 
     def held_out_batches(self, valid):
@@ -345,15 +340,15 @@ class BothWays(_Objective):
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
         self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
-        return self.model.batches(stream, words, self.settings.unroll, training=False)
+        return self.model.batches(stream, words, self.settings.unroll_steps, training=False)
 
     def about_held_out(self, losses):
-        """The share of its words that are predicted as the one unknown word."""
+        """The fraction of its words that are predicted as the one unknown word."""
         return {"unknown": self._unknown}
 
 
 def about_init(settings, init):
-    """What is to be known before an encoder goes on, in lines; what is wrong `build` says.
+    """Notes on an encoder that is trained further, in lines; `build` raises for errors.
 
     Args:
         settings: A `Pretraining`.

@@ -1,7 +1,8 @@
-"""Text to tokens on disk, apart from pre-training: `python -m benchmarks prepare`."""
+"""Preparation of raw text as token ids on disk, apart from pre-training."""
 
 from pathlib import Path
 
+from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.datasets.tasks import checksum
@@ -9,7 +10,7 @@ from keras_plm.experiments.pretraining.objectives import OBJECTIVES
 from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 
-NOTE = "prepared.json"
+NOTE, TOKENIZER = "prepared.json", "tokenizer.json"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text
 
 
@@ -26,7 +27,7 @@ def prepare(
 ):
     """Makes a folder for `pretrain --prepared`: a tokenizer and text as its tokens.
 
-    A call that was stopped is gone on with by the next one with the same arguments. What is written
+    The next call with the same arguments resumes one that was stopped. What is written
     depends neither on the number of workers nor on stops; masks and pairs are drawn in training.
 
     Args:
@@ -46,8 +47,7 @@ def prepare(
         ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
             or `out` holds other text.
     """
-    if model not in MODELS:
-        raise ValueError(f"`model` must be one of {', '.join(MODELS)}. Received: {model!r}")
+    check_one_of(model, "model", MODELS)
     if model != "bert" and sentences != "split":
         raise ValueError(f"`sentences` is of bert alone. Received: {sentences!r} for {model}")
     out, objective = Path(out), OBJECTIVES[model]
@@ -60,40 +60,52 @@ def prepare(
         "vocabulary_size": vocabulary_size if tokenizer is None else None,
         "lowercase": lowercase if tokenizer is None else None,
     }
-    note = out / NOTE
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not note.is_file()):
-        raise ValueError(f"`out` is a new folder, or one to go on with. Received: {str(out)!r}")
-    if note.is_file():
-        before = {name: read_json(note).get(name) for name in described}
-        changed = [name for name in described if before[name] != described[name]]
-        if changed:
-            raise ValueError(
-                f"{out} holds other text, or text for another model: name another folder. "
-                f"Received: {changed[0]}={described[changed[0]]!r} instead of "
-                f"{before[changed[0]]!r}"
-            )
-    learned = out / "tokenizer.json"
-    if learned.is_file():
-        found = objective.pieces.load(learned)
-    elif tokenizer is None:
-        found = objective.learn(corpus, vocabulary_size, lowercase)
-    else:
-        path = Path(tokenizer)
-        found = load_tokenizer(path) if path.is_dir() else objective.pieces.load(path)
-        if type(found) is not objective.pieces:
-            raise ValueError(
-                f"{model} reads the pieces of a {objective.pieces.__name__}. "
-                f"Received: {type(found).__name__} in {str(tokenizer)!r}"
-            )
+    _check_folder(out, described)
+    found = _tokenizer(objective, out / TOKENIZER, corpus, tokenizer, vocabulary_size, lowercase)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(note, described)
-    found.save(learned)
+    write_json(out / NOTE, described)
+    found.save(out / TOKENIZER)
     stream = objective.text_stream(
         corpus, found, out / "stream", sentences, workers=workers, progress=progress
     )
     counts = {name: stream.description[name] for name in ("tokens", "sentences", "documents")}
-    write_json(note, described | {"counts": counts})
+    write_json(out / NOTE, described | {"counts": counts})
     return stream
+
+
+def _check_folder(out, described):
+    """Raises unless a folder is new, or holds the same text for the same model."""
+    note = out / NOTE
+    if not note.is_file():
+        if out.is_file() or (out.is_dir() and any(out.iterdir())):
+            raise ValueError(
+                f"`out` must be a new folder, or one to resume. Received: {str(out)!r}"
+            )
+        return
+    before = read_json(note)
+    for name, value in described.items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{out} holds other text, or text for another model: name another folder. "
+                f"Received: {name}={value!r} instead of {before.get(name)!r}"
+            )
+
+
+def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
+    """The tokenizer that an earlier call saved, that is given, or that the corpus teaches."""
+    kind = objective.tokenizer_class
+    if saved.is_file():
+        return kind.load(saved)
+    if given is None:
+        return objective.learn(corpus, vocabulary_size, lowercase)
+    path = Path(given)
+    found = load_tokenizer(path) if path.is_dir() else kind.load(path)
+    if type(found) is not kind:
+        raise ValueError(
+            f"This model reads the tokens of a {kind.__name__}. "
+            f"Received: {type(found).__name__} in {str(given)!r}"
+        )
+    return found
 
 
 def read_prepared(folder, model):
@@ -106,12 +118,16 @@ def read_prepared(folder, model):
     note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
     if "counts" not in note:
         raise ValueError(
-            f"{folder} does not hold prepared text: `python -m benchmarks prepare --out {folder}` "
+            f"{folder} does not hold prepared text: `keras-plm prepare --out {folder}` "
             f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
         )
     objective = OBJECTIVES[model]
-    if getattr(objective, "pieces", None) is not OBJECTIVES[note["model"]].pieces:
+    if getattr(objective, "tokenizer_class", None) is not OBJECTIVES[note["model"]].tokenizer_class:
         raise ValueError(
             f"{folder} holds text for another model. Received: {note['model']} instead of {model}"
         )
-    return note, objective.pieces.load(folder / "tokenizer.json"), TokenStream(folder / "stream")
+    return (
+        note,
+        objective.tokenizer_class.load(folder / TOKENIZER),
+        TokenStream(folder / "stream"),
+    )

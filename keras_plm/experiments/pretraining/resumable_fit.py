@@ -1,4 +1,4 @@
-"""Training that may be stopped and goes on where it was, as the suites do it."""
+"""Resumable training of the suites."""
 
 import time
 
@@ -10,7 +10,7 @@ from keras_plm.training.resume import TrainingState
 
 
 def fit_resumed(model, batches, epochs, work, name, progress):
-    """Fits a compiled model on `Batches`, going on where a stop left it.
+    """Fits a compiled model on `Batches`, resuming where a stop left it.
 
     Args:
         model, batches, epochs: What is fitted on what, and how many passes in all.
@@ -28,7 +28,7 @@ def fit_resumed(model, batches, epochs, work, name, progress):
     state.on_save = lambda _: clock.write()
     clock.state = state
     if state.restore(model):
-        progress(f"{name}: goes on behind step {state.steps}/{steps}")
+        progress(f"{name}: resumes after step {state.steps}/{steps}")
     if not state.finished:
         left = epochs - state.steps // len(batches)
         model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock])

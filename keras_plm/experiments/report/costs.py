@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm.experiments.config import summary
+from keras_plm.experiments.environment import clone
 from keras_plm.experiments.report.result_tables import ORDER, describe
 from keras_plm.experiments.report.tables import Table, cell
-from keras_plm.experiments.results import clone
+from keras_plm.experiments.results import MEASURED, ResultFolder
 from keras_plm.plots import score_by_cost
 
 GROUPS = {
     "scratch": "random weights, all trained",
-    "untrained": "random weights, frozen",
+    "randomly_initialised": "random weights, frozen",
     "features": "pre-trained, frozen",
     "fine_tune": "pre-trained, fine-tuned",
 }
-# Keys of results, or of their `cost`: a head, and what a number is divided by.
+# Keys of results: a head, and what a number is divided by.
 COSTS = {
     "parameters": ("M weights", 1e6),
     "learned_weights": ("M weights that learned", 1e6),
@@ -28,12 +29,15 @@ COSTS = {
 }
 
 
-TOLD = ("backend", "device", "commit")  # by every file that the harness writes
+WHERE = tuple(key for key in MEASURED if key != "versions")
 
 
-def records(folder):
-    """Every JSON file below a folder that tells where it was measured, see `strays` of others."""
-    return [record for _, record in _files(folder) if _tells(record)]
+def measured(folder):
+    """The objects of all JSON files of a folder that say where they were measured.
+
+    `strays` names the other files.
+    """
+    return [record for _, record in _files(folder) if _is_measured(record)]
 
 
 def strays(folder):
@@ -41,21 +45,26 @@ def strays(folder):
 
     Damaged files and those of seeds are left out: they are named where their suite is read.
     """
-    why = f"no file of the harness, which tell {', '.join(TOLD)}: passed over"
-    found = _files(folder)
-    return {p: why for p, record in found if ".seed" not in p.name and not _tells(record)}
+    why = f"no file of the harness, which tell {', '.join(WHERE)}: passed over"
+    kept = ResultFolder(folder)
+    return {
+        kept.file(name): why
+        for name, record in _files(folder)
+        if ".seed" not in name and not _is_measured(record)
+    }
 
 
 def _files(folder):
-    for path in sorted(Path(folder).rglob("*.json")):
+    kept = ResultFolder(folder)
+    for name in kept.names():
         try:
-            yield path, json.loads(path.read_text())
+            yield name, kept.json(name)
         except ValueError:
             continue
 
 
-def _tells(record):
-    return isinstance(record, dict) and set(TOLD) <= record.keys()
+def _is_measured(record):
+    return isinstance(record, dict) and set(WHERE) <= record.keys()
 
 
 def failed(folder):
@@ -96,7 +105,7 @@ def where(folders):
     """
     days, rows = dates(), {}
     for name, folder in folders.items():
-        for record in records(folder):
+        for record in measured(folder):
             versions = ", ".join(f"{k} {v}" for k, v in sorted(record.get("versions", {}).items()))
             task = record.get("task") or record.get("name") or record.get("encoder") or ""
             key = name, str(task), record["backend"], record["device"], versions
@@ -123,11 +132,11 @@ def where(folders):
     return table and Table.of(table, ("files", "seeds", "fits in searches", "hours"))
 
 
-def cells_of(results):
+def runs_of(results):
     """`[[result of each seed] of each run]`, in the order of a table."""
     found = {}
     for result in results:
-        run = result.get("run") or result.get("name") or json.dumps(result.get("fields"))
+        run = result.get("run") or result.get("name") or json.dumps(result.get("settings"))
         key = result["task"], result["encoder"], result["method"], run
         found.setdefault(key, []).append(result)
 
@@ -135,52 +144,51 @@ def cells_of(results):
         task, encoder, method, run = item[0]
         return task, encoder, ORDER.index(method) if method in ORDER else len(ORDER), run
 
-    return [of_cell for _, of_cell in sorted(found.items(), key=place)]
+    return [of_run for _, of_run in sorted(found.items(), key=place)]
 
 
 def name_of(result):
     """What a run did, in words."""
-    if result["method"] in GROUPS and {"layers", "reader"} <= result.get("fields", {}).keys():
+    if result["method"] in GROUPS and {"layers", "reader"} <= result.get("settings", {}).keys():
         return describe(result)
-    return str(result.get("run") or result.get("name") or result["method"]).replace("_", " ")
+    return str(result.get("name") or result.get("run") or result["method"]).replace("_", " ")
 
 
 def costs(results):
     """A row a run: its score and what it cost, search of rates included; `None` of no results."""
     table, numeric = [], ["runs", "score", "fits of the search", "seconds"]
-    told = {key for result in results for key in (*result, *result.get("cost", ()))}
-    extra = {key: head for key, (head, _) in COSTS.items() if key in told}
-    for of_cell in cells_of(results):
-        first = of_cell[0]
-        seconds = [result["seconds"] for result in of_cell]
+    known = {key for result in results for key in result}
+    extra = {key: head for key, (head, _) in COSTS.items() if key in known}
+    for of_run in runs_of(results):
+        first = of_run[0]
+        seconds = [result["seconds"] for result in of_run]
         digits = 0 if np.mean(seconds) >= 10 else 1
         spread = f" ± {np.std(seconds, ddof=1):,.{digits}f}" if len(seconds) > 1 else ""
         train = first.get("counts", {}).get("train")
-        trials = {len(result.get("trials") or ()) for result in of_cell}
+        trials = {len(result.get("trials") or ()) for result in of_run}
         row = {
             "run": cell(name_of(first)),
             "task": cell(first["task"]),
             "encoder": cell(first["encoder"]),
             "training examples": f"{train:,}" if isinstance(train, int) else "",
-            "score": _spread(of_cell),
+            "score": _spread(of_run),
             "seconds": f"{np.mean(seconds):,.{digits}f}{spread}",
             "fits of the search": str(max(trials) or ""),
-            "runs": str(len(of_cell)),
+            "runs": str(len(of_run)),
         }
         for key, head in extra.items():
-            values = [result | result.get("cost", {}) for result in of_cell]
-            values = [value[key] for value in values if key in value]
+            values = [result[key] for result in of_run if key in result]
             row[head] = f"{np.mean(values) / COSTS[key][1]:,.4g}" if values else ""
         table.append(row)
     numeric += ["training examples", *extra.values()]
     return Table.of(table, numeric) if table else None
 
 
-def _spread(of_cell):
+def _spread(of_run):
     """Points of what is a share of 1; as it is what is none, as perplexity."""
-    if any(result["score"] is None for result in of_cell):  # an infinite perplexity
+    if any(result["score"] is None for result in of_run):  # an infinite perplexity
         return ""
-    mean, deviation, n = summary(of_cell)
+    mean, deviation, n = summary(of_run)
     factor = 100 if abs(mean) <= 1 else 1
     spread = f" ± {factor * deviation:.1f}" if n > 1 else ""
     return f"{factor * mean:,.1f}{spread} ({n})"
@@ -192,20 +200,20 @@ def cost_figures(results):
     Tasks with fewer than four runs that the command `run` knows have none.
     """
     pictures, by_task = {}, {}
-    for of_cell in cells_of(results):
-        first = of_cell[0]
+    for of_run in runs_of(results):
+        first = of_run[0]
         if first["method"] in GROUPS and "train" in first.get("counts", {}):
-            by_task.setdefault(first["task"], []).append(of_cell)
+            by_task.setdefault(first["task"], []).append(of_run)
     for task, runs in by_task.items():
-        counts = [of_cell[0]["counts"]["train"] for of_cell in runs]
+        counts = [of_run[0]["counts"]["train"] for of_run in runs]
         count = max(set(counts), key=counts.count)
-        runs = [of_cell for of_cell in runs if of_cell[0]["counts"]["train"] == count]
-        encoders = {of_cell[0]["encoder"] for of_cell in runs}
+        runs = [of_run for of_run in runs if of_run[0]["counts"]["train"] == count]
+        encoders = {of_run[0]["encoder"] for of_run in runs}
         points = []
-        for of_cell in runs:
-            first = of_cell[0]
-            mean, deviation, n = summary(of_cell)
-            seconds = float(np.mean([result["seconds"] for result in of_cell]))
+        for of_run in runs:
+            first = of_run[0]
+            mean, deviation, n = summary(of_run)
+            seconds = float(np.mean([result["seconds"] for result in of_run]))
             name = name_of(first)
             points.append({
                 "name": f"{first['encoder']}: {name}" if len(encoders) > 1 else name,
@@ -218,7 +226,7 @@ def cost_figures(results):
             metric = next(iter(runs[0][0]["metrics"])).replace("_", " ")
             title = f"{task}, {count:,} training examples"
             cost = "seconds of a run: search and training" if any(
-                "trials" in of_cell[0] for of_cell in runs
+                "trials" in of_run[0] for of_run in runs
             ) else "seconds of a run"  # fmt: skip
             pictures[task] = score_by_cost(points, title, metric, cost)
     return pictures

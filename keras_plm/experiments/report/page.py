@@ -22,8 +22,8 @@ TEMPLATE = Path(__file__).with_name("page.html")
 LONG = 40  # rows from which on a table scrolls in its own box
 HOW = (
     "Scores are in points, means over seeds ± their standard deviation, the number of seeds in "
-    "parentheses. Rates and passes were chosen on a choosing set, the same search for all runs of "
-    "a table; the reported split was looked at once. The best mean of a column is **bold**, which "
+    "parentheses. Learning rates and epochs were chosen on a dev set, the same search for all runs "
+    "of a table; the evaluation split was read once. The best mean of a column is **bold**, which "
     "does not say that it is better than the next: the claims say that."
 )
 
@@ -65,7 +65,7 @@ class Page:
         self.failed = [why for kept in self.folders.values() for why in costs.failed(kept)]
         self.costs, self.cost_pictures = {}, {}
         for name, kept in self.folders.items():
-            results = [r for r in costs.records(kept) if {"score", "method"} <= r.keys()]
+            results = [r for r in costs.measured(kept) if {"score", "method"} <= r.keys()]
             self.costs[name] = costs.costs(results)
             self.cost_pictures[name] = costs.cost_figures(results)
 

@@ -1,55 +1,26 @@
 """Result files to tables and pictures; nothing is computed from a live process."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 
-from keras_plm.experiments.config import file_name, label_runs, settings_of, summary
-from keras_plm.experiments.results import NoResult, read_result
+from keras_plm.experiments.config import label_runs, settings_of, summary
+from keras_plm.experiments.results import result_name
 from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
-ORDER = ("scratch", "untrained", "features", "fine_tune")
+ORDER = ("scratch", "randomly_initialised", "features", "fine_tune")
 TRAINED = ("scratch", "fine_tune")  # the encoder learns
-
-
-def read_results(folder):
-    """All result files below a folder.
-
-    Raises:
-        ValueError: If there is none, one is damaged or foreign, or two are of one run and seed.
-    """
-    results, paths = [], {}
-    for path in sorted(Path(folder).glob("**/*.seed*.json")):
-        result = read_result(path)
-        names = ("task", "encoder", "method", "run", "name", "fields", "seed")
-        key = json.dumps([result.get(name) for name in names])
-        if key in paths:
-            raise ValueError(
-                f"A run has one result a seed, and {paths[key]} and {path} hold the same: keep "
-                f"the right one. Received: scores {read_result(paths[key]).get('score')} and "
-                f"{result.get('score')}"
-            )
-        paths[key] = path
-        results.append(result)
-    if not results:
-        raise NoResult(
-            f"No result file below {folder}: `python -m benchmarks run` writes them; `--results` "
-            "names another folder, `--scale` what a suite was run at. "
-            f"Received: {str(folder)!r}"
-        )
-    return results
 
 
 def describe(result, common=("train_limit", "precision")):
     """What a run did, for a table's first column, but for the fields that its column shares."""
-    fields, method = result["fields"], result["method"]
+    fields, method = result["settings"], result["method"]
     names = {
         "scratch": "random weights, all trained",
         "fine_tune": "pre-trained, fine-tuned",
-        "untrained": "random weights, frozen",
+        "randomly_initialised": "random weights, frozen",
         "features": "pre-trained, frozen",
     }
     words = [names[method]]
@@ -86,7 +57,7 @@ def variant(fields):
         "unfreeze_epochs": "unfrozen from the top, epochs per layer: {}",
         "text_pool": "{} pooling",
         "language_model_weight": "auxiliary language model, λ = {:g}",
-        "n_transfer": "layers transferred: {}",
+        "pretrained_layers": "layers transferred: {}",
         "lora_rank": "LoRA, rank {}",
         "bias_correction": "Adam's bias corrected",
         "document_tokens": "sentences of a document together, up to {} tokens",
@@ -104,9 +75,9 @@ def rows_of(results):
     """
     usual = {}
     for task in {result["task"] for result in results}:
-        of_task = [r["fields"] for r in results if r["task"] == task]
+        of_task = [r["settings"] for r in results if r["task"] == task]
         trained = [
-            r["fields"] for r in results if r["task"] == task and r["method"] in TRAINED
+            r["settings"] for r in results if r["task"] == task and r["method"] in TRAINED
         ] or of_task
         usual[task] = {
             "train_limit": _most(f["train_limit"] for f in of_task),
@@ -114,7 +85,7 @@ def rows_of(results):
         }
 
     def label(result):
-        of_task, fields = usual[result["task"]], result["fields"]
+        of_task, fields = usual[result["task"]], result["settings"]
         common = [name for name in of_task if fields[name] == of_task[name]]
         if result["method"] not in TRAINED:
             common.append("precision")  # theirs is float32
@@ -147,8 +118,8 @@ def add_seed(result, of_cell):
 
 
 def file_of(result):
-    """The name of a result's file in its suite's folder."""
-    return f"{result['task']}/{file_name(result['encoder'], result['run'], result['seed'])}"
+    """The name of a result in its suite's folder."""
+    return result_name(result["task"], result["encoder"], result["run"], result["seed"])
 
 
 def place_of_layers(layers):
@@ -161,7 +132,7 @@ def place_of_layers(layers):
 
 def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
-    fields = result["fields"]
+    fields = result["settings"]
     layers = place_of_layers(fields["layers"])
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
@@ -169,7 +140,7 @@ def _place(result):
 
 
 def _field(result, name):
-    return result["encoder"] if name == "encoder" else result["fields"][name]
+    return result["encoder"] if name == "encoder" else result["settings"][name]
 
 
 def _most(values):
@@ -206,7 +177,7 @@ def markdown(results):
 def _usual_limit(results, task):
     """Words on how many examples most runs of a task were trained on, if not on all."""
     of_task = [result for result in results if result["task"] == task]
-    limit = _most(result["fields"]["train_limit"] for result in of_task)
+    limit = _most(result["settings"]["train_limit"] for result in of_task)
     return f", {limit:,} training examples at most" if limit else ""
 
 
@@ -214,33 +185,33 @@ def layer_figure(results, task):
     """The picture of scores by choice of layers of one task."""
     found = [result for result in results if result["task"] == task]
     drawn = [result for result in found if result["method"] == "features"]
-    limit = _most(result["fields"]["train_limit"] for result in drawn or found)
-    found = [result for result in found if result["fields"]["train_limit"] == limit]
+    limit = _most(result["settings"]["train_limit"] for result in drawn or found)
+    found = [result for result in found if result["settings"]["train_limit"] == limit]
     metric = next(iter(found[0]["metrics"])).replace("_", " ")
 
     def parts(results, *names):
         """The names of fields in which results differ."""
         return [name for name in names if len({_field(r, name) for r in results}) > 1]
 
-    rows, lines, untrained = {}, {}, {}
+    rows, lines, fresh = {}, {}, {}
     read = [result for result in found if result["method"] == "features"]
     learned = [result for result in found if result["method"] in TRAINED]
     of_row = parts(read, "encoder", "reader", "pool")
     of_line = parts(learned, "encoder", "precision")
 
     def label(result):
-        if result["method"] == "untrained":
+        if result["method"] == "randomly_initialised":
             return result["run"]
         if result["method"] == "features":
-            words = [result["fields"]["layers"], *(_field(result, name) for name in of_row)]
-            return ", ".join(words + variant(result["fields"]))
+            words = [result["settings"]["layers"], *(_field(result, name) for name in of_row)]
+            return ", ".join(words + variant(result["settings"]))
         return ", ".join([describe(result), *(_field(result, name) for name in of_line)])
 
     for words, result in label_runs(sorted(found, key=_place), label):
         if result["method"] == "features":
             add_seed(result, rows.setdefault(words, []))
-        elif result["method"] == "untrained":
-            add_seed(result, untrained.setdefault((result["encoder"], words), []))
+        elif result["method"] == "randomly_initialised":
+            add_seed(result, fresh.setdefault((result["encoder"], words), []))
         else:
             add_seed(result, lines.setdefault(words, []))
     table = []
@@ -248,8 +219,8 @@ def layer_figure(results, task):
         mean, deviation, n = summary(of_cell)
         table.append({"layers": name, "mean": mean, "deviation": deviation if n > 1 else 0.0})
     means = {name: summary(of_cell)[0] for name, of_cell in lines.items()}
-    if untrained:
-        best = max(summary(of_run)[0] for of_run in untrained.values())
+    if fresh:
+        best = max(summary(of_run)[0] for of_run in fresh.values())
         means["random weights, frozen; best layers run"] = best
     return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
 

@@ -1,26 +1,20 @@
 """What a page of results shows: each suite's tables and pictures, or why they cannot be shown."""
 
 import dataclasses
-import shutil
 import tempfile
 from pathlib import Path
 
 from keras_plm.experiments.report import tables
-from keras_plm.experiments.report.result_tables import layer_figure, markdown, read_results
+from keras_plm.experiments.report.result_tables import layer_figure, markdown
 from keras_plm.experiments.results import (
-    KEYS,
+    MEASURED,
+    SEEDS,
     NoResult,
+    ResultFolder,
     marked,
-    read_json,
-    read_result,
+    read_results,
     suite_folder,
 )
-
-PLAIN = {
-    "first": "Features or fine-tuning: choices of layers, each single layer, readers",
-    "words": "Word vectors under the same tasks",
-    "local": "Your own runs",
-}
 
 
 @dataclasses.dataclass
@@ -46,7 +40,13 @@ class Section:
     empty: bool = False
 
 
-def sections(root, suite=None, scale=None, suites=None):
+def section_of_runs(folder, title="Runs"):
+    """A folder of results of single runs as one section."""
+    folder = Path(folder)
+    return _fill(Section(folder.resolve().name, title, folder), _of_runs)
+
+
+def sections(root, suite=None, scale=None, suites=None, titles=None):
     """The suites below a folder of results, those that cannot be shown too.
 
     Args:
@@ -55,6 +55,7 @@ def sections(root, suite=None, scale=None, suites=None):
         scale: Its scale; without `suite`, all scales but "test".
         suites: `{name: suite}` of whole comparisons, each with `source`, `scales`, `markdown` and
             `figures` of a folder, and `home`, see `suite_folder`. Other folders hold single runs.
+        titles: `{folder: title}` of folders of single runs, in the order of the page.
 
     Raises:
         ValueError: If the folder is not there.
@@ -82,11 +83,12 @@ def sections(root, suite=None, scale=None, suites=None):
     plain = [
         path
         for path in sorted(root.glob("*/"))
-        if path.name not in taken and any(path.glob("**/*.seed*.json"))
+        if path.name not in taken and ResultFolder(path).names(SEEDS)
     ]
-    plain.sort(key=lambda path: (path.name not in PLAIN, path.name))
+    titles = titles or {}
+    plain.sort(key=lambda path: (path.name not in titles, path.name))
     of_plain = [
-        _fill(Section(path.name, PLAIN.get(path.name, "Runs of this folder"), path), _of_runs)
+        section_of_runs(path, titles.get(path.name, "Runs of this folder"))
         for path in plain
         if suite == path.name or (suite is None and scale is None)
     ]
@@ -104,9 +106,9 @@ def _of_suite(suite, kept):
         if not whole or not damaged:
             raise
         with tempfile.TemporaryDirectory() as folder:
-            only = Path(folder) / kept.name
+            only, results = Path(folder) / kept.name, ResultFolder(kept)
             for task in whole:
-                shutil.copytree(task, only / task.name)
+                results.copy(results.names(f"{task}/*"), only)
             return suite.markdown(only), suite.figures(only), str(error)
 
 
@@ -121,18 +123,19 @@ def _of_runs(kept):
         whole, damaged = _tasks(kept)
         if not whole or not damaged:  # the fault is of no task alone
             raise
-        results, left_out = [r for task in whole for r in read_results(task)], str(error)
+        results, left_out = [r for task in whole for r in read_results(kept, task)], str(error)
     read = sorted({r["task"] for r in results if r["method"] == "features"})
     pictures = {f"{task}_by_layer": layer_figure(results, task) for task in read}
     return markdown(results), pictures, left_out
 
 
 def _tasks(kept):
-    """`(whole, damaged)`: the folders of tasks whose results can be read, and the others."""
+    """`(whole, damaged)`: the tasks whose results can be read, and the others."""
     whole, damaged = [], []
-    for task in sorted(kept.glob("*/")):
+    names = ResultFolder(kept).names("*/*")
+    for task in dict.fromkeys(name.split("/")[0] for name in names):
         try:
-            read_results(task)
+            read_results(kept, task)
         except NoResult:
             continue
         except ValueError:
@@ -158,14 +161,21 @@ def _fill(section, read):
 
 
 def _blame(kept, error):
-    """Which file of a folder is not as a suite writes them."""
-    for path in sorted(kept.rglob("*.json")):
+    """The file of a folder that is not as a suite writes them."""
+    results = ResultFolder(kept)
+    for name in results.names():
         try:
-            record = read_result(path, KEYS) if ".seed" in path.name else read_json(path)
-            if not isinstance(record, dict):
+            found = results.record(name) if ".seed" in name else results.json(name)
+            if not hasattr(found, "keys"):
                 raise ValueError(
-                    f"{path} is no result file: move it elsewhere. "
-                    f"Received: a {type(record).__name__}"
+                    f"{results.where(name)} is no result file: move it elsewhere. "
+                    f"Received: a {type(found).__name__}"
+                )
+            missing = [key for key in MEASURED if ".seed" in name and key not in found]
+            if missing:
+                raise ValueError(
+                    f"{results.where(name)} is no result of a run: move it elsewhere. "
+                    f"Received: an object without {', '.join(missing)}"
                 )
         except (ValueError, OSError) as named:
             return str(named)

@@ -1,4 +1,4 @@
-"""Task networks that read an encoder's vectors: the feature-based school's part of the work.
+"""Readers: task networks over an encoder's vectors.
 
 A reader is a layer. What heads ask of it beside, all of it optional:
 

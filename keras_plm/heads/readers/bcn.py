@@ -1,4 +1,4 @@
-"""The network with which ELMo and CoVe classify texts: BCN."""
+"""Biattentive classification network (BCN), as ELMo and CoVe classify texts."""
 
 import keras
 from keras import ops
@@ -27,7 +27,7 @@ class BCN(keras.layers.Layer):
 
     Args:
         units: Width of the first layer and of each direction; 300 in the originals.
-        dropout: Share dropped of what the first BiLSTM reads.
+        dropout: Fraction dropped of what the first BiLSTM reads.
 
     Call arguments:
         inputs: (B, T, D).
@@ -86,7 +86,7 @@ class FourPools(keras.layers.Layer):
     Reference: as `BCN`; maxout: Goodfellow et al. 2013, arXiv 1302.4389.
 
     Args:
-        dropout: Share dropped before each maxout.
+        dropout: Fraction dropped before each maxout.
 
     Call arguments:
         inputs: (B, T, D).

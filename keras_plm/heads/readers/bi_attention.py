@@ -1,4 +1,4 @@
-"""Attention between two texts that were read apart, and of a text to itself."""
+"""Attention between two texts that are read apart, and of a text to itself."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""The network with which ELMo finds answers in passages: BiDAF with self-attention."""
+"""Bidirectional attention flow (BiDAF) with self-attention, for answers in passages."""
 
 import keras
 from keras import ops
@@ -26,7 +26,7 @@ class BiDAF(keras.layers.Layer):
 
     Args:
         units: Width of each direction; 90 in the original.
-        dropout: Share dropped of what each BiLSTM reads, the same numbers at all words
+        dropout: Fraction dropped of what each BiLSTM reads, the same numbers at all words
             ("variational"); 0.2 in the original.
 
     Call arguments:

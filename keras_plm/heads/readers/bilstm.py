@@ -1,4 +1,4 @@
-"""The bidirectional LSTM, the reader that most others are built of."""
+"""Bidirectional LSTM, the reader that most others are built of."""
 
 import keras
 from keras import ops
@@ -19,7 +19,7 @@ class BiLSTM(keras.layers.Layer):
     Args:
         units: Width of each direction.
         num_layers: Number of bidirectional layers.
-        dropout: Share dropped before each layer; the head drops behind the last.
+        dropout: Fraction dropped before each layer; the head drops behind the last.
 
     Call arguments:
         inputs: (B, T, D).

@@ -1,7 +1,8 @@
-"""The network with which ELMo finds names, whole: a BiLSTM under a CRF."""
+"""BiLSTM under a CRF, as ELMo tags names."""
 
 import keras
 
+from keras_plm._arguments import check_whole
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import CRF, Dense, Dropout
 
@@ -21,7 +22,7 @@ class BiLSTMTagger(keras.layers.Layer):
         num_labels: Tags K.
         units: Width of each direction of the BiLSTM.
         num_layers: Of the BiLSTM.
-        dropout: Share dropped before each layer and before the output layer.
+        dropout: Fraction dropped before each layer and before the output layer.
 
     Call arguments:
         inputs: (B, T, D).
@@ -40,8 +41,7 @@ class BiLSTMTagger(keras.layers.Layer):
     """
 
     def __init__(self, num_labels, units=200, num_layers=2, dropout=0.0, **kwargs):
-        if num_labels < 2:
-            raise ValueError(f"`num_labels` must be 2 or more. Received: {num_labels}")
+        check_whole(num_labels, "num_labels", least=2)
         super().__init__(**kwargs)
         self.num_labels = num_labels
         self.units = units

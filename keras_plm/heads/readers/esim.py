@@ -1,4 +1,4 @@
-"""The network with which ELMo tells whether one sentence follows from another: ESIM."""
+"""Enhanced sequential inference model (ESIM), for pairs of sentences."""
 
 import keras
 from keras import ops
@@ -21,7 +21,7 @@ class ESIM(keras.layers.Layer):
 
     Args:
         units: Width of each direction and of the layers between; 300 in the originals.
-        dropout: Share dropped of what each BiLSTM reads, the same numbers at all words of a text
+        dropout: Fraction dropped of what each BiLSTM reads, the same numbers at all words of a text
             ("variational"), and before the last layer; 0.5 in the originals.
 
     Call arguments:

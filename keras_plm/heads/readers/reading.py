@@ -1,4 +1,4 @@
-"""How heads call readers, whatever these read: a text, or two texts each by itself.
+"""Calls of readers by heads, with one text or two.
 
 Shapes: B examples, W vectors of a row, T of its first text, S of its second, D width.
 """
@@ -6,7 +6,7 @@ Shapes: B examples, W vectors of a row, T of its first text, S of its second, D 
 import keras
 from keras import ops
 
-from keras_plm.data.pair_positions import PLACES
+from keras_plm.data.pair_positions import POSITION_INPUTS
 
 # What heads have to be solved, and who does it.
 READ_BY = {
@@ -23,7 +23,7 @@ def read(reader, x, mask, inputs, behind=None):
         reader: The layer, see `keras_plm.heads.readers`.
         x: (B, W, D).
         mask: (B, W), True at real vectors.
-        inputs: Of a readout: `pair_positions.PLACES`, if the reader reads two texts.
+        inputs: Of a task network: `pair_positions.POSITION_INPUTS`, if the reader reads two texts.
         behind: (B, W, E) more of each row, that stands at the reader's output: behind what it gives
             of a position, or, of two texts, behind what its first layer gives.
     """
@@ -32,7 +32,7 @@ def read(reader, x, mask, inputs, behind=None):
         read = reader(x, padding_mask=mask)
         return read if behind is None else ops.concatenate([read, behind], axis=-1)
     texts = {}
-    for name, place in zip(names, PLACES, strict=True):
+    for name, place in zip(names, POSITION_INPUTS, strict=True):
         positions = inputs[place]
         texts[name] = Taken(name=f"{name}_taken")(x, positions)
         if behind is not None:

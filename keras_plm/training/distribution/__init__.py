@@ -3,7 +3,7 @@
     distribution = distribute()  # all devices there are; one is fine
     with distribution.scope():
         model = MaskedLM(BERT(...))
-        model.compile(distribution.optimizer(AdamW(1e-4)))
+        model.compile(distribution.optimizer(BertAdamW(1e-4)))
     model.fit(distribution.shard(batches), epochs=3)
 
 A step reads the same examples whatever the number of devices: each takes its part of every batch,

@@ -1,0 +1,46 @@
+"""The commands `pack` and `unpack`: result files of suites to two files each, and back."""
+
+from pathlib import Path
+
+from benchmarks import RESULTS
+
+
+def add_pack(commands):
+    texts = {
+        "pack": "move the result files of each task to two files a suite: results.jsonl and "
+        "examples.zip",
+        "unpack": "move packed results back to a file each",
+    }
+    for name, text in texts.items():
+        parser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument("suites", nargs="*", metavar="SUITE", help="(default all)")
+        parser.add_argument(
+            "--results",
+            default=RESULTS,
+            metavar="DIR",
+            help="read suites below this folder (default benchmarks/results)",
+        )
+        parser.set_defaults(run=run_pack)
+
+
+def run_pack(flags):
+    from benchmarks.suites import SUITES, folder
+    from keras_plm.experiments.results import ResultFolder, folders_below
+
+    root = Path(flags.results)
+    kept = [
+        ResultFolder(root / name if (root / name).is_dir() else folder(root, name))
+        for name in flags.suites
+    ]
+    for name, of_suite in zip(flags.suites, kept, strict=True):
+        if not of_suite.path.is_dir():
+            raise ValueError(
+                f"A suite is a folder below {root}, or one of {', '.join(SUITES)}. "
+                f"Received: {name!r}"
+            )
+    for of_suite in kept or folders_below(root):
+        if flags.command == "pack":
+            records, examples = of_suite.pack()
+            print(f"{of_suite.path}: {records:,} records and {examples:,} files of examples packed")
+        else:
+            print(f"{of_suite.path}: {of_suite.unpack():,} records unpacked")

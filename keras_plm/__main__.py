@@ -1,0 +1,8 @@
+"""`python -m keras_plm`: the console command `keras-plm`, for `torchrun -m` and the like."""
+
+import sys
+
+from keras_plm.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

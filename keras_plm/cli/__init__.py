@@ -1,0 +1,1 @@
+"""The console command `keras-plm`: one file for each group of commands."""

@@ -1,0 +1,65 @@
+"""The command `data`: files of the known tasks, and the text of one of them."""
+
+from pathlib import Path
+
+
+def add_data(commands):
+    text = "list the files that each known task needs, whether they exist, source and licence"
+    parser = commands.add_parser("data", help=text, description=text)
+    parser.add_argument("--data", default="data", metavar="DIR", help="data folder (default data)")
+    parser.add_argument(
+        "--task", metavar="NAME", help="with --text: the task whose text is written"
+    )
+    parser.add_argument(
+        "--text",
+        metavar="FILE",
+        help="write the unlabelled training text of --task, for `pretrain`",
+    )
+    parser.set_defaults(run=run_data)
+
+
+def run_data(flags):
+    from keras_plm.datasets.tasks import TASKS, write_text_of
+    from keras_plm.experiments.flags import named
+    from keras_plm.experiments.progress import console
+
+    if (flags.task is None) != (flags.text is None):
+        raise ValueError(
+            f"`--task` and `--text` go together. Received: --task {flags.task}, --text {flags.text}"
+        )
+    if flags.task is not None:
+        count = write_text_of(named(TASKS, flags.task, "task"), flags.data, flags.text)
+        console.print(f"{flags.text}: {count:,} lines")
+        return
+    for name, source, licence, files in _known():
+        console.print(f"[bold]{name}[/bold]  {source}  ({licence})")
+        for file in dict.fromkeys(files.values()):
+            splits = ", ".join(split for split, other in files.items() if other == file)
+            console.print(f"  {splits:18} {_state(flags.data, file)}")
+
+
+def _known():
+    """`(name, source, licence, {split: file})` of each task and corpus."""
+    from keras_plm.datasets import word_similarity
+    from keras_plm.datasets.corpora import CORPORA
+    from keras_plm.datasets.tasks import TASKS
+
+    yield from (
+        (known.name, known.source, known.licence, known.files)
+        for known in (*TASKS.values(), *CORPORA.values())
+    )
+    questions = {**word_similarity.PAIRS, "analogies": word_similarity.QUESTIONS}
+    yield "word similarity", word_similarity.SOURCE, word_similarity.LICENCE, questions
+
+
+def _state(data, file):
+    """Path and checksum of a file, or that it is missing."""
+    from keras_plm.data.task import find_file
+    from keras_plm.datasets.tasks import checksum
+
+    try:
+        path = find_file(data, file)
+    except ValueError:
+        folder = Path(data) / file
+        return f"{'found  ' if folder.is_dir() else 'missing'}  {folder}"
+    return f"found    {path}  sha256 {checksum(path)[:16]}"

@@ -1,0 +1,98 @@
+"""Commands that use trained models: `predict`, `export` and `generate`."""
+
+
+def add_predict(commands):
+    text = "predict labels, tags, scores or answers for a file of texts"
+    parser = commands.add_parser("predict", help=text, description=text)
+    parser.add_argument(
+        "file", metavar="FILE",
+        help="one text a line (pairs: a tab between them); CSV, TSV, JSONL; CoNLL; SQuAD JSON",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
+    )
+    parser.add_argument(
+        "--text", default="text", metavar="COLUMN", help="column of the text (default text)"
+    )
+    parser.add_argument(
+        "--pair", metavar="COLUMN", help="column of the second text (default: none)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write predictions here (default: print)")
+    parser.add_argument(
+        "--probabilities", action="store_true", help="write the probability of each label, too"
+    )
+    parser.set_defaults(run=run_predict)
+
+
+def run_predict(flags):
+    from keras_plm.experiments.predict import open_model, predict, read_inputs
+
+    model = open_model(flags.model)
+    examples = read_inputs(flags.file, model, flags.text, flags.pair)
+    lines = predict(model, examples, flags.out, flags.probabilities)
+    print(f"{flags.out}: {len(examples):,} predictions" if flags.out else lines.rstrip("\n"))
+
+
+def add_export(commands):
+    text = "export a fine-tuned model and its tokenizer as a TensorFlow SavedModel of strings"
+    parser = commands.add_parser("export", help=text, description=text)
+    parser.add_argument(
+        "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the SavedModel")
+    parser.add_argument("--pairs", action="store_true", help="export a model of two texts")
+    parser.set_defaults(run=run_export)
+
+
+def run_export(flags):
+    from keras_plm.checkpoints.saved_model import export
+    from keras_plm.experiments.predict import open_model
+    from keras_plm.experiments.progress import console
+
+    export(open_model(flags.model), flags.out, flags.pairs)
+    console.print(f"{flags.out}: `serve` takes strings, see keras_plm.checkpoints.saved_model")
+
+
+def add_generate(commands):
+    text = "continue texts with a language model"
+    parser = commands.add_parser("generate", help=text, description=text)
+    parser.add_argument("prompts", nargs="+", metavar="TEXT", help="beginnings of texts")
+    parser.add_argument(
+        "--encoder", required=True, metavar="DIR", help="folder of a GPT or another language model"
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=40,
+        metavar="N",
+        help="generate at most N (default 40)",
+    )
+    parser.add_argument(
+        "--greedy", action="store_true", help="take the most probable token; do not sample"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="divide logits by X (default 1)"
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="N", help="sample from the N most probable tokens"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.9, metavar="X",
+        help="sample from the fewest tokens of total probability X (default 0.9)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    parser.set_defaults(run=run_generate)
+
+
+def run_generate(flags):
+    import keras_plm
+    from keras_plm.decoding import generate, greedy, sample
+
+    options = {"strategy": greedy}
+    if not flags.greedy:
+        names = ("temperature", "top_k", "top_p", "seed")
+        options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
+    encoder, tokenizer = keras_plm.load(flags.encoder)
+    options["max_new_tokens"] = flags.max_new_tokens
+    texts = generate(encoder, tokenizer, flags.prompts, **options)
+    print("\n\n".join(texts))

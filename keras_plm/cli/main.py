@@ -1,0 +1,91 @@
+"""Entry point of the console command: `keras-plm --help`."""
+
+import argparse
+import logging
+import os
+import sys
+
+import keras_plm
+from keras_plm.cli import data, infer, report, run, train
+from keras_plm.files.cache import cache_folder
+
+COMMANDS = (
+    train.add_prepare,
+    train.add_pretrain,
+    train.add_word_vectors,
+    run.add_run,
+    run.add_layers,
+    infer.add_predict,
+    infer.add_export,
+    infer.add_generate,
+    report.add_report,
+    data.add_data,
+)
+
+
+def main(arguments=None):
+    """Runs one command of `keras-plm`.
+
+    Args:
+        arguments: The words after the program's name, by default those of the process.
+
+    Returns:
+        The exit code: 0, or 2 after an error, 1 after a broken pipe, 130 after an interrupt.
+    """
+    parser = argparse.ArgumentParser(
+        prog="keras-plm",
+        description="Pre-train, fine-tune and compare language models, and extract their features.",
+    )
+    version = f"keras_plm {keras_plm.__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        parser.parse_args(["--version"])  # before the commands load Keras
+    return run_command(parser, COMMANDS, arguments)
+
+
+def run_command(parser, adders, arguments=None):
+    """Adds commands to a parser, parses the arguments and runs the command that they name.
+
+    Args:
+        parser: An `argparse.ArgumentParser`.
+        adders: Functions that take the object of `parser.add_subparsers` and add one command, whose
+            default `run` takes the parsed flags.
+        arguments: As of `main`.
+
+    Returns:
+        The exit code of `main`.
+    """
+    set_environment()
+    from glue_tasks.errors import add_debug, show_error
+
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    debug = False
+    try:
+        for add in adders:
+            add(commands)
+        add_debug(parser, commands)
+        flags = parser.parse_args(arguments)
+        debug = flags.debug
+        flags.run(flags)
+    except BrokenPipeError:  # the reader of a pipe has ended, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return show_error(error, debug)
+    except KeyboardInterrupt:
+        print("\nstopped; finished work is kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+def set_environment():
+    """Quiet TensorFlow, and one cache of compiled steps for all runs under JAX."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Every length of a batch is traced on purpose: no warning about it.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder("compiled")))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Commands that train on a task: `run` one method, and `layers` to compare choices of layers."""
+
+from pathlib import Path
+
+
+def add_run_flags(parser):
+    """Adds the flags of the commands `run` and `layers`."""
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--task", metavar="NAME", help="a known task, see `keras-plm data`")
+    task.add_argument("--task-file", metavar="FILE", help="a CSV, TSV, JSONL or CoNLL file")
+    for column in ("text", "label", "pair", "group"):
+        text = f"name of the {column} column of --task-file"
+        text += ", in a CoNLL file its number" if column in ("text", "label") else ""
+        parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
+    parser.add_argument(
+        "--label-names",
+        metavar="A,B,...",
+        help="names of labels that a JSONL file gives as numbers",
+    )
+    parser.add_argument("--encoder", required=True, metavar="DIR", help="folder of an encoder")
+    add_data_flags(parser)
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds (default 3)")
+    parser.add_argument(
+        "--results", default="results", metavar="DIR", help="folder of results (default results)"
+    )
+
+
+def add_data_flags(parser):
+    """Adds the flags of the folders of data and of features."""
+    from keras_plm.files.cache import cache_folder
+
+    parser.add_argument("--data", default="data", metavar="DIR", help="data folder (default data)")
+    parser.add_argument(
+        "--feature-cache", default=str(cache_folder("features")), metavar="DIR",
+        help="folder of extracted features (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-cache-gb", type=float, default=8.0, metavar="GB",
+        help="keep at most so many features on disk (default 8)",
+    )  # fmt: skip
+
+
+def open_runner(flags):
+    """The task and encoder that the flags name, ready for runs."""
+    from keras_plm.datasets.tasks import TASKS, task_from_file
+    from keras_plm.experiments.flags import devices, named
+    from keras_plm.experiments.runner import Runner
+
+    if flags.seeds < 1:
+        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    if flags.task_file:
+        columns = flags.text, flags.label, flags.pair, flags.group
+        names = flags.label_names and [name.strip() for name in flags.label_names.split(",")]
+        task = task_from_file(flags.task_file, *columns, names)
+    else:
+        task = named(TASKS, flags.task, "task")
+        names = ("text", "label", "pair", "group", "label_names")
+        given = [name.replace("_", "-") for name in names if getattr(flags, name) is not None]
+        if given:
+            raise ValueError(
+                f"`--{given[0]}` needs a --task-file. Received: --task {flags.task} --{given[0]}"
+            )
+    return Runner(
+        task,
+        flags.data,
+        flags.encoder,
+        flags.results,
+        flags.feature_cache,
+        flags.max_cache_gb,
+        models=getattr(flags, "save_model", None),
+        devices=devices(getattr(flags, "devices", "1")),
+    )
+
+
+def add_run(commands):
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import add_devices, add_flags
+
+    text = "train and evaluate one method on one task"
+    parser = commands.add_parser("run", help=text, description=text)
+    add_run_flags(parser)
+    parser.add_argument(
+        "--save-model", metavar="DIR", help="save the fine-tuned model of seed 0, for `predict`"
+    )
+    add_devices(parser)
+    add_flags(parser, Run)
+    parser.set_defaults(run=run_run)
+
+
+def run_run(flags):
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import from_flags
+
+    _, results, failed = run_all(flags, [from_flags(Run, flags)])
+    check_diverged(failed, len(results) + len(failed))
+
+
+def run_all(flags, runs, between=None):
+    """Runs each of `runs` with all seeds, then prints their table.
+
+    A run that diverges is recorded in a `.failed` file, and the others continue.
+
+    Args:
+        flags: Parsed flags of `add_run_flags`.
+        runs: `Run` objects.
+        between: `between(runner, results)` is called before the first run that trains the encoder.
+
+    Returns:
+        `(runner, results, failed)`: the `Runner`, the results, and `{(run, seed): error}`.
+
+    Raises:
+        FloatingPointError: If every run diverges.
+    """
+    from keras_plm.experiments.progress import console, now_and_then, progress_bar
+    from keras_plm.experiments.report.result_tables import markdown
+    from keras_plm.experiments.results import failure_of, write_failure
+
+    runner = open_runner(flags)
+    counts = {split: len(part) for split, part in runner.examples.items()}
+    for split in ("train", "dev"):
+        limits = [getattr(run, f"{split}_limit") or counts[split] for run in runs]
+        counts[split] = min([counts[split], *limits])
+    console.print(
+        f"{runner.task.name}: {counts['train']:,} training examples, {counts['dev']:,} in the dev "
+        f"set, {counts['test']:,} in the evaluation split"
+    )
+    if runner.task.head.kind == "words":
+        marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
+        console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
+    unseen = runner.unseen_labels()
+    if unseen:
+        console.print(
+            f"{runner.task.name}: labels that no training example has count as errors: "
+            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
+            markup=False,
+        )
+    todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
+    fits = sum(run.lines(seed) for run, seed in todo)
+    results, failed = [], {}
+    with progress_bar(runner.task.name, fits, unit=True) as advance:
+        runner.progress, runner.epoch = advance, now_and_then(console.print)
+        for run, seed in todo:
+            if between is not None and not run.reads_features:
+                between(runner, results)
+                between = None
+            if (run, 0) in failed:  # whose learning rate this one takes
+                failed[run, seed] = failed[run, 0]
+                continue
+            path = runner.path(run, seed)
+            try:
+                results.append(runner.run(run, seed))
+            except FloatingPointError as error:
+                write_failure(path, runner.task.name, runner.name, run, seed, error)
+                failed[run, seed] = error
+            else:
+                failure_of(path).unlink(missing_ok=True)
+    if not results:
+        raise next(iter(failed.values()))
+    console.print("\n" + markdown(results))
+    console.print(f"Result files: {Path(runner.results) / runner.task.name}")
+    return runner, results, failed
+
+
+def check_diverged(failed, total):
+    """Raises if runs of `run_all` diverged, with how many and the first one's error."""
+    if failed:
+        (run, seed), error = next(iter(failed.items()))
+        raise FloatingPointError(
+            f"{len(failed)} of {total} runs diverged, the others are done: give lower learning "
+            "rates. The .failed files next to the results state the cause. "
+            f"Received: {run.name} seed {seed}: {error}"
+        )
+
+
+def add_layers(commands):
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import add_flags
+
+    text = "compare choices of layers of a frozen encoder on a task, and fine-tuning next to them"
+    parser = commands.add_parser("layers", help=text, description=text)
+    add_run_flags(parser)
+    add_flags(parser, Run, [
+        "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",
+        "dev_limit",
+    ])  # fmt: skip
+    parser.add_argument(
+        "--method", default="features", choices=("features", "randomly_initialised"),
+        help="features of the pre-trained encoder (default), or of its random initialisation",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-fine-tune", action="store_true", help="skip fine-tuning, which takes the longest"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the scores as a PNG or SVG file")
+    parser.set_defaults(run=run_layers)
+
+
+def run_layers(flags):
+    from keras_plm import load
+    from keras_plm.experiments import recommend
+    from keras_plm.experiments.config import Run
+    from keras_plm.experiments.flags import from_flags
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.recommend import Choice
+    from keras_plm.experiments.report.result_tables import layer_figure
+    from keras_plm.experiments.results import read_results
+    from keras_plm.files.writing import replacing
+    from keras_plm.transfer import distinct_choices
+
+    if flags.plot and flags.method != "features":
+        raise ValueError(
+            "`--plot` draws the method features, with other methods of its task as lines. "
+            f"Received: method={flags.method!r}"
+        )
+    if flags.plot:  # before hours of work
+        path = Path(flags.plot)
+        if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
+            raise ValueError(
+                "`--plot` must be a PNG or SVG file in an existing folder. "
+                f"Received: {flags.plot!r}"
+            )
+    names = distinct_choices(load(flags.encoder)[0])
+    runs = [from_flags(Run, flags, layers=name) for name in names]
+    tuning = []
+    if not flags.no_fine_tune and flags.method == "features":
+        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
+        tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
+
+    def read(runner, results, runs, names):
+        for run, name in zip(runs, names, strict=True):
+            found = [result for result in results if result["run"] == run.name]
+            if found:  # else its runs diverged
+                kept = [
+                    runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found
+                ]
+                yield Choice.read(name, found, kept)
+
+    def so_far(runner, results):  # fine-tuning may take hours
+        choices = list(read(runner, results, runs, names))
+        if choices:
+            console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
+        console.print("Fine-tuning, to compare (--no-fine-tune skips it) ...")
+
+    runner, results, failed = run_all(flags, runs + tuning, so_far)
+    choices = list(read(runner, results, runs, names))
+    if flags.method == "features" and choices:
+        tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
+        console.print(
+            recommend.markdown(choices), recommend.recommendation(choices, tuned), sep="\n"
+        )
+    if flags.plot:
+        task, encoder = results[0]["task"], results[0]["encoder"]
+        others = read_results(flags.results, task)
+        drawn = [r for r in results if r["method"] == "features"]
+        # Those of this call, too, are among the files.
+        drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
+        with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
+            layer_figure(drawn, task).savefig(temporary, dpi=150)
+        console.print(f"Plot: {flags.plot}")
+    check_diverged(failed, len(results) + len(failed))

@@ -1,0 +1,51 @@
+"""Weights of classes in the loss of training."""
+
+import numpy as np
+
+
+def class_weights(class_weight, labels=None):
+    """A `class_weight` dict, by name or id, as an array over class ids.
+
+    Raises:
+        ValueError: If a name or id is unknown, a class is named twice, or a weight is negative or
+            not finite.
+    """
+    if not isinstance(class_weight, dict):
+        raise ValueError(
+            f"`class_weight` is a dict of classes and weights. Received: {class_weight!r:.60}"
+        )
+    names = {name: i for i, name in enumerate(() if labels is None else labels)}
+    ids = {}
+    for key, weight in class_weight.items():
+        i = names.get(key, key)
+        known = isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0
+        if not known or (names and i >= len(names)) or i in ids:
+            raise ValueError(
+                "`class_weight` names classes by name or id, each once. "
+                f"Received: {key!r}, with labels {list(names)}"
+            )
+        if not 0 <= weight < np.inf:
+            raise ValueError(
+                "A class weight must be 0 or more, and finite. "
+                f"Received: class_weight={{{key!r}: {weight}}}"
+            )
+        ids[int(i)] = float(weight)
+    array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
+    for i, weight in ids.items():
+        array[i] = weight
+    return array
+
+
+def weights_of(class_weight, y):
+    """Weight of each class id in `y`, from an array indexed by id; 1 for other ids.
+
+    Raises:
+        ValueError: If `y` is no array of class ids.
+    """
+    if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
+        raise ValueError(
+            "Weights of classes need targets that are class ids, one array of integers. "
+            f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
+        )
+    known = (y >= 0) & (y < len(class_weight))
+    return np.where(known, class_weight[np.where(known, y, 0)], 1.0).astype("float32")

@@ -1,0 +1,1 @@
+"""File formats of examples and of word vectors."""

@@ -1,0 +1,177 @@
+"""Reader of tagged sentences in CoNLL and CoNLL-U files."""
+
+import dataclasses
+import re
+
+from keras_plm.data.task import Example
+from keras_plm.tokenizers.text import fields, numbered_lines
+
+CONLLU_COLUMNS = 10
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+
+
+def read_conll(path, word_column=None, tag_column=None, labelled=True):
+    """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
+
+    Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
+    examples' groups; without any, each sentence is its own group. Comment lines before a sentence
+    are left out: `# ...` with a blank after the "#", and CoNLL-2012's `#begin document`.
+
+    A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
+    in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
+    (`1-2`) and of empty nodes (`8.1`) are left out.
+
+    Every row has as many columns as the file's first. The number may differ between sentences, as
+    where each predicate has a column, if the columns are given, and in files of CoNLL-2012, which
+    begin with `#begin document`.
+
+    Args:
+        path: The file, plain or .gz.
+        word_column, tag_column: Columns of the word and its tag, from 0, or from the end if
+            negative. By default the first and the last; in CoNLL-U FORM and UPOS, 1 and 3.
+        labelled: If False, tags are neither asked for nor read.
+
+    Returns:
+        A list of `Example` with words as `text` and tags as `label`.
+
+    Raises:
+        ValueError: Naming file and line, if a line has too few columns, or more or fewer than the
+            first; or if there is no sentence.
+    """
+    lines = list(numbered_lines(path))
+    layout = _layout(path, lines, word_column, tag_column, labelled)
+    sentences, document, words = [], 0, []  # of each sentence (document, [(line, columns)])
+    width = None  # (number of columns, line they were counted in)
+    for number, line in lines:
+        if not line.strip(" \t") or line.startswith("-DOCSTART-"):
+            words = []
+            document += line.startswith("-DOCSTART-")
+            continue
+        if layout.is_comment(line, in_sentence=bool(words)):
+            continue
+        columns = layout.columns_of(f"{path}:{number}", line)
+        if columns is None:
+            continue
+        if width is None or (layout.width_by_sentence and not words):
+            width = len(columns), number
+        if len(columns) != width[0]:
+            raise ValueError(
+                f"{path}:{number}: Every line of a CoNLL file has as many columns as the first, "
+                f"{width[0]} in line {width[1]}. Received: {line!r:.80} of {len(columns)} columns"
+            )
+        if not words:
+            sentences.append((document, words))
+        words.append((number, columns))
+    if not sentences:
+        raise ValueError(f"{path}: No sentence in this file. Received: an empty CoNLL file")
+    return [
+        layout.example(path, words, group=f"{path}#{number}" if document else None)
+        for number, words in sentences
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Where a CoNLL file has its words and tags.
+
+    Attributes:
+        conllu: Whether the file is CoNLL-U.
+        word, tag: Columns; `tag` is `None` where tags are not read.
+        width_by_sentence: Whether the number of columns may differ between sentences.
+        first: The first line that holds a word for sure.
+    """
+
+    conllu: bool
+    word: int
+    tag: int | None
+    width_by_sentence: bool
+    first: str
+
+    def is_comment(self, line, in_sentence):
+        """Whether a line is a comment."""
+        if not line.startswith("#"):
+            return False
+        return self.conllu or (not in_sentence and _is_comment(line, self.first))
+
+    def columns_of(self, where, line):
+        """The columns of a line; raises unless its word and tag are there.
+
+        They are `None` for lines of CoNLL-U's multi-word tokens and empty nodes.
+        """
+        columns = _columns(line)
+        if self.conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
+            raise ValueError(
+                f"{where}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
+                f"by tabs, the first a number. Received: {line!r:.80}"
+            )
+        if self.conllu and not columns[0].isdigit():
+            return None
+        read = [self.word] if self.tag is None else [self.word, self.tag]
+        needed = max(len(read), *(max(column + 1, -column) for column in read))
+        if len(columns) < needed or not all(columns[column] for column in read):
+            what = "a word in its column" if self.tag is None else "a word and its tag"
+            raise ValueError(
+                f"{where}: A line of a CoNLL file holds {what}, separated by a blank or "
+                f"tab; read are the columns {', '.join(map(str, read))}, counted from 0. "
+                f"Received: {line!r} of {len(columns)} columns"
+            )
+        return columns
+
+    def example(self, path, words, group):
+        """The `Example` of a sentence, a list of `(line number, columns)`."""
+        numbers = [number for number, _ in words]
+        return Example(
+            [columns[self.word] for _, columns in words],
+            None if self.tag is None else [columns[self.tag] for _, columns in words],
+            group=group,
+            where=f"{path}:{numbers[0]}",
+            lines=numbers,
+        )
+
+
+def _layout(path, lines, word_column, tag_column, labelled):
+    """The `_Layout` of a file's lines, with the columns that `read_conll` is given."""
+    given = word_column is not None and (tag_column is not None or not labelled)
+    conll_2012 = bool(lines) and lines[0][1].startswith("#begin document")
+    first = next((line for _, line in lines if _holds_a_word(line)), "")
+    conllu = re.search(r"\.conllu(\.gz)?$", str(path)) is not None or _is_conllu(_columns(first))
+    if word_column is None:
+        word_column = 1 if conllu else 0
+    if tag_column is None:
+        tag_column = 3 if conllu else -1
+    tag = tag_column if labelled else None
+    return _Layout(conllu, word_column, tag, given or conll_2012, first)
+
+
+def _columns(line):
+    """The columns of a line of a CoNLL file. Blanks around a column are no part of it."""
+    return [c.strip(" ") for c in line.split("\t")] if "\t" in line else fields(line)
+
+
+def _is_conllu(columns):
+    """Whether a line of these columns has an id and, in its place, the id of a head."""
+    return len(columns) == CONLLU_COLUMNS and all(
+        CONLLU_ID.fullmatch(column) or column == "_" for column in (columns[0], columns[6])
+    )
+
+
+def _holds_a_word(line):
+    """Whether a line of a CoNLL file holds a word for sure."""
+    return bool(line.strip(" \t")) and not line.startswith(("#", "-DOCSTART-"))
+
+
+def _is_comment(line, first):
+    """Whether a line that begins with "#" and stands before a sentence holds no word.
+
+    A word may begin with "#" too: its line then has the columns of the other lines.
+
+    Args:
+        line: The line.
+        first: The first line of the file that holds a word for sure, "" if there is none.
+    """
+    if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)|#(begin|end) document\b", line):
+        return True
+    if re.match(r"#[^\s#]", line):
+        return False  # a word as "#tag", whatever the number of columns
+    same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
+    return bool(first) and len(fields(line)) > 1 and not same

@@ -1,0 +1,37 @@
+"""Reader of texts and their translations, line by line."""
+
+from keras_plm.tokenizers.text import numbered_lines
+
+
+def read_parallel(source_path, target_path):
+    """A text and its translation, line by line.
+
+    Args:
+        source_path, target_path: Two text files, plain or .gz, with as many lines.
+
+    Returns:
+        `(sources, targets)`: two lists of texts.
+
+    Raises:
+        ValueError: If the files have unequally many lines, or, naming file and line, if one is
+            empty.
+    """
+    texts = []
+    for path in (source_path, target_path):
+        texts.append([])
+        for number, line in numbered_lines(path):
+            if not line.strip():
+                raise ValueError(
+                    f"{path}:{number}: Every line holds a text; leave a missing one out of both "
+                    f"files. Received: {line!r}"
+                )
+            texts[-1].append(line.strip())
+    sources, targets = texts
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"Line n of {target_path} translates line n of {source_path}. "
+            f"Received: {len(sources)} lines and {len(targets)} lines"
+        )
+    if not sources:
+        raise ValueError(f"{source_path}: No text in this file. Received: an empty file")
+    return sources, targets

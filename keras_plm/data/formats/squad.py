@@ -1,0 +1,263 @@
+"""SQuAD's files of questions and predictions, and their evaluation."""
+
+import json
+import warnings
+
+import numpy as np
+
+from keras_plm.data.task import Example
+from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import write_json
+from keras_plm.metrics import squad_scores
+from keras_plm.tokenizers import open_text
+
+
+def read_squad(path, labelled=True):
+    """Questions with their passages and answers, from a file in SQuAD's layout, 1.1 or 2.0.
+
+    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, and 2018, arXiv 1806.03822.
+
+    Args:
+        path: The JSON file, plain or .gz.
+        labelled: If False, answers are neither asked for nor read.
+
+    Returns:
+        A list of `Example`: the question as `text`, its passage as `pair`, the answers as `label`
+        and `starts`, both empty where there is none; `id`; the article as `group`.
+
+    Raises:
+        ValueError: Naming file and question, if something is missing or of the wrong kind, two
+            questions have one id, an answer does not stand at its offset, or a question has no
+            answer and is not marked so.
+    """
+    data = _load(path)
+    examples, seen = [], {}
+    for i, article in enumerate(_part(data, "data", list, str(path))):
+        of_article = f"{path}: data[{i}]"
+        for j, paragraph in enumerate(_part(article, "paragraphs", list, of_article)):
+            of_paragraph = f"{of_article}.paragraphs[{j}]"
+            questions = _part(paragraph, "qas", list, of_paragraph)
+            for k, question in enumerate(questions):
+                name = _id(question, f"{of_paragraph}.qas[{k}]")
+                where = f"{path}: question {name}"
+                if name in seen:
+                    raise ValueError(
+                        f"{where}: Every question has an id of its own. Received: the id of "
+                        f"{seen[name]} again in {of_paragraph}"
+                    )
+                seen[name] = of_paragraph
+                passage = _part(paragraph, "context", str, where)
+                if not passage.strip():
+                    raise ValueError(f"{where}: A question has a passage. Received: {passage!r}")
+                label = starts = None
+                if labelled:
+                    label, starts = _answers(question, where)
+                examples.append(
+                    Example(
+                        _part(question, "question", str, where),
+                        label,
+                        pair=passage,
+                        group=f"{path}#{i}",
+                        where=where,
+                        starts=starts,
+                        id=name,
+                    )
+                )
+    if not examples:
+        raise ValueError(f"{path}: No question in this file. Received: an empty SQuAD file")
+    return examples
+
+
+def _load(path):
+    with open_text(path) as file:
+        text = file.read()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: This is not a JSON file. Received: {error}") from error
+
+
+def _part(of, key, kind, where):
+    """`of[key]`, which is of a kind."""
+    value = of.get(key) if isinstance(of, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        what = {list: "a list", str: "a string", int: "a whole number"}[kind]
+        raise ValueError(
+            f"{where}: In SQuAD's layout there is {what} at {key!r} here. "
+            f"Received: {value!r:.60}" + ("" if isinstance(of, dict) else f" in {of!r:.60}")
+        )
+    return value
+
+
+def _id(question, where):
+    """A question's id, a string; GermanQuAD's are numbers."""
+    if isinstance(question, dict) and isinstance(question.get("id"), int):
+        return str(_part(question, "id", int, where))
+    return _part(question, "id", str, where)
+
+
+def _answers(question, where):
+    """`(texts, starts)` of a question's answers."""
+    answers = _part(question, "answers", list, where)
+    impossible = question.get("is_impossible", False)
+    if bool(impossible) == bool(answers):
+        raise ValueError(
+            f"{where}: A question has answers, or none and is_impossible=true. "
+            f"Received: {len(answers)} answers, is_impossible={impossible}"
+        )
+    texts = [_part(answer, "text", str, where) for answer in answers]
+    return texts, [_part(answer, "answer_start", int, where) for answer in answers]
+
+
+def write_predictions(path, examples, answers):
+    """Writes the official file of predictions, `{id: text}`, under a temporary name first.
+
+    Args:
+        path: The JSON file.
+        examples: Questions, each with its `id`.
+        answers: Their answers, in the same order.
+
+    Raises:
+        ValueError: If the two are not equally many, a question has no id of its own, or an answer
+            is no string.
+    """
+    examples, answers = as_list(examples, "examples"), as_list(answers, "answers")
+    if len(examples) != len(answers):
+        raise ValueError(
+            "Every question needs one answer. "
+            f"Received: {len(examples)} questions and {len(answers)} answers"
+        )
+    predictions = {}
+    for example, answer in zip(examples, answers, strict=True):
+        if example.id is None or example.id in predictions or not isinstance(answer, str):
+            raise ValueError(
+                "A prediction is a string for a question with an id of its own. "
+                f"Received: id={example.id!r}, answer={answer!r:.60}"
+            )
+        predictions[example.id] = answer
+    write_json(path, predictions)
+
+
+def read_predictions(path):
+    """What `write_predictions` wrote: a dict of ids and texts.
+
+    Raises:
+        ValueError: If it is no such file.
+    """
+    predictions = _load(path)
+    if not isinstance(predictions, dict) or not all(
+        isinstance(text, str) for text in predictions.values()
+    ):
+        raise ValueError(
+            f"{path}: A file of predictions is one JSON object of ids and texts. "
+            f"Received: {predictions!r:.60}"
+        )
+    return predictions
+
+
+def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
+    """What the official script prints, in percent.
+
+    Reference: the scripts evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar/SQuAD-explorer.
+    Differs from the latter: questions without prediction are left out of the parts too, where it
+    stops.
+
+    Args:
+        examples: Labelled questions, each with its `id`.
+        predictions: A dict of ids and texts.
+        version: 1 or 2. A question without prediction counts 0 in version 1 and is left out in
+            version 2; both warn.
+        odds: In version 2: a dict of ids and numbers, larger the likelier there is no answer.
+            `heads.no_answer_odds` gives both in the order of the questions: texts that refuse
+            nothing, which then are the `predictions`, and these numbers.
+        threshold: Above it, in `odds`, the prediction counts as a refusal.
+
+    Returns:
+        A dict, in version 1 of `exact_match` and `f1`. In version 2 of `exact`, `f1` and `total`,
+        the same of questions with and without answer as `HasAns_exact` and `NoAns_exact`, and with
+        `odds` the best scores that a threshold gives, `best_exact`, `best_exact_thresh`, `best_f1`,
+        `best_f1_thresh`.
+
+    Raises:
+        ValueError: If predictions or odds are no dict, no question has a prediction, or one of
+            these has no odds where there are any.
+
+    >>> passage = "It was 1882."
+    >>> examples = [Example("When?", ["1882"], passage, starts=[7], id="a")]
+    >>> examples.append(Example("Who?", [], passage, starts=[], id="b"))
+    >>> report = evaluate_squad(examples, {"a": "in 1882", "b": ""})
+    >>> report["exact"], round(report["HasAns_f1"], 2), report["NoAns_f1"]
+    (50.0, 66.67, 100.0)
+    """
+    for name, value in (("predictions", predictions), ("odds", odds)):
+        if not isinstance(value, dict) and not (name == "odds" and value is None):
+            raise ValueError(
+                f"`{name}` is a dict by the id of each question: `dict(zip([e.id for e in examples]"
+                f", {name}))`. Received: a {type(value).__name__}"
+            )
+    known = [example for example in examples if example.id in predictions]
+    if len(known) < len(examples):
+        missing = next(example.id for example in examples if example.id not in predictions)
+        warnings.warn(
+            f"{len(examples) - len(known)} questions have no prediction, {missing!r} is the first",
+            stacklevel=2,
+        )
+    texts = [predictions[example.id] for example in known]
+    scores = np.array(squad_scores([example.label for example in known], texts, version))
+    if version == 1:
+        exact, f1 = 100.0 * scores.sum(axis=0) / len(examples)
+        return {"exact_match": float(exact), "f1": float(f1)}
+
+    answered = np.array([len(example.label) > 0 for example in known])
+    counted = scores
+    if odds is not None:
+        lacking = [example.id for example in known if example.id not in odds]
+        if lacking:
+            raise ValueError(
+                f"Every prediction has its odds, or none has. Received: none for {lacking[0]!r}"
+            )
+        odds = np.array([odds[example.id] for example in known])
+        counted = np.where((odds > threshold)[:, None], ~answered[:, None], scores)
+    report = {}
+    parts = (("", answered | True), ("HasAns_", answered), ("NoAns_", ~answered))
+    for name, part in parts:
+        if part.any():
+            exact, f1 = 100.0 * counted[part].mean(axis=0)
+            report |= {f"{name}exact": float(exact), f"{name}f1": float(f1)}
+            report[f"{name}total"] = int(part.sum())
+    if odds is not None:
+        for i, name in enumerate(("exact", "f1")):
+            best, at = best_threshold(scores[:, i], texts, answered, odds)
+            report |= {f"best_{name}": 100.0 * best, f"best_{name}_thresh": at}
+    return report
+
+
+def best_threshold(scores, texts, answered, odds):
+    """The threshold on the odds of no answer with which predictions score highest.
+
+    As `find_best_thresh` of evaluate-v2.0.py: a question whose odds are above the threshold is
+    refused. Questions of equal odds are parted too, so that a score may be promised that none has.
+
+    Args:
+        scores: (N,) of each prediction, in [0, 1].
+        texts: The N predictions.
+        answered: (N,) whether a question has an answer.
+        odds: (N,) numbers, larger the likelier there is no answer.
+
+    Returns:
+        `(score, threshold)`: the mean score with it; 0.0 where refusing all is best.
+
+    >>> best_threshold([1.0, 0.0, 0.5], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
+    (0.8333333333333334, 1.0)
+    """
+    answered = np.asarray(answered, dtype=bool)
+    # Answering instead of refusing: what is won, or lost where there is no answer.
+    refused = np.array([text == "" for text in texts])
+    gains = np.where(answered, scores, np.where(refused, 0.0, -1.0))
+    order = np.argsort(odds, kind="stable")
+    unanswered = float((~answered).sum())
+    totals = unanswered + np.cumsum(gains[order])
+    best = int(totals.argmax())
+    if totals[best] <= unanswered:
+        return unanswered / len(gains), 0.0
+    return float(totals[best] / len(gains)), float(np.asarray(odds)[order[best]])

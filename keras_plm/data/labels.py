@@ -1,0 +1,172 @@
+"""Label names and their ids, ranges of scores, schemes of tags."""
+
+import re
+
+import numpy as np
+
+from keras_plm.data.task import as_examples, check_labelled, place_of
+from keras_plm.metrics import tag_scheme
+
+TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
+
+
+def check_label_kinds(examples):
+    """Raises unless all examples have one label, or all have a tag for each word."""
+    listed = [isinstance(example.label, (list, tuple)) for example in examples]
+    for i, example in enumerate(examples):
+        if listed[i] != listed[0]:
+            first, other = ("tags", "a label") if listed[0] else ("a label", "tags")
+            raise ValueError(
+                f"{place_of(example, i)}Either every example has one label, or every word a tag. "
+                f"Received: {example.label!r:.60}, {other}, and {first} of example 0"
+            )
+        if listed[i] and len(example.label) != len(example.text):
+            raise ValueError(
+                f"{place_of(example, i)}Every word needs one tag. "
+                f"Received: {len(example.text)} words and {len(example.label)} tags"
+            )
+
+
+def label_ids(example, labels, training=True, number=None):
+    """The id, or array of ids, of an example's label among the label names.
+
+    Without `training`, the id of a name that is not among them is -1. `number` is that of the
+    example among others, for errors.
+    """
+    label = example.label
+    if isinstance(label, float) and labels is None:
+        return np.float32(label)
+    if labels is None:
+        raise ValueError(f"`labels` must list the label names. Received: labels=None, {label!r}")
+    names = {name: i for i, name in enumerate(labels)}
+    listed = label if isinstance(label, (list, tuple)) else [label]
+    for i, name in enumerate(listed):
+        if name not in names and training:
+            word = i if listed is label else None
+            raise ValueError(
+                f"{place_of(example, number, word)}This label does not occur in the training "
+                f"examples. Received: {name!r}, known: {', '.join(map(str, labels[:20]))}"
+                + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
+            )
+    ids = np.array([names.get(name, -1) for name in listed], dtype=np.int32)
+    return ids if listed is label else ids[0]
+
+
+def fraction_of_range(example, bounds, training=True, number=None):
+    """Where a score lies between the lowest and the highest, 0 to 1; without `training` beyond."""
+    score = example.label
+    low, high = bounds
+    is_number = not isinstance(score, str) and np.isscalar(score) and np.isfinite(score)
+    if not is_number or (training and not low <= score <= high):
+        place = place_of(example, number)
+        raise ValueError(f"{place}A score lies from {low} to {high}. Received: {score!r}")
+    return np.float32((score - low) / (high - low))
+
+
+def target_ids(examples, labels, scores=False, training=True):
+    """What a model learns of each example, as `label_ids` or `fraction_of_range` gives it.
+
+    Args:
+        examples: A list of `Example`, or of texts without labels.
+        labels: The label names; of scores the lowest and the highest.
+        scores: Whether labels are scores.
+        training: If False, labels that are not among `labels` have the id -1.
+
+    Returns:
+        A list of ids, or of arrays of tag ids; `None` where no example has a label.
+
+    Raises:
+        ValueError: If some examples have labels and others none, some have tags and others a
+            label, or a label is unknown in training.
+    """
+    if all(getattr(example, "label", None) is None for example in examples):
+        return None
+    check_labelled(examples)
+    to_id = fraction_of_range if scores else label_ids
+    ids = [to_id(example, labels, training, i) for i, example in enumerate(examples)]
+    check_label_kinds(examples)
+    if np.ndim(ids[0]):
+        check_scheme(examples, labels, training)
+    return ids
+
+
+def score_range(examples):
+    """`(lowest, highest)` of the scores of examples.
+
+    Raises:
+        ValueError: If a label is no number, or all are the same.
+    """
+    examples = as_examples(examples)
+    for i, example in enumerate(examples):
+        if isinstance(example.label, str) or not np.isscalar(example.label):
+            raise ValueError(
+                f"{place_of(example, i)}A score is a number. Received: {example.label!r}"
+            )
+    scores = [float(example.label) for example in examples]
+    if not min(scores) < max(scores):
+        raise ValueError(f"Scores must differ. Received: all {len(scores)} are {scores[0]}")
+    return min(scores), max(scores)
+
+
+def label_names(examples):
+    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs.
+
+    Raises:
+        ValueError: If a label is a number in one example and the same as a string in another.
+    """
+    examples = as_examples(examples)
+    found = set()
+    for example in examples:
+        label = example.label
+        found.update(label if isinstance(label, (list, tuple)) else [label])
+    twice = next((name for name in found if not isinstance(name, str) and str(name) in found), None)
+    if twice is not None:
+        places = [e.where for e in examples if e.where and e.label in (twice, str(twice))]
+        raise ValueError(
+            (f"{places[0]}: " if places else "")
+            + "A label is either a number in all examples or a string in all. "
+            f"Received: both {twice!r} and {str(twice)!r}"
+        )
+    return sorted(found, key=lambda name: (name != "O", str(name)))
+
+
+def tag_scheme_of(examples):
+    """The scheme by which the tags of examples mark spans, see `metrics.tag_scheme`.
+
+    Raises:
+        ValueError: If tags are of several schemes, or a span of IOBES, BILOU or BMES is not whole,
+            naming the file and line of the first one that does not fit; without a file the sentence
+            and the word.
+    """
+    tagged = [example for example in examples if isinstance(example.label, (list, tuple))]
+
+    def where(i, j):
+        example, word = tagged[i], f"sentence {i}, word {j} ({tagged[i].text[j]!r})"
+        if not example.where:
+            return word
+        if example.lines is None:
+            return f"{example.where}, word {j} ({example.text[j]!r})"
+        return f"{example.where.rpartition(':')[0]}:{example.lines[j]}"
+
+    return tag_scheme([example.label for example in tagged], where)
+
+
+def scheme_of_labels(labels):
+    """The scheme of label names; `None` where labels as "[CLS]" stand next to tags of spans."""
+    typed = [name for name in labels if isinstance(name, str) and TYPED.match(name)]
+    if not typed or len(typed) == len(labels) - labels.count("O"):
+        return tag_scheme(labels)
+    tag_scheme(typed)  # raises for tags of several schemes
+    return None
+
+
+def check_scheme(examples, labels, training=True):
+    """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not.
+
+    Without `training`, examples with tags that are not among the labels pass.
+    """
+    if scheme_of_labels(list(labels)) is None:
+        return
+    known = set(labels)
+    if training or all(tag in known for example in examples for tag in example.label):
+        tag_scheme_of(examples)

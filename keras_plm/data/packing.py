@@ -1,0 +1,299 @@
+"""Packed rows of examples, with their targets and words."""
+
+import numpy as np
+
+from keras_plm._arguments import check_whole
+from keras_plm.data.batching import few_lengths, warn_of_cuts
+from keras_plm.data.labels import target_ids
+from keras_plm.data.pair_positions import PairPositions, spans_in, words_in
+from keras_plm.data.task import Unlabelled
+from keras_plm.files.sequences import as_texts
+from keras_plm.tokenizers.characters import CharacterIds
+from keras_plm.tokenizers.subwords import check_tokenizer, encode_parts
+
+
+def stack_padded(rows, length, pad=0):
+    """Arrays of unequal first dimension as one, filled up with `pad`."""
+    out = np.full((len(rows), length, *rows[0].shape[1:]), pad, rows[0].dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+class PackedExamples:
+    """Examples as packed rows with their targets; long lists of tagged words as windows.
+
+    Args:
+        examples: A list of `Example`, of texts or of lists of words.
+        training: If False, labels that are not among `labels` have the id -1.
+        **others: As in `batches`.
+
+    Attributes:
+        encoded: The packed rows, see `keras_plm.tokenizers.Encoded`.
+        parts: A list of these: more than one where an example is several rows, its two texts apart,
+            their two orders, or its choices.
+        lengths: (rows,) tokens of each row, of the longest of several.
+        examples_of: (rows,) the example each row came from.
+        row_words: The `RowWords`; `None` unless asked for or given.
+        words: (rows,) number of words of each row; `None` without `row_words`.
+        targets: The label id of each row, or an array of tag ids; `None` without labels.
+        tags: Whether targets are tags.
+        cut: Number of tokens that were cut for `max_length`; a warning gives it.
+        few_shapes: Whether the positions of two texts are padded to one of the `few_lengths`.
+    """
+
+    few_shapes = False
+
+    def __init__(
+        self,
+        examples,
+        tokenizer,
+        labels=None,
+        max_length=None,
+        words=None,
+        word_tokenizer=None,
+        joint_pairs=None,
+        both_orders=False,
+        scores=False,
+        word_character_ids=False,
+        pair_positions=False,
+        training=True,
+    ):
+        examples = as_texts(examples, "examples")
+        if not examples:
+            raise ValueError("There is nothing to batch. Received: no examples")
+        check_tokenizer(tokenizer)
+        if max_length is not None:
+            check_whole(max_length, "max_length")
+        self.tokenizer = tokenizer
+        texts = [getattr(example, "text", example) for example in examples]
+        pairs = _all_or_none(examples, "pair", "a pair")
+        choices = _all_or_none(examples, "choices", "choices")
+        lists = pairs is None and not isinstance(texts[0], str)
+        words = (lists or word_tokenizer is not None) if words is None else words
+        both_orders = both_orders and pairs is not None
+        _check_rows(tokenizer, words, word_tokenizer, both_orders, choices)
+        if joint_pairs is None:
+            joint_pairs = getattr(tokenizer, "joint_pairs", True)
+
+        self.examples_of, first_words = np.arange(len(examples)), None
+        if lists and words:
+            texts, self.examples_of, first_words = _windows(texts, tokenizer, max_length)
+        self.parts = encode_parts(
+            tokenizer, texts, pairs, max_length, words, both_orders, choices, joint_pairs
+        )
+        self.encoded = self.parts[0]
+        self.lengths = np.max([part.lengths for part in self.parts], axis=0)
+        self.cut = self._warn_of_cuts(examples, max_length)
+        self.row_words = self.words = self._pair_positions = None
+        if words:
+            self.row_words = RowWords(
+                tokenizer, self.parts, texts, pairs, word_tokenizer, word_character_ids
+            )
+            self.words = self.row_words.counts.sum(axis=1)
+        if pair_positions:
+            self._pair_positions = self.row_words.pair_positions(self.lengths)
+        self.targets, self.tags = None, False
+        ids = target_ids(examples, labels, scores, training)
+        if ids is not None:
+            self._set_targets(ids, first_words)
+
+    def _warn_of_cuts(self, examples, max_length):
+        """The number of tokens that were cut, with a warning if there are any."""
+        of_rows = np.sum([part.cut for part in self.parts], axis=0)
+        cut = int(of_rows.sum())
+        if cut:
+            rows = np.unique(self.examples_of[of_rows > 0])
+            warn_of_cuts("texts", examples, rows, cut, max_length)
+        return cut
+
+    def _set_targets(self, ids, first_words):
+        """The targets of rows from those of examples; `first_words` are those of windows."""
+        self.tags = np.ndim(ids[0]) > 0
+        if not self.tags:
+            self.targets = np.array(ids)[self.examples_of]
+            return
+        if first_words is None:
+            raise ValueError(
+                "A tag per word is learned by a `Tagger`; here a text has one label. "
+                f"Received: {len(ids[0])} tags of the first example"
+            )
+        windows = zip(self.examples_of, first_words, self.words, strict=True)
+        self.targets = [ids[e][first : first + count] for e, first, count in windows]
+
+    def collate(self, rows, length, rng, epoch):
+        x, *others = (self.tokenizer.arrays(part, rows, length) for part in self.parts)
+        if others:
+            parts = [x, *others]
+            x = {name: np.stack([p[name] for p in parts], axis=1) for name in x}  # (B, P, T, ...)
+        if self.row_words is not None:
+            x |= self.row_words.arrays(rows, length)
+        if self._pair_positions is not None:
+            sizes = few_lengths(length) if self.few_shapes else None
+            x |= self._pair_positions.arrays(rows, length, sizes)
+        if self.targets is None:
+            return x, None, None
+        if not self.tags:
+            return x, self.targets[rows], None
+        y = stack_padded([self.targets[row] for row in rows], length)
+        weights = (np.arange(length) < self.words[rows][:, None]).astype("float32")
+        return x, y, weights
+
+
+class RowWords:
+    """The words of packed rows: where each begins, its id in a vocabulary, its characters.
+
+    Args:
+        tokenizer: The one that packed the rows.
+        parts: `Encoded` rows: one, or one of each text of a pair.
+        texts, pairs: The texts of the rows; `pairs` may be `None`.
+        word_tokenizer: A `Words`, whose ids of the words are then kept.
+        word_character_ids: Whether the characters of words are kept.
+
+    Attributes:
+        counts: (rows, 2) words of the first and of the second text.
+    """
+
+    def __init__(
+        self, tokenizer, parts, texts, pairs=None, word_tokenizer=None, word_character_ids=False
+    ):
+        self.tokenizer, self.parts = tokenizer, parts
+        self.texts, self.pairs = texts, pairs
+        first, row, second, ids = words_in(parts)
+        count = len(parts[0])
+        self.counts = np.bincount(2 * row + second, minlength=2 * count).reshape(count, 2)
+        self._names = row, second, ids
+        self._positions = first.astype(np.int32)
+        self._part = second if len(parts) > 1 else 0 * second
+        self._starts = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
+        self._vector_ids = self._character_ids = None
+        if word_tokenizer is not None:
+            # As lists of one word, so that none is split again.
+            self._vector_ids = word_tokenizer.encode([[word] for word in self.strings()]).token_ids
+        if word_character_ids:
+            self._character_ids = CharacterIds(self.strings())
+
+    def positions(self, row):
+        """Where each word of a row begins, in its text where two are packed apart."""
+        return self._positions[self._starts[row] : self._starts[row + 1]]
+
+    def pair_positions(self, lengths):
+        """The `PairPositions` of the two texts of rows of these lengths."""
+        return PairPositions(lengths, np.cumsum(self.counts, axis=1) - self.counts, self.counts)
+
+    def arrays(self, rows, length):
+        """The arrays of some rows at a padded length, see `batches`."""
+        slices, room = [slice(*self._starts[r : r + 2]) for r in rows], length * len(self.parts)
+        positions = [self._positions[s] + length * self._part[s] for s in slices]
+        x = {"word_positions": stack_padded(positions, room, -1).astype("int32")}
+        if self._vector_ids is not None:
+            x["vector_ids"] = stack_padded([self._vector_ids[s] for s in slices], room)
+        if self._character_ids is not None:
+            x["word_character_ids"] = stack_padded([self._character_ids[s] for s in slices], room)
+        return x
+
+    def strings(self):
+        """The words as the texts write them, all rows one after another; whole where cut."""
+        spans = self._spans() if self._any_strings() else {}
+        words = []
+        for name in zip(*(of_words.tolist() for of_words in self._names), strict=True):
+            row, of_pair, word = name
+            text = (self.pairs if of_pair else self.texts)[row]
+            if isinstance(text, str):
+                begin, end = spans[name]
+                words.append(text[begin:end].strip())
+            else:
+                words.append(text[word])
+        return words
+
+    def _any_strings(self):
+        firsts = [texts[0] for texts in (self.texts, self.pairs) if texts]
+        return any(isinstance(text, str) for text in firsts)
+
+    def _spans(self):
+        """Where each word stands in its text, in characters."""
+        whole = self.parts
+        if any(part.cut.any() for part in whole):
+            apart = [(self.texts, None), (self.pairs, None)]
+            of_parts = apart if len(whole) > 1 else [(self.texts, self.pairs)]
+            whole = [self.tokenizer.encode(*part, return_offsets=True) for part in of_parts]
+        return spans_in(whole)
+
+
+def _check_rows(tokenizer, words, word_tokenizer, both_orders, choices):
+    """Raises unless rows hold what is asked for, and words can be told apart in them."""
+    if word_tokenizer is not None and not words:
+        raise ValueError(
+            "Ids of words need words: leave `words` out. Received: words=False beside a "
+            "`word_tokenizer`"
+        )
+    if words and (choices is not None or both_orders):
+        what = "pairs of texts in both orders" if choices is None else "choices"
+        raise ValueError(
+            "Words are read one by one in a text, or in the two texts of a pair. "
+            f"Received: {what} for {type(tokenizer).__name__}"
+        )
+    if choices is not None and not getattr(tokenizer, "joint_pairs", True):
+        raise ValueError(
+            "A choice follows its text in one row: use a tokenizer that packs pairs of texts. "
+            f"Received: {type(tokenizer).__name__}"
+        )
+
+
+def _windows(texts, tokenizer, max_length):
+    """Lists of words cut so that each fits into a row.
+
+    Returns:
+        `(windows, examples_of, first_words)`: lists of words, the text each came from, and its
+        first word there.
+    """
+    windows, examples, first_words = [], [], []
+    encoded = tokenizer.encode(texts, return_offsets=True)
+    for i, words in enumerate(texts):
+        bounds = [0]
+        if max_length is not None and encoded.lengths[i] > max_length:
+            ids = encoded.word_ids[encoded.starts[i] :][: encoded.lengths[i]]
+            room = max_length - np.count_nonzero(ids < 0)
+            sizes = np.bincount(ids[ids >= 0], minlength=len(words))
+            used = 0
+            for j, size in enumerate(np.minimum(sizes, room)):
+                if used + size > room:
+                    bounds.append(j)
+                    used = 0
+                used += size
+        for first, end in zip(bounds, [*bounds[1:], len(words)], strict=True):
+            windows.append(words[first:end])
+            examples.append(i)
+            first_words.append(first)
+    return windows, np.array(examples), first_words
+
+
+def _all_or_none(examples, name, called):
+    """What all examples have in a field, or `None`."""
+    found = [getattr(example, name, None) for example in examples]
+    if all(of_example is None for of_example in found):
+        return None
+    if None in found:
+        raise ValueError(
+            f"Either all examples have {called} or none. "
+            f"Received: example {found.index(None)} without"
+        )
+    return found
+
+
+def words_of(examples, tokenizer, max_length=None):
+    """The words of each example that a reader of words sees, as its text writes them.
+
+    Args:
+        examples: A list of `Example`, of texts or of lists of words.
+        tokenizer: The encoder's: it says what a word is.
+        max_length: Longest row of the encoder in tokens, as in `batches`.
+
+    Returns:
+        A list of lists of words, one for each example.
+    """
+    texts = [Unlabelled(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
+    packed = PackedExamples(texts, tokenizer, max_length=max_length, words=True)
+    counts = np.bincount(packed.examples_of, packed.words, len(texts)).astype(int)
+    ends, words = np.cumsum(counts), packed.row_words.strings()
+    return [words[end - count : end] for end, count in zip(ends, counts, strict=True)]

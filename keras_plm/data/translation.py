@@ -1,0 +1,93 @@
+"""Batches of texts and their translations."""
+
+import numpy as np
+
+from keras_plm.data.batching import Batches
+from keras_plm.files.sequences import as_texts
+from keras_plm.tokenizers.subwords import check_start
+
+
+def translation_batches(
+    sources,
+    targets,
+    tokenizer,
+    *,
+    max_length=None,
+    training=True,
+    batch_size=None,
+    tokens_per_batch=None,
+    **options,
+):
+    """Pairs of texts as `Batches` for an encoder-decoder.
+
+    A pair goes to the bucket that holds the longer of the two.
+
+    Args:
+        sources, targets: Two lists of N texts.
+        tokenizer: One with `start_id` and an end token behind each text, as `BytePair`.
+        max_length: Longest text in tokens, the end token included; by default the longest given.
+        training: If True, shuffle.
+        batch_size, tokens_per_batch: See `Batches`; tokens are those of one side. 32 rows when
+            neither is given.
+        **options: Other arguments of `Batches`.
+
+    Returns:
+        `Batches` of x: `token_ids` and `padding_mask` (B, T), the source, and `target_ids` (B, T),
+        the target behind a start token; y: (B, T), the target with its end token; and weights.
+
+    Raises:
+        ValueError: If there are not equally many, if a text is empty or longer than `max_length`,
+            with its number, if they are no lists, or the tokenizer has no start token.
+    """
+    sources = as_texts(sources, "sources", words=False)
+    targets = as_texts(targets, "targets", words=False)
+    if len(sources) != len(targets):
+        raise ValueError(
+            "Every source needs one target. "
+            f"Received: {len(sources)} sources and {len(targets)} targets"
+        )
+    check_start(tokenizer)
+    if batch_size is None and tokens_per_batch is None:
+        batch_size = 32
+    encoded = []
+    for kind, texts in (("source", sources), ("target", targets)):
+        empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
+        if empty is not None:
+            raise ValueError(
+                f"Texts must not be empty: leave the pair out. Received: {kind} {empty} is "
+                f"{texts[empty]!r}"
+            )
+        rows = tokenizer.encode(texts)
+        if max_length is not None and len(texts) and rows.lengths.max() > max_length:
+            longest = int(rows.lengths.argmax())
+            raise ValueError(
+                f"No text may have more than {max_length} tokens: leave the pair out, part it, or "
+                f"raise `max_length`. Received: {kind} {longest} with {rows.lengths[longest]} "
+                f"tokens, {texts[longest][:60]!r}"
+            )
+        encoded.append(rows)
+    source, target = encoded
+
+    def collate(rows, length, rng, epoch):
+        steps = np.arange(length)
+        y = target.padded("token_ids", rows, length, pad=tokenizer.pad_id)
+        real = steps < target.lengths[rows][:, None]
+        before = np.roll(y, 1, axis=1)
+        before[:, 0] = tokenizer.start_id
+        x = {
+            "token_ids": source.padded("token_ids", rows, length, pad=tokenizer.pad_id),
+            "padding_mask": steps < source.lengths[rows][:, None],
+            "target_ids": np.where(real, before, tokenizer.pad_id).astype("int32"),
+        }
+        return x, y, real.astype("float32")
+
+    return Batches(
+        np.maximum(source.lengths, target.lengths) if sources else [],
+        collate,
+        training=training,
+        batch_size=batch_size,
+        tokens_per_batch=tokens_per_batch,
+        longest=max_length,
+        vocabulary_size=len(tokenizer),
+        **options,
+    )

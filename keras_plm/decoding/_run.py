@@ -1,0 +1,137 @@
+"""One call of a decoding loop: its inputs are checked, it is compiled once, its outputs checked."""
+
+import math
+import weakref
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.decoding.without_cache import without_cache
+from keras_plm.layers._fused import compiled
+from keras_plm.training.fit import check_outputs
+
+EXTRA_TOKENS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50
+
+
+class Decoded(NamedTuple):
+    """What a strategy writes, as NumPy arrays.
+
+    Attributes:
+        token_ids: (B, U), of `beam_search` (B, K, U).
+        scores: (B,), of `beam_search` (B, K).
+    """
+
+    token_ids: np.ndarray
+    scores: np.ndarray
+
+
+def check_inputs(model, inputs, max_new_tokens):
+    """What a model decodes from, and how many tokens it may write.
+
+    Returns:
+        `(inputs, max_new_tokens)`: a dict of NumPy arrays, and U.
+
+    Raises:
+        TypeError: If `inputs` is not a dict of the arrays that the model reads.
+        ValueError: If a prompt is empty, or as `check_max_new_tokens`.
+    """
+    causal = getattr(model, "causal", False)
+    needed = {"token_ids", "padding_mask"} if causal else set()
+    if not isinstance(inputs, dict) or not needed <= inputs.keys():
+        raise TypeError(
+            "`inputs` must be a dict of arrays, as `tokenizer.pack(texts)` gives; for texts call "
+            f"`generate`. Received: inputs={inputs!r:.60} of type {type(inputs).__name__}"
+        )
+    inputs = {name: np.asarray(array) for name, array in inputs.items() if name != "target_ids"}
+    length = keras.tree.flatten(inputs)[0].shape[1]
+    if causal:
+        lengths = inputs["padding_mask"].sum(axis=1)
+        if not lengths.all():
+            raise ValueError("A prompt needs 1 token or more. Received: a row of padding only")
+        length = int(lengths.max())
+    return inputs, check_max_new_tokens(model, length, max_new_tokens, f"inputs of length {length}")
+
+
+def check_max_new_tokens(model, length, max_new_tokens, inputs):
+    """U, by default 50 more than an encoder-decoder reads, 50 after a prompt, or what fits.
+
+    Args:
+        model: The positions of a causal model hold prompt and new tokens, those of another each.
+        length: Tokens of the longest input.
+        max_new_tokens: U or `None`.
+        inputs: Description of the longest input, for errors.
+
+    Raises:
+        ValueError: If U is less than 1, or there are fewer positions.
+    """
+    limit = getattr(model, "max_sequence_length", None)
+    positions = math.inf if limit is None else limit
+    causal = getattr(model, "causal", False)
+    room = positions - length if causal else positions
+    if max_new_tokens is None:
+        wanted = EXTRA_TOKENS if causal else length + EXTRA_TOKENS
+        max_new_tokens = min(wanted, room)
+    if not 1 <= max_new_tokens <= room or length > positions:
+        rule = "`max_new_tokens` must be at least 1"
+        if limit is not None:
+            together = "together" if causal else "each"
+            rule += f"; inputs and new tokens {together} fill at most the model's {limit} positions"
+        raise ValueError(f"{rule}. Received: max_new_tokens={max_new_tokens}, {inputs}")
+    return max_new_tokens
+
+
+def check_stop_token_ids(stop_token_ids):
+    """A tuple of the ids that end a text, from one id or several.
+
+    Raises:
+        TypeError: If one is not a whole number.
+    """
+    ids = np.asarray(stop_token_ids)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(
+            f"`stop_token_ids` must be an id or a list of ids. Received: {stop_token_ids!r:.60}"
+        )
+    return tuple(sorted(set(ids.ravel().tolist())))
+
+
+_LOOPS = weakref.WeakKeyDictionary()  # of each model, its compiled loops by their options
+
+
+def run(loop, model, inputs, *arrays, cache, **options):
+    """Calls a loop, which is compiled once for each model, its variables and the options.
+
+    Args:
+        loop: A function of `keras_plm.decoding._loops`.
+        model: The model.
+        inputs, *arrays: The loop's inputs, as NumPy arrays.
+        cache: If False, by `without_cache`.
+        **options: Other arguments of the loop, all hashable.
+
+    Returns:
+        `Decoded`.
+
+    Raises:
+        FloatingPointError: If a score is not a number.
+    """
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()  # within a `fit`
+    loops = _LOOPS.setdefault(model, {})
+    # Other variables (LoRA, say) make another function: on JAX it is given their values.
+    variables = tuple(id(variable) for variable in model.variables)
+    key = (loop, cache, variables, *sorted(options.items()))
+    if key not in loops:
+        # Not `model` itself, which would keep the model alive in its own entry.
+        reference = weakref.ref(model)
+
+        def decode(inputs, *arrays):
+            inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+            arrays = [ops.convert_to_tensor(array) for array in arrays]
+            decoding = reference() if cache else without_cache(reference())
+            return loop(decoding, inputs, *arrays, **options)
+
+        loops[key] = compiled(decode, model.variables)
+    token_ids, scores = (ops.convert_to_numpy(x) for x in loops[key](inputs, *arrays))
+    check_outputs(scores[np.isnan(scores)])
+    return Decoded(token_ids, scores)

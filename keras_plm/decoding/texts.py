@@ -1,0 +1,210 @@
+"""Strings in, strings out: `generate`; and `alignment`, where a translator looks."""
+
+import inspect
+
+import numpy as np
+from keras import ops
+
+from keras_plm.data.batching import Batches
+from keras_plm.decoding._run import check_max_new_tokens, check_stop_token_ids
+from keras_plm.decoding.strategies import beam_search, greedy, sample
+from keras_plm.files.sequences import as_texts, check_whole
+from keras_plm.tokenizers.subwords import check_start, check_tokenizer
+from keras_plm.training.fit import check_vocabulary
+
+
+def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options):
+    """Writes texts: translations of an encoder-decoder, continuations of a language model.
+
+    Prompts of similar lengths are read together, padded to one of a few lengths.
+
+    Args:
+        model: A model with `decode_step` that reads `token_ids` and `padding_mask`: a `Seq2Seq`, a
+            `Transformer`, a `GPT` or the `CausalLM` around one.
+        tokenizer: The model's: for an encoder-decoder one with `start_id` and `end_id`, as
+            `BytePair`. A language model's prompts are packed without special tokens.
+        prompts: A list of texts.
+        strategy: `greedy`, `sample` or `beam_search`; by default `greedy` for a language model,
+            else `beam_search`.
+        batch_size: Prompts that are read together.
+        **options: Options of the strategy. By default a text ends at the tokenizer's `end_id`, if
+            it has one. With `sample` a text depends on the `seed` and on the place of its prompt
+            among the others.
+
+    Returns:
+        A list of texts, the best for each prompt; of a language model the prompt and its
+        continuation.
+
+    Raises:
+        TypeError: If a number is not a whole number, or the tokenizer is of another kind.
+        ValueError: If `prompts` is one string, a prompt is empty or leaves no room for new tokens,
+            the model reads fewer tokens, the tokenizer has more ids than the model, or the strategy
+            or an option does not exist.
+    """
+    if not hasattr(model, "decode_step"):
+        model = getattr(model, "encoder", model)
+    causal = getattr(model, "causal", False)
+    if strategy is None:
+        strategy = greedy if causal else beam_search
+    prompts = as_texts(prompts, "prompts", words=False)
+    _check_options(strategy, options)
+    check_whole(batch_size, "batch_size")
+    empty = [i for i, prompt in enumerate(prompts) if not prompt.strip()]
+    if empty:
+        raise ValueError(f"A prompt must have text. Received: {prompts[empty[0]]!r} at {empty[0]}")
+    if not prompts:
+        return []
+    if causal and hasattr(tokenizer, "unframed"):
+        tokenizer = tokenizer.unframed()
+    rows = _encode(model, tokenizer, prompts)
+    if causal:
+        longest = int(rows.lengths.argmax())
+        length = int(rows.lengths[longest])
+        named = f"a prompt of length {length}, {prompts[longest][:60]!r}"
+        options["max_new_tokens"] = check_max_new_tokens(
+            model, length, options.get("max_new_tokens"), named
+        )
+    options = {
+        "start_token_id": getattr(tokenizer, "start_id", 0),
+        "stop_token_ids": getattr(tokenizer, "end_id", ()),
+        "pad_id": tokenizer.pad_id,
+        **options,
+    }
+    batches = _prompt_batches(rows, min(batch_size, len(prompts)), model, tokenizer.pad_id)
+    texts, seed = [""] * len(prompts), options.get("seed", 0)
+    for i in range(len(batches)):
+        if strategy is sample:  # else each batch would be drawn with the same numbers
+            options["seed"] = [*np.atleast_1d(seed), i]
+        token_ids, _ = strategy(model, batches[i][0], **options)
+        best = token_ids.reshape(len(token_ids), -1, token_ids.shape[-1])[:, 0]
+        for row, written in zip(batches.rows(i), best, strict=True):
+            if row < 0:  # fills the batch up
+                continue
+            written = until_stop(written, options["stop_token_ids"])
+            if causal:
+                prompt_ids = rows.token_ids[rows.starts[row] :][: rows.lengths[row]]
+                texts[row] = prompts[row] + _continuation(tokenizer, prompt_ids, written)
+            else:
+                texts[row] = tokenizer.detokenize(written)
+    return texts
+
+
+def _continuation(tokenizer, prompt_ids, written):
+    """The text of new tokens, with the space before it, if any."""
+    whole = tokenizer.detokenize([*prompt_ids, *written])
+    return whole[len(tokenizer.detokenize(prompt_ids)) :]
+
+
+def _prompt_batches(rows, batch_size, model, pad_id):
+    def collate(chosen, length, rng, epoch):
+        token_ids = rows.padded("token_ids", chosen, length, pad=pad_id)
+        mask = np.arange(length) < rows.lengths[chosen][:, None]
+        return {"token_ids": token_ids, "padding_mask": mask}, None, None
+
+    return Batches(
+        rows.lengths,
+        collate,
+        training=False,
+        batch_size=batch_size,
+        longest=getattr(model, "max_sequence_length", None),
+        fill_last=False,
+    )
+
+
+def _check_options(strategy, options):
+    """Raises unless a strategy is a function that has these options."""
+    if not callable(strategy):
+        raise ValueError(
+            "`strategy` is one of the functions `greedy`, `sample` and `beam_search`, without "
+            f"quotes. Received: {strategy!r}"
+        )
+    known = {f: set(inspect.signature(f).parameters) for f in (greedy, sample, beam_search)}
+    for name in options.keys() - known.get(strategy, options.keys()):
+        others = [f"`strategy={f.__name__}`" for f, names in known.items() if name in names]
+        hint = f"it is of {' and '.join(others)}" if others else "nor have others"
+        raise ValueError(
+            f"`{strategy.__name__}` has no option {name!r}, {hint}. "
+            f"Received: {name}={options[name]!r}"
+        )
+    for name in ("max_new_tokens", "top_k"):
+        if options.get(name) is not None:
+            check_whole(options[name], name)
+
+
+def _encode(model, tokenizer, texts):
+    """Token ids that the model can read."""
+    if not hasattr(model, "decode_step"):
+        raise ValueError(
+            "Only a model that decodes token by token writes texts: a `Seq2Seq`, a `Transformer`, "
+            "a `GPT` or your own with `prefill` and `decode_step`. "
+            f"Received: {type(model).__name__}"
+        )
+    check_tokenizer(tokenizer)
+    if not getattr(model, "causal", False):
+        check_start(tokenizer)
+    check_vocabulary(model, len(tokenizer))
+    rows = tokenizer.encode(texts)
+    limit = getattr(model, "max_sequence_length", None)
+    if limit is not None and rows.lengths.max() > limit:
+        longest = int(rows.lengths.argmax())
+        raise ValueError(
+            f"This model reads at most {limit} tokens: shorten or split the text. Received: "
+            f"{rows.lengths[longest]} tokens in text {longest}, {texts[longest][:60]!r}"
+        )
+    return rows
+
+
+def alignment(model, tokenizer, source, target=None, **options):
+    """Where a model looks while it writes, for `keras_plm.plots.attention`.
+
+    Args:
+        model: A `Seq2Seq` with attention or a `Transformer`.
+        tokenizer: Its tokenizer.
+        source: One text.
+        target: The text that is written; by default the best of `beam_search`.
+        **options: Options of `beam_search`.
+
+    Returns:
+        `(weights, target_tokens, source_tokens)`: weights (T, S), of a Transformer (L, N, T, S), a
+        NumPy array, and two lists of strings, the end tokens included where they were written.
+
+    Raises:
+        ValueError: If a text is empty, longer than the model reads or no string, the tokenizer has
+            more ids than the model, or the model has no attention.
+    """
+    if not isinstance(source, str) or not isinstance(target, str | None):
+        raise ValueError(
+            f"`source` and `target` are one text each. Received: {source!r} and {target!r}"
+        )
+    if not source.strip() or (target is not None and not target.strip()):
+        raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
+    _encode(model, tokenizer, [source])
+    packed = tokenizer.pack([source])
+    check_start(tokenizer)
+    start_id, end_id = tokenizer.start_id, tokenizer.end_id
+    if target is None:
+        best = beam_search(model, packed, start_id, end_id, **options).token_ids[0, 0]
+        written = best[: len(until_stop(best, end_id)) + 1]
+    else:
+        written = _encode(model, tokenizer, [target]).token_ids
+    inputs = {**packed, "target_ids": np.array([[start_id, *written[:-1]]], "int32")}
+    inputs = {name: ops.convert_to_tensor(inputs[name]) for name in model.input}
+    weights = model.attention_weights(inputs)
+    if isinstance(weights, dict):
+        weights = ops.stack(weights["cross"], axis=1)  # (1, L, N, T, S)
+    names = tokenizer.vocabulary
+    return (
+        ops.convert_to_numpy(ops.cast(weights, "float32"))[0],
+        [names[i] for i in written],
+        [names[i] for i in packed["token_ids"][0]],
+    )
+
+
+def until_stop(token_ids, stop_token_ids):
+    """The ids before the first stop token, all where there is none.
+
+    >>> until_stop([5, 6, 2, 0], 2)
+    [5, 6]
+    """
+    stops = np.flatnonzero(np.isin(token_ids, check_stop_token_ids(stop_token_ids)))
+    return token_ids[: stops[0]] if len(stops) else token_ids

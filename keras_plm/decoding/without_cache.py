@@ -1,0 +1,53 @@
+"""The plain definition of decoding: everything written so far is read again at each step."""
+
+import keras
+from keras import ops
+
+
+def without_cache(model):
+    """A model's `prefill` and `decode_step` by its definition, in the square of their time.
+
+    Args:
+        model: Maps `inputs` with `target_ids` (B, T) to logits (B, T, V); or a causal encoder, as
+            `GPT`.
+    """
+    return _Continuing(model) if getattr(model, "causal", False) else _Translating(model)
+
+
+class _Translating:
+    """Of an encoder-decoder: the state is the text written so far."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def prefill(self, inputs, max_new_tokens):
+        batch = keras.tree.flatten(inputs)[0].shape[0]
+        return inputs, ops.zeros((batch, max_new_tokens), dtype="int32")
+
+    def decode_step(self, token_ids, state, memory, index):
+        state = ops.slice_update(state, (0, index), ops.cast(token_ids, "int32")[:, None])
+        logits = self.model({**memory, "target_ids": state})  # (B, U, V)
+        return ops.take(logits, index, axis=1), state
+
+
+class _Continuing:
+    """Of a causal encoder: the state is the prompt and the text written after it."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def prefill(self, inputs, max_new_tokens):
+        lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=1)
+        prompts = ops.cast(inputs["token_ids"], "int32")
+        written = ops.zeros((prompts.shape[0], max_new_tokens), dtype="int32")
+        text = ops.concatenate([prompts, written], axis=1)
+        return {"lengths": lengths}, text[:, : self.model.max_sequence_length]
+
+    def decode_step(self, token_ids, state, memory, index):
+        lengths = memory["lengths"][:, None] + index  # tokens to read
+        positions = ops.arange(state.shape[1], dtype="int32")
+        new = ops.logical_and(index > 0, positions == lengths - 1)
+        state = ops.where(new, ops.cast(token_ids, "int32")[:, None], state)
+        sequence = self.model({"token_ids": state, "padding_mask": positions < lengths})["sequence"]
+        last = ops.take_along_axis(sequence, lengths[..., None] - 1, axis=1)
+        return self.model.token_embedding(last, reverse=True)[:, 0], state

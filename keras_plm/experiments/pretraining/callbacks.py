@@ -1,0 +1,131 @@
+"""Callbacks of a pre-training run: its log, its stop, snapshots of the encoder."""
+
+import contextlib
+import json
+import signal
+import threading
+import time
+
+import keras
+
+import keras_plm
+from keras_plm.files.writing import write_text
+from keras_plm.training.fit import check_loss
+from keras_plm.training.processes import anywhere
+
+
+def snapshot_name(step):
+    """Name of the folder that holds the encoder after a step."""
+    return f"step_{step:06d}"
+
+
+class Snapshots(keras.callbacks.Callback):
+    """Saves the encoder after some steps, each in a folder of its own."""
+
+    def __init__(self, settings, state, objective, folder):
+        super().__init__()
+        self.micro_batches, self.steps = settings.accumulation_steps, settings.snapshot_steps
+        self.state, self.objective, self.folder = state, objective, folder
+
+    def on_train_batch_end(self, batch, logs=None):
+        step, micro_batch = divmod(self.state.steps, self.micro_batches)
+        if not micro_batch and step in self.steps:
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            if not self.objective.distribution.is_chief:
+                return
+            folder = self.folder / snapshot_name(step)
+            keras_plm.save(folder, self.objective.encoder, self.objective.tokenizer)
+
+
+class Meter(keras.callbacks.Callback):
+    """Logs losses and speed of pre-training, and stops it after its last step."""
+
+    def __init__(self, settings, path, progress=None, every_seconds=10, chief=True):
+        super().__init__()
+        self.settings, self.path, self.progress = settings, path, progress
+        self.every_seconds, self.chief = every_seconds, chief
+        self.state, self.end, self.stop_requested = None, settings.steps, False
+        self._begun, self._before = time.monotonic(), 0.0
+        self._at, self._last, self._first = time.monotonic(), 0, 0
+
+    def seconds(self):
+        """Seconds of training so far, those before a resume included."""
+        return round(self._before + time.monotonic() - self._begun, 1)
+
+    def resume(self, steps):
+        """Drops log lines after a resumed step, and held-out losses, which are measured again."""
+        kept, steps = [], steps // self.settings.accumulation_steps
+        if self.path.is_file():
+            for line in self.path.read_text().splitlines():
+                try:
+                    entry = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # half a line, where the run was stopped
+                if entry["step"] <= steps and "seconds" in entry:
+                    kept.append(line)
+                    self._before = entry.get("seconds", self._before)
+        if self.chief:
+            write_text(self.path, "".join(line + "\n" for line in kept))
+        self._last = self._first = steps
+
+    @contextlib.contextmanager
+    def stopping(self):
+        """Lets Ctrl-C end `fit` after a whole step, which is saved; a second one at once."""
+
+        def ask(*_):
+            self.stop_requested = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self.stop_requested:
+            raise KeyboardInterrupt
+
+    def on_train_begin(self, logs=None):
+        self._begun = self._at = time.monotonic()
+
+    def on_train_end(self, logs=None):
+        self._before = self.seconds()
+        self._begun = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.monotonic()
+        done, micro_batch = divmod(self.state.steps, self.settings.accumulation_steps)
+        # All processes stop and log at one step, for they sum their metrics.
+        self.stop_requested = anywhere(self.stop_requested)
+        stops = self.state.steps >= self.end or self.stop_requested
+        if stops:
+            self.model.stop_training = True
+        if not (anywhere(now - self._at >= self.every_seconds) or stops) or micro_batch:
+            return
+        if self._last < done:
+            steps = done - self._last
+            entry = {
+                "step": done,
+                "tokens": done * self.settings.tokens_per_batch,
+                "seconds": self.seconds(),
+                "tokens_per_second": round(
+                    steps * self.settings.tokens_per_batch / max(now - self._at, 1e-9)
+                ),
+                **{k: round(float(v), 4) for k, v in (logs or {}).items()},
+            }
+            check_loss(self.model, logs, f"since step {self._last}")
+            if self.chief:
+                self.write(entry)
+                if self.progress is not None:
+                    self.progress(entry)
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            self.model.reset_metrics()  # each line is about the steps since the last
+            self._at, self._last = now, done
+
+    def write(self, entry):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(entry) + "\n")

@@ -1,0 +1,125 @@
+"""Folder of a pre-training run: its settings, its state, the note next to its encoder."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments.pretraining.objectives import OBJECTIVE
+from keras_plm.experiments.results import environment
+from keras_plm.files.writing import write_json
+from keras_plm.training.state_files import has_state
+
+
+def describe(settings, corpus, prepared=None, init=None):
+    """The settings and texts that make a run what it is, as a dict for JSON.
+
+    Args:
+        settings: A `Pretraining`.
+        corpus: The text files.
+        prepared: The note of prepared text, in place of a corpus.
+        init: The folder of an encoder that is trained further.
+    """
+    described = {
+        **dataclasses.asdict(settings),
+        "corpus": [Path(path).name for path in corpus],
+        "corpus_sha256": [checksum(path) for path in corpus],
+    }
+    if prepared is not None:
+        taken = ("corpus", "corpus_sha256", "sentences", "vocabulary_size", "lowercase")
+        described |= {name: prepared[name] for name in taken}
+    if init is not None:
+        described |= {
+            "init": Path(init).resolve().name,
+            "init_sha256": checksum(Path(init) / "model.safetensors"),
+            "init_objective": (Path(init) / OBJECTIVE).is_file(),
+            "size": None,  # both are those of `init`
+            "vocabulary_size": None,
+        }
+    return described
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        out: The encoder's folder.
+        described: What `describe` gives.
+        distribution: Of the run; only its chief writes.
+
+    Attributes:
+        training: The folder of the run's state.
+    """
+
+    def __init__(self, out, described, distribution):
+        self.out, self.training = Path(out), Path(out) / "training"
+        self.described, self.distribution = described, distribution
+        self._settings = self.training / "settings.json"
+        self._valid_before = self.training / "valid_before.json"
+        self._note = self.out / "pretraining.json"
+
+    def claim(self, resume, defaults):
+        """Raises unless the run may begin or resume here; then writes its settings.
+
+        Args:
+            resume: Whether a state may be resumed.
+            defaults: Values of settings that an older state does not hold.
+
+        Raises:
+            ValueError: If the folder holds another run or another encoder.
+        """
+        before = json.loads(self._settings.read_text()) if self._settings.is_file() else {}
+        if has_state(self.training):
+            self._check_resume(resume, defaults | before)
+        elif (self.out / "config.json").exists():
+            raise ValueError(
+                f"{self.out} holds an encoder without the state of a run: name another folder. "
+                f"Received: out={str(self.out)!r}"
+            )
+        elif before and before != self.described:  # nothing was trained with them
+            (self.training / "tokenizer.json").unlink(missing_ok=True)
+        self.distribution.wait()  # until all processes have read the folder
+        if self.distribution.is_chief:
+            write_json(self._settings, self.described)
+
+    def _check_resume(self, resume, before):
+        if not resume:
+            raise ValueError(
+                f"{self.out} holds a pre-training run: resume it with --resume, or name another "
+                f"folder. Received: out={str(self.out)!r}"
+            )
+        now = self.described
+        changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+        if changed:
+            differences = (f"{k}={now.get(k)!r} instead of {before.get(k)!r}" for k in changed)
+            raise ValueError(
+                f"The run in {self.out} must resume with its own settings and text; for others "
+                f"name another folder. Received: {', '.join(differences)}"
+            )
+
+    def knows_valid_before(self):
+        """Whether the held-out losses of the initial encoder are written: all processes agree."""
+        found = self._valid_before.is_file()
+        self.distribution.wait()
+        return found
+
+    def write_valid_before(self, losses):
+        """Writes the held-out losses of the initial encoder."""
+        if self.distribution.is_chief:
+            write_json(self._valid_before, losses)
+
+    def read_note(self):
+        """The note next to the encoder; empty without one."""
+        return json.loads(self._note.read_text()) if self._note.is_file() else {}
+
+    def write_note(self, steps, seconds):
+        """Writes the note after so many steps and seconds of training."""
+        note = self.described | {"steps_done": steps, "seconds": seconds}
+        if self.distribution.num_devices > 1:
+            note["devices"] = self.distribution.num_devices
+        if self._valid_before.is_file():
+            note["valid_before"] = json.loads(self._valid_before.read_text())
+        write_json(self._note, note | environment())
+
+    def add_to_note(self, **values):
+        write_json(self._note, self.read_note() | values)

@@ -1,0 +1,192 @@
+"""Settings of a pre-training run."""
+
+import dataclasses
+import math
+
+from keras_plm._arguments import check_number, check_one_of, check_whole
+from keras_plm.experiments.flags import policy, setting
+from keras_plm.experiments.pretraining.objectives import SIZES
+from keras_plm.tokenizers.words import SPLITS
+
+# For a mini encoder and some ten million words.
+DEFAULTS = {
+    "bert": {
+        "tokens": 100e6,
+        "vocabulary_size": 10_000,
+        "tokens_per_batch": 4096,
+        "learning_rate": 5e-4,  # at 1e-3 post-norm stays on its plateau
+        "dropout": 0.0,  # a small model that sees little text twice needs none
+    },
+    "elmo": {
+        "tokens": 30e6,
+        "vocabulary_size": 50_000,
+        "tokens_per_batch": 2560,  # 128 rows, as in the paper
+        "learning_rate": 0.2,
+        "dropout": 0.1,
+    },
+    "gpt": {
+        "tokens": 100e6,
+        "vocabulary_size": 10_000,
+        "tokens_per_batch": 4096,
+        "learning_rate": 5e-4,  # at 1e-3 post-norm stays on its plateau
+        "dropout": 0.0,
+    },
+}
+DEFAULTS["lstm"] = DEFAULTS["gpt"] | {"learning_rate": 2e-3}
+
+# The models that have a setting.
+_TEXT, _TRANSFORMERS = ("bert", "gpt", "lstm"), ("bert", "gpt")
+_BERT, _ELMO = ("bert",), ("elmo",)
+
+
+def _of_model(name, text):
+    """A setting whose default depends on the model."""
+    values = ", ".join(f"{model} {values[name]:g}" for model, values in DEFAULTS.items())
+    return setting(None, f"{text} (default {values})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """Settings of a pre-training run.
+
+    Raises:
+        ValueError: If a setting is out of range, or the model has no such setting.
+    """
+
+    model: str = setting("bert", f"choose the model: {', '.join(SIZES)}")
+    size: str = setting(
+        "mini",
+        "choose the size; "
+        + "; ".join(f"{model}: {', '.join(sizes)}" for model, sizes in SIZES.items()),
+    )
+    tokens: float = _of_model("tokens", "read this many tokens in all, padding included")
+    vocabulary_size: int = _of_model(
+        "vocabulary_size", "learn this many subword tokens; of elmo, predict this many words"
+    )
+    sentences: str = setting(
+        "split", "'split' paragraphs into sentences, or read a sentence a line: 'lines'",
+        ("bert", "elmo"),
+    )  # fmt: skip
+    tokens_per_batch: int = _of_model("tokens_per_batch", "read this many tokens in a step")
+    learning_rate: float = _of_model(
+        "learning_rate", "set the highest learning rate of AdamW, or of ELMo's AdaGrad"
+    )
+    dropout: float = _of_model("dropout", "drop this fraction of the encoder's units")
+    precision: str = setting(
+        "float32", "compute in 'float32', 'bfloat16' or 'float16'; weights stay in float32"
+    )
+    accumulation_steps: int = setting(
+        1, "split a step's batch into this many micro-batches, to save memory", _TEXT
+    )
+    remat: bool = setting(
+        False, "recompute the blocks for their gradients, to save memory", _TRANSFORMERS
+    )
+    seed: int = setting(0, "seed all that is random")
+    lowercase: bool = setting(False, "lower-case the text; tagging names needs case", _TEXT)
+    max_length: int = setting(128, "limit rows to this many tokens", _TEXT)
+    first_length: int = setting(
+        0, "limit rows of the first phase to this many tokens; 0 for a single phase", _TEXT
+    )
+    first_fraction: float = setting(
+        0.9, "train this fraction of the steps in the first phase, as the paper does", _TEXT
+    )
+    buckets: int = setting(4, "use this many row lengths; JAX compiles each once", _BERT)
+    warmup: float = setting(0.04, "raise the learning rate in this fraction of the steps", _TEXT)
+    weight_decay: float = setting(0.01, "set the weight decay", _TEXT)
+    pre_norm: bool = setting(
+        False, "normalise before each part of a block, not after it", _TRANSFORMERS
+    )
+    initializer_range: float = setting(0.02, "set the standard deviation of initial weights", _TEXT)
+    whole_word: bool = setting(False, "mask all subword tokens of a word together", _BERT)
+    next_sentence: bool = setting(True, "also predict whether two texts are adjacent", _BERT)
+    left_to_right: bool = setting(
+        False, "predict the next token from the tokens before it, and mask nothing", _BERT
+    )
+    mask_token_rate: float = setting(
+        0.8, "replace this fraction of the predicted tokens by [MASK]", _BERT
+    )
+    random_token_rate: float = setting(
+        0.1, "replace this fraction of the predicted tokens by random ones", _BERT
+    )
+    split: str = setting(
+        "punctuation", "end words at 'punctuation' and white space, or only at 'spaces'", _ELMO
+    )
+    unroll_steps: int = setting(20, "send gradients back through this many steps", _ELMO)
+    snapshots: int = setting(
+        0, "keep this many encoders in OUT/snapshots, each at half the steps of the next"
+    )
+    num_sampled: int = setting(
+        2048, "sample this many words for the loss of larger vocabularies; 0 takes all", _ELMO
+    )
+
+    def __post_init__(self):
+        if self.size not in SIZES.get(self.model, ()):
+            known = "; ".join(f"{model} in {', '.join(sizes)}" for model, sizes in SIZES.items())
+            raise ValueError(
+                f"Known models: {known}. Received: model={self.model!r}, size={self.size!r}"
+            )
+        for name, value in DEFAULTS[self.model].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for field in dataclasses.fields(self):
+            models, value = field.metadata["models"], getattr(self, field.name)
+            if models and self.model not in models and value != field.default:
+                raise ValueError(
+                    f"`{field.name}` applies only to {', '.join(models)}. "
+                    f"Received: model={self.model!r}, {field.name}={value!r}"
+                )
+        policy(self.precision)
+        self._check_ranges()
+        if self.mask_token_rate + self.random_token_rate > 1:
+            raise ValueError(
+                "`mask_token_rate` and `random_token_rate` must be at most 1 together. "
+                f"Received: {self.mask_token_rate} and {self.random_token_rate}"
+            )
+        if self.left_to_right and self.next_sentence:
+            raise ValueError(
+                "`left_to_right` must be without the next sentence: --no-next-sentence. "
+                f"Received: left_to_right={self.left_to_right}"
+            )
+
+    def _check_ranges(self):
+        longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
+        row = self.unroll_steps if self.model == "elmo" else 1
+        check_one_of(self.sentences, "sentences", ("split", "lines"))
+        check_one_of(self.split, "split", SPLITS)
+        for check, name, bounds in (
+            (check_whole, "max_length", {"least": 8, "most": longest}),
+            (check_whole, "first_length", {"least": 8 * bool(self.first_length), "most": longest}),
+            (check_number, "first_fraction", {"above": 0, "below": 1}),
+            (check_whole, "buckets", {"least": 1}),
+            (check_whole, "accumulation_steps", {"least": 1}),
+            (check_number, "mask_token_rate", {"least": 0, "most": 1}),
+            (check_number, "random_token_rate", {"least": 0, "most": 1}),
+            (check_whole, "unroll_steps", {"least": 1}),
+            (check_whole, "num_sampled", {"least": 0}),
+            (check_whole, "snapshots", {"least": 0}),
+            (check_whole, "tokens_per_batch", {"least": row}),
+            (check_number, "tokens", {"least": self.tokens_per_batch}),
+            (check_number, "learning_rate", {"above": 0}),
+            (check_number, "warmup", {"least": 0, "below": 1}),
+            (check_number, "weight_decay", {"least": 0}),
+            (check_number, "dropout", {"least": 0, "below": 1}),
+            (check_number, "initializer_range", {"above": 0}),
+        ):
+            check(getattr(self, name), name, **bounds)
+
+    @property
+    def steps(self):
+        return math.ceil(self.tokens / self.tokens_per_batch)
+
+    @property
+    def snapshot_steps(self):
+        """The steps after which a snapshot is kept, each of all its micro-batches."""
+        return {self.steps >> i for i in range(1, self.snapshots + 1)} - {0}
+
+    @property
+    def phases(self):
+        """`(longest row, first step, last step + 1)` of each phase."""
+        if not self.first_length:
+            return [(self.max_length, 0, self.steps)]
+        end = round(self.first_fraction * self.steps)
+        return [(self.first_length, 0, end), (self.max_length, end, self.steps)]

@@ -1,0 +1,20 @@
+"""The user's cache folder."""
+
+from pathlib import Path
+
+import platformdirs
+
+
+def cache_folder(name):
+    """A folder of this library in the user's cache folder; it may not exist yet.
+
+    The folder follows the system's rules: `$XDG_CACHE_HOME/keras_plm` or `~/.cache/keras_plm` on
+    Linux.
+
+    Args:
+        name: The name of the folder, for example `"features"`.
+
+    Returns:
+        A `pathlib.Path`.
+    """
+    return Path(platformdirs.user_cache_dir("keras_plm", appauthor=False)) / name

@@ -1,0 +1,306 @@
+"""Keras' own layers where a backend has a cheaper way: fewer passes, fewer random bits.
+
+Each layer holds the weights of a pure function of arrays: `dense`, `layer_norm` or `dropout`.
+`TransformerBlock` calls these functions with the arrays of its layers.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+STEPS = 1 << 16  # of the 16 random bits that decide about one element
+WIDE = 1 << 14  # outputs of a vocabulary, see `add_bias`
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Dropout(keras.layers.Dropout):
+    """`keras.layers.Dropout` that draws 16 random bits per element instead of a float.
+
+    Dropout at 0.1 costs BERT as much as a layer, nearly all of it for random numbers. Keras
+    draws a float per element (torch's CPU generator one at a time, 6 ns each; JAX 32 bits of
+    threefry). Here torch fills whole 64-bit words and cuts them in four, and JAX draws 16 bits
+    from the `rbg` generator. TensorFlow and torch on a GPU have cheap dropout of their own.
+
+    Differs from Keras: the rate is rounded to 1/65536 and the random numbers are others.
+
+    Args:
+        rate: Share of elements set to zero in training; the others grow by `1 / (1 - rate)`.
+        seed: As in `keras.layers.Dropout`; on torch's CPU path its global generator is used.
+
+    Call arguments:
+        inputs: Any shape.
+        training: True to drop, False to pass the inputs on.
+
+    Returns:
+        A tensor of the shape of `inputs`.
+
+    Raises:
+        ValueError: If `rate` is not between 0 and 1.
+
+    >>> import numpy as np
+    >>> layer = Dropout(0.5)
+    >>> float(layer(np.ones((2, 3)), training=False)[0, 0])
+    1.0
+    >>> sorted({float(x) for x in keras.ops.ravel(layer(np.ones((9, 9)), training=True))})
+    [0.0, 2.0]
+    """
+
+    def call(self, inputs, training=False):
+        if self.noise_shape is not None:
+            return super().call(inputs, training=training)
+        if not training or self.rate == 0:
+            return inputs
+        return dropout(inputs, self.rate, self.next_seed())
+
+    def next_seed(self):
+        """Seed of the next call, (2,) integers; `None` where nothing draws with a seed.
+
+        Without a seed of its own the layer uses torch's global generator.
+        """
+        on_torch = keras.backend.backend() == "torch"
+        if self.rate == 0 or (on_torch and self.seed is None):
+            return None
+        return self.seed_generator.next()
+
+
+def dropout(inputs, rate, seed=None):
+    """`inputs * keep / (1 - rate)`, with `keep` 0 at a fraction `rate` of the elements, else 1.
+
+    Args:
+        inputs: Any shape.
+        rate: Fraction set to zero, from 0 to 1.
+        seed: (2,) integers that decide what is dropped. On torch it may be `None`: the global
+            generator then decides.
+
+    Returns:
+        A tensor of the shape and type of `inputs`.
+    """
+    if rate == 0:
+        return inputs
+    if rate == 1:
+        return ops.zeros_like(inputs)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return _tf_dropout(inputs, rate, seed)
+    dropped = min(max(round(rate * STEPS), 1), STEPS - 1)
+    if backend == "jax":
+        keep = _jax_keep(inputs, dropped, seed)
+    elif seed is None and inputs.device.type == "cpu":
+        keep = _torch_keep(inputs, dropped)
+    else:
+        return _torch_dropout(inputs, rate, seed)
+    # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
+    # change every output by up to 0.2 %.
+    return inputs * keep * (STEPS / (STEPS - dropped))
+
+
+def _tf_dropout(inputs, rate, seed):
+    import tensorflow as tf
+
+    # Keras holds seeds as int64, XLA wants int32; `keras.random` reduces them in the same way.
+    seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
+    return tf.nn.experimental.stateless_dropout(inputs, rate=rate, seed=seed)
+
+
+def _torch_dropout(inputs, rate, seed):
+    """torch's own; with a seed as `keras.random.dropout` draws."""
+    import torch
+
+    if seed is None or inputs.device.type == "meta":
+        return torch.nn.functional.dropout(inputs, p=rate)
+    generator = torch.Generator(device=inputs.device)
+    generator.manual_seed(int(seed.sum()) & 0xFFFFFFFF)
+    keep = torch.full(inputs.shape, 1 - rate, device=inputs.device)
+    keep = torch.bernoulli(keep, generator=generator).bool()
+    return torch.where(keep, inputs / (1 - rate), torch.zeros_like(inputs))
+
+
+def _torch_keep(inputs, dropped):
+    """0 or 1 for each element, in the type of `inputs`, from 16 bits each."""
+    import torch
+
+    count = inputs.numel()
+    words = torch.empty(-(-count // 4), dtype=torch.int64)
+    words.random_(-(2**63), None)  # all 64 bits
+    bits = words.view(torch.int16)[:count].view(inputs.shape)
+    keep = torch.empty(inputs.shape, dtype=inputs.dtype)
+    return torch.ge(bits, dropped - STEPS // 2, out=keep)
+
+
+def _jax_keep(inputs, dropped, seed):
+    import jax
+
+    seed = ops.cast(seed, "uint32")  # (2,)
+    key = jax.random.wrap_key_data(jax.numpy.concatenate([seed, seed]), impl="rbg")
+    bits = jax.random.bits(key, inputs.shape, dtype="uint16")
+    return (bits >= dropped).astype(inputs.dtype)
+
+
+def recomputed(function, arrays):
+    """`function(arrays)`, whose gradient keeps only the arrays and computes the rest again.
+
+    Args:
+        function: A pure function.
+        arrays: Any structure of arrays of numbers. `None` and functions in it are passed on.
+    """
+    flat = keras.tree.flatten(arrays)
+    fixed = [x is None or callable(x) for x in flat]
+
+    def run(*kept):
+        kept = iter(kept)
+        values = [x if is_fixed else next(kept) for x, is_fixed in zip(flat, fixed, strict=True)]
+        return function(keras.tree.pack_sequence_as(arrays, values))
+
+    return keras.remat(run)(*(x for x, is_fixed in zip(flat, fixed, strict=True) if not is_fixed))
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class Dense(keras.layers.Dense):
+    """`keras.layers.Dense` whose bias is added within the matrix product on torch.
+
+    On JAX all positions go into one product of two matrices, see `by_rows`, and the bias of a
+    vocabulary has a gradient of its own, see `add_bias`.
+
+    Args, call arguments and returns: as in `keras.layers.Dense`.
+
+    >>> import numpy as np
+    >>> tuple(Dense(3)(np.ones((2, 5, 4))).shape)
+    (2, 5, 3)
+    """
+
+    def call(self, inputs, training=None):
+        outputs = dense(inputs, **self.arrays())
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def arrays(self):
+        """Arguments of `dense`: a dict of `kernel` and, if there is one, `bias`.
+
+        With LoRA the kernel is W + A B. A quantized layer returns itself, a function of inputs.
+        """
+        if self.quantization_mode is not None:
+            return self
+        weights = {"kernel": self.kernel}
+        if self.bias is not None:
+            weights["bias"] = self.bias
+        return _in_type(self.compute_dtype, weights)
+
+
+def _in_type(dtype, weights):
+    """A dict of variables as tensors of a type."""
+    return {name: ops.convert_to_tensor(x, dtype=dtype) for name, x in weights.items()}
+
+
+def dense(inputs, kernel, bias=None):
+    """`x W + b`, computed in the type of the kernel.
+
+    Args:
+        inputs: (..., D).
+        kernel: (D, units), W.
+        bias: (units,), b; zeros when omitted.
+
+    Returns:
+        (..., units).
+    """
+    inputs, units = ops.cast(inputs, kernel.dtype), kernel.shape[-1]
+    if bias is None:
+        return by_rows(lambda rows: ops.matmul(rows, kernel), inputs, units)
+    if keras.backend.backend() != "torch":
+        return by_rows(lambda rows: add_bias(ops.matmul(rows, kernel), bias), inputs, units)
+    import torch
+
+    outputs = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), kernel)
+    return outputs.reshape(*inputs.shape[:-1], units)
+
+
+def add_bias(outputs, bias):
+    """`outputs + bias` for outputs as wide as a vocabulary.
+
+    XLA's CPU code sums the columns of a wide matrix, the bias's gradient, fifty times slower than
+    it multiplies the matrix with a vector of ones (512 x 33,278: 400 ms and 8 ms).
+    """
+    bias = ops.cast(bias, outputs.dtype)
+    if keras.backend.backend() != "jax" or bias.shape[0] < WIDE:
+        return outputs + bias
+    return _jax_add_bias()(outputs, bias)
+
+
+@functools.cache
+def _jax_add_bias():
+    import jax
+
+    @jax.custom_vjp
+    def add(outputs, bias):
+        return outputs + bias
+
+    def forward(outputs, bias):
+        return outputs + bias, None
+
+    def backward(_, gradient):
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return gradient, jax.numpy.ones(len(rows), rows.dtype) @ rows
+
+    add.defvjp(forward, backward)
+    return add
+
+
+def by_rows(function, inputs, units):
+    """A function of matrices (rows, D) -> (rows, units) for inputs (..., D).
+
+    On JAX the leading axes become one: XLA's CPU code takes a sixth longer for the gradient of
+    attention if a kernel meets three axes. Elsewhere the function takes the inputs as they are.
+    """
+    if keras.backend.backend() != "jax" or len(inputs.shape) < 3:
+        return function(inputs)
+    rows = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return ops.reshape(rows, (*ops.shape(inputs)[:-1], units))
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` that reads half precision as it is on torch.
+
+    The mean and variance are taken in float32 everywhere; Keras casts the whole input to float32
+    and the output back, torch's kernel does so on the fly.
+
+    Args, call arguments and returns: as in `keras.layers.LayerNormalization`.
+
+    >>> import numpy as np
+    >>> [round(float(x), 2) for x in LayerNormalization()(np.array([[1.0, 3.0]]))[0]]
+    [-1.0, 1.0]
+    """
+
+    def call(self, inputs):
+        last = self.axis in (-1, [-1], (-1,), [len(inputs.shape) - 1])
+        if not last or self.rms_scaling:
+            return super().call(inputs)
+        return layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
+
+    def arrays(self):
+        """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one."""
+        weights = {"gamma": self.gamma, "beta": self.beta}
+        weights = {name: x for name, x in weights.items() if x is not None}
+        return _in_type(self.compute_dtype, weights)
+
+
+def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
+    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, moments over the last axis.
+
+    Moments are taken in float32 at least. torch's kernel reads half precision directly; Keras
+    casts the whole input to float32 and the output back.
+
+    Args:
+        inputs: (..., D).
+        gamma, beta: (D,); ones and zeros when omitted.
+        epsilon: Added to the variance.
+
+    Returns:
+        (..., D), in the type of `gamma`, else of `inputs`.
+    """
+    if gamma is not None:
+        inputs = ops.cast(inputs, gamma.dtype)
+    if keras.backend.backend() != "torch":
+        return ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
+    import torch
+
+    return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, epsilon)

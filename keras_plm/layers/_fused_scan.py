@@ -1,0 +1,110 @@
+"""Loops over time, and compiled functions."""
+
+import keras
+
+
+def scan(step, state, inputs):
+    """Runs a recurrence over time and keeps every state.
+
+    Args:
+        step: `step(state, inputs_t) -> state`, on tuples of tensors. It may read other tensors; it
+            must not draw random numbers.
+        state: The first state, a tuple of tensors.
+        inputs: A tuple of tensors (T, ...).
+
+    Returns:
+        The states after each step, a tuple of tensors (T, ...).
+    """
+
+    def keep(state, inputs):
+        state = step(state, inputs)
+        return state, state
+
+    return fold(keep, state, inputs)[1]
+
+
+def fold(step, state, inputs, reverse=False):
+    """Runs a recurrence over time and keeps what each step gives.
+
+    Args:
+        step: `step(state, inputs_t) -> (state, outputs_t)`, otherwise as in `scan`.
+        state, inputs: As in `scan`, T at least 1.
+        reverse: If True, begin at the last step; outputs stand where their inputs do.
+
+    Returns:
+        `(state, outputs)`: the last state, and the outputs of each step, a tuple of tensors
+        (T, ...).
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.lax.scan(step, state, inputs, reverse=reverse)
+    if backend == "tensorflow":
+        return _tf_fold(step, state, inputs, reverse)
+    import torch
+
+    kept = []
+    places = range(len(inputs[0]))
+    steps = [x.unbind(0) for x in inputs]
+    for t in reversed(places) if reverse else places:
+        state, outputs = step(state, tuple(x[t] for x in steps))
+        kept.append(outputs)
+    columns = zip(*(reversed(kept) if reverse else kept), strict=True)
+    return state, tuple(torch.stack(column) for column in columns)
+
+
+def _tf_fold(step, state, inputs, reverse):
+    import tensorflow as tf
+
+    count = tf.shape(inputs[0])[0]
+    arrays = [tf.TensorArray(x.dtype, count, element_shape=x.shape[1:]).unstack(x) for x in inputs]
+
+    def place(t):
+        return count - 1 - t if reverse else t
+
+    def at(t):
+        return tuple(array.read(place(t)) for array in arrays)
+
+    # The first step outside of the loop tells what there is to keep.
+    state, first = step(state, at(0))
+    kept = [tf.TensorArray(x.dtype, count, element_shape=x.shape).write(place(0), x) for x in first]
+
+    def body(t, state, kept):
+        state, outputs = step(state, at(t))
+        places = [k.write(place(t), x) for k, x in zip(kept, outputs, strict=True)]
+        return t + 1, state, tuple(places)
+
+    loop = (tf.constant(1), tuple(state), tuple(kept))
+    # One step at a time: several at once would hold the memory of several.
+    _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, parallel_iterations=1)
+    return state, tuple(array.stack() for array in kept)
+
+
+def compiled(function, variables):
+    """A function of tensors that reads `variables`, compiled where the backend compiles.
+
+    Args:
+        function: Takes and gives structures of tensors; changes no variable.
+        variables: Every Keras variable that it reads.
+
+    Returns:
+        A function of NumPy arrays or tensors.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        @jax.jit
+        def pure(values, *arguments):
+            with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
+                return function(*arguments)
+
+        return lambda *arguments: pure([v.value for v in variables], *arguments)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    import torch
+
+    return torch.no_grad()(function)

@@ -1,0 +1,207 @@
+"""Softmax and what is made of it, by each backend's fastest way: attention, cross-entropy.
+
+Shapes: B batch, T target steps, S source steps, N heads, H head width, V vocabulary, R rows.
+"""
+
+import keras
+from keras import ops
+
+
+def additive_mask(mask, dtype):
+    """What is added to scores before a softmax: 0 where `mask` is True, elsewhere a low floor.
+
+    The floor is finite, because a row of -inf turns into NaN, forward and backward. A product, not
+    `where`, for which torch's GPU would wait: Keras sends it both numbers as tensors.
+    """
+    floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
+    return ops.cast(ops.logical_not(mask), dtype) * floor
+
+
+def float32_softmax(scores):
+    """Softmax over the last axis, computed in float32, in the type of `scores`.
+
+    In half precision the sum of many exponentials would lose its small terms. torch's kernel reads
+    and writes half precision and computes in float32 by itself, in one pass.
+    """
+    if keras.backend.backend() == "torch":
+        return ops.softmax(scores, axis=-1)
+    wide = keras.backend.result_type(scores.dtype, "float32")  # float64 stays as it is
+    return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), scores.dtype)
+
+
+def scaled_scores(query, key, mask=None):
+    """Scaled dot-product scores, hidden positions at the floor.
+
+    Args:
+        query: (B, N, T, H).
+        key: (B, N, S, H).
+        mask: boolean, broadcastable to (B, N, T, S), True = look; or `None`.
+
+    Returns:
+        (B, N, T, S).
+    """
+    scale = query.shape[-1] ** -0.5
+    if mask is not None:
+        mask = additive_mask(mask, query.dtype)
+    if mask is None or keras.backend.backend() != "torch":
+        query = query * ops.cast(scale, query.dtype)
+        scores = ops.matmul(query, ops.swapaxes(key, 2, 3))
+        return scores if mask is None else scores + mask
+    import torch
+
+    # The scale and the mask within the product: one pass over the scores instead of two.
+    batch, heads, steps, width = query.shape
+    if mask.shape[:2] == (1, 1):
+        mask = mask[0]
+    else:
+        mask = mask.expand(batch, heads, -1, -1).flatten(0, 1)  # (B * N, 1 or T, S)
+    query, key = query.reshape(-1, steps, width), key.reshape(-1, key.shape[2], width)
+    scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scale)
+    return scores.view(batch, heads, steps, -1)
+
+
+def fused_attention(query, key, value, mask=None):
+    """Scaled dot-product attention by the backend's own kernel.
+
+    Args:
+        query: (B, T, N, H).
+        key, value: (B, S, N, H).
+        mask: boolean, broadcastable to (B, N, T, S), True = look; or `None`.
+
+    Returns:
+        (B, T, N, H).
+    """
+    if keras.backend.backend() != "torch":
+        if mask is not None:
+            shape = (ops.shape(query)[0], 1, ops.shape(query)[1], ops.shape(key)[1])
+            mask = ops.broadcast_to(mask, shape)
+        return ops.dot_product_attention(query, key, value, mask=mask)
+    import torch
+
+    if mask is not None:
+        # Keras would copy queries, keys, values and a mask of full size first.
+        mask = additive_mask(mask, query.dtype)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query, key, value, attn_mask=mask).transpose(1, 2)
+
+
+def fused_is_slow(query, key, training):
+    """True where plain matrix products are the faster way: where oneDNN computes them, on a CPU.
+
+    It does so on torch in half precision, and in float32 once `torch.set_float32_matmul_precision`
+    allows less than "highest". Torch's kernel, of small blocks, then takes 1.3 to 4 times as long
+    as they do up to some 256 steps, and in half precision its gradient does so beyond. Without
+    oneDNN it is the kernel that is 1.1 to 1.7 times as fast, forward and backward. On JAX they are
+    the only way in float16 on a CPU, for which compiled programs have no kernel.
+
+    Args:
+        query: (B, T, N, H).
+        key: (B, S, N, H).
+        training: Whether a gradient will be asked for.
+    """
+    if keras.backend.backend() == "jax" and query.dtype == "float16":
+        import jax
+
+        return jax.default_backend() == "cpu"
+    if keras.backend.backend() != "torch" or query.device.type != "cpu":
+        return False
+    half = query.element_size() == 2
+    if not half and _full_float32():
+        return False
+    return (half and training) or query.shape[1] * key.shape[1] <= 256**2
+
+
+def _full_float32():
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # another precision, set by `torch.backends.mkldnn.matmul`
+        return False
+
+
+def write_cache(cache, update, index):
+    """Writes keys and values behind those of the steps before.
+
+    Args:
+        cache: (B, 2, S_max, N, H). On torch it is changed in place: a copy for every step would
+            cost more than the step.
+        update: (B, 2, T, N, H).
+        index: Where the first of the T steps goes.
+
+    Returns:
+        The written cache.
+    """
+    update = ops.cast(update, cache.dtype)
+    if keras.backend.backend() != "torch":
+        return ops.slice_update(cache, (0, 0, index, 0, 0), update)
+    import torch
+
+    cache = ops.convert_to_tensor(cache)
+    with torch.no_grad():
+        cache[:, :, int(index) : int(index) + update.shape[2]] = update
+    return cache
+
+
+def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
+    """Cross-entropy of each position.
+
+    Args:
+        token_ids: (...) the true tokens.
+        logits: (..., V).
+        label_smoothing: Share of the target that is spread evenly over all tokens.
+
+    Returns:
+        (...) float32.
+    """
+    logits = ops.cast(logits, "float32")
+    if keras.backend.backend() == "torch":
+        import torch
+
+        # One pass over the logits; Keras would make a one-hot row for every position.
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]),
+            ops.cast(token_ids, "int64").reshape(-1),
+            reduction="none",
+            label_smoothing=label_smoothing,
+        )
+        return loss.reshape(token_ids.shape)
+    # -log p(token) is logsumexp minus the token's logit; over all tokens, minus the mean one.
+    token_ids = ops.cast(token_ids, "int32")[..., None]
+    wanted = ops.take_along_axis(logits, token_ids, axis=-1)[..., 0]
+    if label_smoothing:
+        wanted = (1 - label_smoothing) * wanted + label_smoothing * ops.mean(logits, axis=-1)
+    return ops.logsumexp(logits, axis=-1) - wanted
+
+
+def row_logsumexp(logits):
+    """`logsumexp` of each row, in float32.
+
+    Args:
+        logits: (R, V).
+
+    Returns:
+        (R,) float32.
+    """
+    logits = ops.cast(logits, "float32")
+    if keras.backend.backend() != "torch":
+        return ops.logsumexp(logits, axis=-1)
+    # Two passes over the logits instead of five; at the largest one nothing cancels.
+    largest, place = logits.max(-1)
+    return largest - logits.log_softmax(-1).gather(1, place[:, None])[:, 0]
+
+
+def row_softmax(logits, total):
+    """`softmax` of each row.
+
+    Args:
+        logits: (R, V).
+        total: (R,) float32, their `row_logsumexp`.
+
+    Returns:
+        (R, V) float32; on torch of the type of `logits`, from sums in float32.
+    """
+    if keras.backend.backend() != "torch":
+        return ops.exp(ops.cast(logits, "float32") - total[:, None])
+    return logits.softmax(-1)  # one pass instead of four, and nothing of another type

@@ -1,0 +1,494 @@
+"""The Transformer block: a pure function of arrays, and the layer that holds its weights.
+
+Shapes: B batch, T steps, S source steps, D width, N heads, H = D / N head width.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_plm.layers._fused_layers import (
+    Dense,
+    Dropout,
+    LayerNormalization,
+    dropout,
+    layer_norm,
+    recomputed,
+)
+from keras_plm.layers.attention import visible
+from keras_plm.layers.multi_head_attention import (
+    MultiHeadAttention,
+    check_cache,
+    multi_head_attention,
+    project,
+)
+
+ACTIVATIONS = {
+    # Google's first BERT release and Hugging Face's "gelu"; up to 4.7e-4 from the other.
+    "gelu_erf": lambda x: ops.gelu(x, approximate=False),
+    # GPT, Google's BERT code since February 2019, KerasHub.
+    "gelu_tanh": lambda x: ops.gelu(x, approximate=True),
+    "relu": ops.relu,
+}
+
+
+class BlockOutput(NamedTuple):
+    """Result of `transformer_block`; what was not asked for is `None`.
+
+    Attributes:
+        sequence: (B, T, D).
+        weights: (B, N, T, S) attention weights over the block's own steps.
+        source_weights: (B, N, T, S) attention weights over the source.
+        cache: (B, 2, S_max, N, H) with the new keys and values.
+    """
+
+    sequence: Any
+    weights: Any = None
+    source_weights: Any = None
+    cache: Any = None
+
+
+def transformer_block(
+    weights,
+    inputs,
+    mask=None,
+    source=None,
+    source_mask=None,
+    *,
+    num_heads,
+    activation="gelu_erf",
+    pre_norm=False,
+    norm_epsilon=1e-12,
+    dropout_rate=0.0,
+    attention_dropout=0.0,
+    seeds=None,
+    training=False,
+    cache=None,
+    cache_index=None,
+    source_cache=None,
+    return_weights=False,
+):
+    """The Transformer block as a pure function of arrays.
+
+    Post-norm, the original:
+
+        x = LN(x + attention(x)),  x = LN(x + cross_attention(x, source)),
+        x = LN(x + W_2 f(W_1 x + b_1) + b_2).
+
+    Pre-norm:
+
+        x = x + attention(LN(x)),  x = x + cross_attention(LN(x), source),
+        x = x + W_2 f(W_1 LN(x) + b_1) + b_2.
+
+    Each LN has its own weights; the middle part is there only with weights of that name. In
+    training the output of each part is dropped before it is added. Nothing here reads or changes
+    layers, variables or other state, except a quantized layer that is given as a weight.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, sections 3.1 and 3.3; pre-norm: Xiong et al.
+    2020, arXiv 2002.04745.
+
+    Args:
+        weights: A dict as of `TransformerBlock.arrays`, named as the layers of a block:
+            `"attention"` and perhaps `"cross_attention"` (see `multi_head_attention`),
+            `"feed_forward"` with `"intermediate"` and `"output"` (arguments of `dense`), and
+            `"attention_norm"`, `"cross_norm"`, `"feed_forward_norm"` (`gamma` and `beta`).
+        inputs: (B, T, D).
+        mask: Boolean, broadcastable to (B, T, S), True where step t may look at step s.
+        source: (B, S, D_source), the sequence that cross-attention reads.
+        source_mask: Boolean, broadcastable to (B, T, S).
+        num_heads: Number of heads N.
+        activation: f, a name of `ACTIVATIONS`.
+        pre_norm: If True, normalise before each part instead of after.
+        norm_epsilon: Added to the variance in the layer norms.
+        dropout_rate: Fraction dropped of each part's output.
+        attention_dropout: Fraction dropped of the attention weights.
+        seeds: A dict of seeds as in `dropout`, each (2,) integers: of the outputs `"attention"`,
+            `"cross_attention"` and `"feed_forward"`, and of the attention weights
+            `"attention_weights"` and `"cross_attention_weights"`. On torch it may be `None`.
+        training: If True, drop, and expect that a gradient is asked for.
+        cache, cache_index: Of the self-attention, as in `multi_head_attention`.
+        source_cache: (B, 2, S, N, H), keys and values of the source, instead of `source`.
+        return_weights: If True, the result has the attention weights.
+
+    Returns:
+        A `BlockOutput`.
+    """
+    seeds = seeds or {}
+    options = {
+        "num_heads": num_heads,
+        "return_weights": return_weights,
+        "dropout_rate": attention_dropout,
+        "training": training,
+    }
+
+    def normalized(x, name):
+        return layer_norm(x, **weights[name], epsilon=norm_epsilon)
+
+    def read(x, norm):
+        return normalized(x, norm) if pre_norm else x
+
+    def add(x, part, norm, name):
+        x = x + (dropout(part, dropout_rate, seeds.get(name)) if training else part)
+        return x if pre_norm else normalized(x, norm)
+
+    attended = multi_head_attention(
+        weights["attention"],
+        read(inputs, "attention_norm"),
+        mask=mask,
+        cache=cache,
+        cache_index=cache_index,
+        seed=seeds.get("attention_weights"),
+        **options,
+    )
+    x = add(inputs, attended.output, "attention_norm", "attention")
+    source_weights = None
+    if "cross_attention" in weights:
+        crossed = multi_head_attention(
+            weights["cross_attention"],
+            read(x, "cross_norm"),
+            source,
+            mask=source_mask,
+            cache=source_cache,
+            seed=seeds.get("cross_attention_weights"),
+            **options,
+        )
+        x = add(x, crossed.output, "cross_norm", "cross_attention")
+        source_weights = crossed.weights
+    changed = feed_forward(weights["feed_forward"], read(x, "feed_forward_norm"), activation)
+    x = add(x, changed, "feed_forward_norm", "feed_forward")
+    return BlockOutput(x, attended.weights, source_weights, attended.cache)
+
+
+def feed_forward(weights, inputs, activation):
+    """`W_2 f(W_1 x + b_1) + b_2`, (B, T, D) -> (B, T, D), as a pure function of arrays.
+
+    Args:
+        weights: A dict of the arguments of `dense`: `"intermediate"` and `"output"`.
+        inputs: (B, T, D).
+        activation: f, a name of `ACTIVATIONS`.
+    """
+    return project(
+        weights["output"], ACTIVATIONS[activation](project(weights["intermediate"], inputs))
+    )
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class FeedForward(keras.layers.Layer):
+    """Two dense layers at every position, `W2 f(W1 x + b1) + b2`.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.3, equation 2.
+
+    Args:
+        intermediate_dim: Width between the two layers (4 D in the papers).
+        activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
+        kernel_initializer: Initializer of both kernels.
+
+    Call arguments:
+        inputs: (B, T, D).
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: If the activation is unknown.
+
+    >>> import numpy as np
+    >>> tuple(FeedForward(intermediate_dim=8)(np.ones((2, 3, 4))).shape)
+    (2, 3, 4)
+    """
+
+    def __init__(
+        self,
+        intermediate_dim,
+        activation="gelu_erf",
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: {activation!r}"
+            )
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, input_shape):
+        def dense(units, name):
+            initializer = self.kernel_initializer.clone()
+            return Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+
+        self.intermediate = dense(self.intermediate_dim, "intermediate")
+        self.intermediate.build(input_shape)
+        self.output_projection = dense(input_shape[-1], "output")
+        self.output_projection.build((*input_shape[:-1], self.intermediate_dim))
+
+    def call(self, inputs):
+        return feed_forward(self.arrays(), inputs, self.activation)
+
+    def arrays(self):
+        """The `weights` of `feed_forward`."""
+        return {
+            "intermediate": self.intermediate.arrays(),
+            "output": self.output_projection.arrays(),
+        }
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class TransformerBlock(keras.layers.Layer):
+    """Self-attention, then a feed-forward network, each with a residual and a layer norm.
+
+    The layer holds the weights of `transformer_block`, which has the equations. With
+    `cross_attention` a third part between the two reads another sequence: the block of a decoder.
+    A call gives the output only; `run` also gives the attention weights, and reads and writes a
+    cache for decoding step by step.
+
+    Post-norm, as in the papers, normalises after the residual: `LN(x + f(x))`. Pre-norm keeps
+    the residual path clean: `x + f(LN(x))`; it trains with less warm-up but leaves its outputs
+    unnormalised, so a stack of them ends in one more norm.
+
+    Reference: post-norm: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; pre-norm: Xiong
+    et al. 2020, arXiv 2002.04745.
+
+    Args:
+        num_heads: Number of attention heads N.
+        hidden_dim: Width D.
+        intermediate_dim: Width of the feed-forward network.
+        dropout: Fraction dropped of the output of each part.
+        attention_dropout: Fraction of attention weights dropped; `dropout` when omitted.
+        attention_bias: If False, the attention's projections have no biases.
+        cross_attention: If True, the block also attends to a `source`.
+        pre_norm: If True, normalise before each part instead of after.
+        activation: Of the feed-forward network, see `FeedForward`.
+        norm_epsilon: Added to the variance in the layer norms.
+        kernel_initializer: Initializer of all kernels.
+
+    Call arguments:
+        inputs: (B, T, D).
+        padding_mask, attention_mask, causal: as in `MultiHeadAttention`.
+        source: (B, S, D_source), the sequence that cross-attention reads.
+        source_mask: (B, S), True at real source positions.
+        remat: If True, training keeps only the inputs, and computes the rest again for the
+            gradient.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: If the inputs are not `hidden_dim` wide, or a source is missing or has no use.
+
+    >>> import numpy as np
+    >>> block = TransformerBlock(num_heads=2, hidden_dim=4, intermediate_dim=8)
+    >>> tuple(block(np.ones((2, 3, 4))).shape)
+    (2, 3, 4)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        dropout=0.0,
+        attention_dropout=None,
+        attention_bias=True,
+        cross_attention=False,
+        pre_norm=False,
+        activation="gelu_erf",
+        norm_epsilon=1e-12,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.attention_dropout = dropout if attention_dropout is None else attention_dropout
+        self.attention_bias = attention_bias
+        self.pre_norm = pre_norm
+        self.activation = activation
+        self.norm_epsilon = norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+        options = {"dtype": self.dtype_policy}
+        norm = {"epsilon": norm_epsilon, **options}
+
+        def attention(name):
+            return MultiHeadAttention(
+                num_heads,
+                hidden_dim,
+                dropout=self.attention_dropout,
+                use_bias=attention_bias,
+                kernel_initializer=self.kernel_initializer,
+                name=name,
+                **options,
+            )
+
+        self.attention = attention("attention")
+        self.attention_norm = LayerNormalization(name="attention_norm", **norm)
+        self.attention_drop = Dropout(dropout, name="attention_drop", **options)
+        self.cross_attention = attention("cross_attention") if cross_attention else None
+        if cross_attention:
+            self.cross_norm = LayerNormalization(name="cross_norm", **norm)
+            self.cross_drop = Dropout(dropout, name="cross_drop", **options)
+        self.feed_forward = FeedForward(
+            intermediate_dim,
+            activation=activation,
+            kernel_initializer=self.kernel_initializer,
+            name="feed_forward",
+            **options,
+        )
+        self.feed_forward_norm = LayerNormalization(name="feed_forward_norm", **norm)
+        self.feed_forward_drop = Dropout(dropout, name="feed_forward_drop", **options)
+
+    def build(self, inputs_shape, source_shape=None):
+        if inputs_shape[-1] != self.hidden_dim:
+            raise ValueError(
+                "The residual path needs inputs as wide as `hidden_dim`. "
+                f"Received: inputs.shape={tuple(inputs_shape)}, hidden_dim={self.hidden_dim}"
+            )
+        self.attention.build(inputs_shape)
+        self.attention_norm.build(inputs_shape)
+        if self.cross_attention is not None:
+            self.cross_attention.build(inputs_shape, source_shape or inputs_shape)
+            self.cross_norm.build(inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_norm.build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        causal=False,
+        source=None,
+        source_mask=None,
+        remat=False,
+        training=None,
+    ):
+        self._check_source(source)
+        mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
+        source_mask = None if source is None else visible(inputs, source, source_mask)
+        options = self._options(training)
+
+        def block(arrays):
+            weights, inputs, source = arrays
+            return transformer_block(weights, inputs, mask, source, source_mask, **options).sequence
+
+        arrays = self.arrays(), inputs, source
+        return recomputed(block, arrays) if remat and training else block(arrays)
+
+    def run(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        causal=False,
+        source=None,
+        source_mask=None,
+        cache=None,
+        cache_index=None,
+        source_cache=None,
+        return_weights=False,
+    ):
+        """The block in inference, with the attention weights and a cache.
+
+        Args:
+            inputs, padding_mask, attention_mask, causal, source, source_mask: As of a call.
+            cache, cache_index, return_weights: As in `MultiHeadAttention.run`.
+            source_cache: `cross_attention.keys_and_values(source)`, instead of `source`.
+
+        Returns:
+            A `BlockOutput`.
+
+        Raises:
+            ValueError: If the block is not built, a mask does not fit, a source is missing or has
+                no use, or `cache_index` comes without a `cache` or lies outside of it.
+        """
+        self._check_source(source, source_cache)
+        check_cache(inputs, cache, cache_index)
+        first = 0 if cache_index is None else cache_index
+        steps = inputs if cache is None else cache[:, 0]
+        causal = causal or cache is not None
+        mask = visible(inputs, steps, padding_mask, attention_mask, causal, first)
+        if source_mask is not None:
+            keys = source if source_cache is None else source_cache[:, 0]
+            source_mask = visible(inputs, keys, source_mask)
+        return transformer_block(
+            self.arrays(),
+            ops.convert_to_tensor(inputs, dtype=self.compute_dtype),
+            mask,
+            source,
+            source_mask,
+            cache=cache,
+            cache_index=cache_index,
+            source_cache=source_cache,
+            return_weights=return_weights,
+            **self._options(training=False),
+        )
+
+    def arrays(self):
+        """The `weights` of `transformer_block`."""
+        names = ["attention", "attention_norm", "feed_forward", "feed_forward_norm"]
+        if self.cross_attention is not None:
+            names += ["cross_attention", "cross_norm"]
+        return {name: getattr(self, name).arrays() for name in names}
+
+    def _options(self, training):
+        """The settings of `transformer_block`, and in training new seeds."""
+        options = {
+            "num_heads": self.num_heads,
+            "activation": self.activation,
+            "pre_norm": self.pre_norm,
+            "norm_epsilon": self.norm_epsilon,
+            "training": bool(training),
+        }
+        if training:
+            drops = {
+                "attention": self.attention_drop,
+                "attention_weights": self.attention.weights_dropout,
+                "feed_forward": self.feed_forward_drop,
+            }
+            if self.cross_attention is not None:
+                drops["cross_attention"] = self.cross_drop
+                drops["cross_attention_weights"] = self.cross_attention.weights_dropout
+            options |= {
+                "dropout_rate": self.dropout,
+                "attention_dropout": self.attention_dropout,
+                "seeds": {name: drop.next_seed() for name, drop in drops.items()},
+            }
+        return options
+
+    def _check_source(self, source, source_cache=None):
+        sources = (source is not None) + (source_cache is not None)
+        if sources != (self.cross_attention is not None):
+            raise ValueError(
+                "A block with `cross_attention` needs a `source` or its `source_cache`, any other "
+                "takes none. Received: "
+                f"cross_attention={self.cross_attention is not None}, {sources} sources"
+            )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "attention_bias": self.attention_bias,
+            "cross_attention": self.cross_attention is not None,
+            "pre_norm": self.pre_norm,
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

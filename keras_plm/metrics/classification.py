@@ -1,0 +1,71 @@
+"""Accuracy, F1 and Matthews' correlation of classes."""
+
+from itertools import chain
+
+import numpy as np
+
+from keras_plm.files.sequences import as_list
+from keras_plm.metrics._inputs import both, single
+
+
+def accuracy(y_true, y_pred):
+    """Fraction of predictions that equal the truth, in [0, 1].
+
+    >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
+    0.6666666666666666
+    """
+    y_true, y_pred = single(y_true, y_pred)
+    hits = [true == pred for true, pred in zip(y_true, y_pred, strict=True)]
+    return float(np.mean(hits))
+
+
+def f1(y_true, y_pred, positive=None):
+    """F1 of the positive class of two, in [0, 1]; by default of the one that sorts last.
+
+    Raises:
+        ValueError: Without `positive`, if there are not two classes.
+
+    >>> f1([0, 1, 1], [1, 1, 0])
+    0.5
+    """
+    from sklearn.metrics import f1_score
+
+    y_true, y_pred = single(y_true, y_pred)
+    if positive is None:
+        labels = sorted(set(y_true) | set(y_pred))
+        if len(labels) > 2:
+            raise ValueError(f"`f1` is of two classes. Received: {labels}")
+        if len(labels) < 2:
+            raise ValueError(f"Of one class, say which is `positive`. Received: {labels}")
+        positive = labels[-1]
+    true = [label == positive for label in y_true]
+    return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))
+
+
+def matthews_correlation(y_true, y_pred):
+    """Matthews' correlation of two labelings, in [-1, 1].
+
+    >>> matthews_correlation([0, 1, 1, 0], [0, 1, 1, 0])
+    1.0
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    y_true, y_pred = single(y_true, y_pred)
+    return float(matthews_corrcoef(y_true, y_pred))
+
+
+def word_accuracy(y_true, y_pred):
+    """Fraction of words whose tag equals the true one, in [0, 1].
+
+    >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])
+    0.75
+    """
+    y_true, y_pred = both(y_true, y_pred)
+    y_true, y_pred = [[as_list(tags, "tags", "tags") for tags in side] for side in (y_true, y_pred)]
+    for i, (true, pred) in enumerate(zip(y_true, y_pred, strict=True)):
+        if len(true) != len(pred):
+            raise ValueError(
+                "Every word needs one true and one predicted tag. "
+                f"Received: {len(true)} and {len(pred)} tags in sentence {i}"
+            )
+    return accuracy(list(chain.from_iterable(y_true)), list(chain.from_iterable(y_pred)))

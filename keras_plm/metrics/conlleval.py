@@ -1,0 +1,179 @@
+"""F1 of spans that tags mark, as conlleval counts them."""
+
+from collections import Counter
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.files.sequences import as_list, as_names
+from keras_plm.metrics._inputs import both
+from keras_plm.metrics.tag_schemes import check_marks
+
+BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
+
+
+def spans(tags):
+    """The chunks of one sentence's tags, as conlleval reads them.
+
+    A chunk begins at B, at I after O or at the sentence's start, and where the type changes; it
+    ends before the next chunk or O. So IOB1 and IOB2 are read alike. E and L end a chunk, S and U
+    are one of a word: IOBES, BILOU and BMES are read too.
+
+    Args:
+        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`; or `"B"` and `"I"`, of the type `""`.
+
+    Returns:
+        A list of `(type, first word, last word + 1)`.
+
+    >>> spans(["I-PER", "I-PER", "B-PER", "O", "I-LOC"])
+    [('PER', 0, 2), ('PER', 2, 3), ('LOC', 4, 5)]
+    """
+    found, start, open_type, ended = [], None, None, False
+    for i, tag in enumerate([*as_list(tags, "tags", "tags"), "O"]):
+        prefix, _, kind = tag.partition("-")
+        goes_on = start is not None and prefix != "O" and prefix not in BEGINS
+        if not (goes_on and kind == open_type and not ended):
+            if start is not None:
+                found.append((open_type, start, i))
+            start, open_type = (None, None) if prefix == "O" else (i, kind)
+        ended = prefix in ENDS
+    return found
+
+
+def span_scores(y_true, y_pred):
+    """What conlleval prints: precision, recall, F1 and counts, over all spans and by type.
+
+    A span is correct if its type, first and last word all agree with a true one. Agrees with the
+    CoNLL-2003 script conlleval, and with seqeval's default mode. True tags that training did not
+    have are spans as others, which no prediction finds.
+
+    Args:
+        y_true, y_pred: Lists of sentences, each a list of tags.
+
+    Returns:
+        A dict with `"all"` and each type, of dicts with `precision`, `recall`, `f1` in [0, 1],
+        `true`, `found`, `correct`, and `"accuracy"`, the fraction of equal tags.
+
+    Raises:
+        ValueError: If sentences or words are not equally many, or tags mark no spans or are of
+            several schemes, see `tag_scheme`. Spans of IOBES without an end are read as others.
+    """
+    y_true, y_pred = both(y_true, y_pred)
+    for sentences in (y_true, y_pred):
+        check_marks(sentences)
+    true, found, correct = Counter(), Counter(), Counter()
+    words = equal = 0
+    for i, (gold, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        gold, predicted = (
+            as_list(gold, f"y_true[{i}]", "tags"),
+            as_list(predicted, f"y_pred[{i}]", "tags"),
+        )
+        if len(gold) != len(predicted):
+            raise ValueError(
+                "Every word needs one true and one predicted tag. "
+                f"Received: {len(gold)} and {len(predicted)} tags in sentence {i}"
+            )
+        gold_spans, predicted_spans = set(spans(gold)), set(spans(predicted))
+        true.update(kind for kind, _, _ in gold_spans)
+        found.update(kind for kind, _, _ in predicted_spans)
+        correct.update(kind for kind, _, _ in gold_spans & predicted_spans)
+        words += len(gold)
+        equal += sum(a == b for a, b in zip(gold, predicted, strict=True))
+
+    def scores(true, found, correct):
+        precision = correct / found if found else 0.0
+        recall = correct / true if true else 0.0
+        total = precision + recall
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": 2 * precision * recall / total if total else 0.0,
+            "true": true,
+            "found": found,
+            "correct": correct,
+        }
+
+    table = {"all": scores(true.total(), found.total(), correct.total())}
+    for kind in sorted(set(true) | set(found)):
+        table[kind] = scores(true[kind], found[kind], correct[kind])
+    return table | {"accuracy": equal / words if words else 0.0}
+
+
+def span_f1(y_true, y_pred):
+    """F1 over all spans as conlleval counts them, in [0, 1]; see `span_scores`.
+
+    >>> span_f1([["B-A", "O"]], [["I-A", "O"]])
+    1.0
+    """
+    return span_scores(y_true, y_pred)["all"]["f1"]
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SpanF1(keras.metrics.Metric):
+    """F1 over spans as conlleval counts them, as a streaming Keras metric.
+
+    Counts what `span_f1` counts, in tensor operations, so that `fit` can show it
+    and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
+
+    Args:
+        labels: The tags in the order of their ids, of a scheme of `tag_scheme`.
+
+    Call arguments (`update_state`):
+        y_true: (B, W) tag ids; -1 for a tag that is not among `labels`: words of such tags side by
+            side are a span that no prediction finds.
+        y_pred: (B, W, K) logits.
+        sample_weight: (B, W), 0 at padding.
+    """
+
+    def __init__(self, labels, name="span_f1", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self._direction = "up"  # by which callbacks know that more is better
+        self.labels = labels = as_names(labels, "labels")
+        prefixes = [label.partition("-")[0] for label in labels]
+        types = sorted({label.partition("-")[2] for label in labels if label != "O"})
+        types_of = [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels]
+        # Last those of -1, a tag that is not among the labels.
+        self.type_of = np.array([*types_of, len(types)], "int32")
+        self.begins = np.array([*(prefix in BEGINS for prefix in prefixes), False])
+        self.ends = np.array([*(prefix in ENDS for prefix in prefixes), False])
+        self.counts = self.add_variable((3,), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true = ops.cast(y_true, "int32")
+        y_pred = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        real = ops.ones_like(y_true, dtype="bool")
+        if sample_weight is not None:
+            real = sample_weight > 0
+        true_start, true_end, true_type = self._chunks(y_true, real)
+        start, end, kind = self._chunks(y_pred, real)
+        differs = (true_start != start) | (true_end != end) | (true_type != kind)
+        # A true chunk is found if nothing differs from its first word to its last.
+        chunk = ops.cumsum(ops.reshape(ops.cast(true_start, "int32"), (-1,)))
+        inside = ops.reshape(true_type >= 0, (-1,))
+        wrong = ops.cast(ops.reshape(differs, (-1,)) & inside, "float32")
+        wrong = ops.segment_sum(wrong, chunk, num_segments=ops.size(y_true) + 1)
+        whole = ops.take(wrong, chunk) == 0
+        correct = ops.sum(ops.cast(ops.reshape(true_start, (-1,)) & whole, "float32"))
+        true, found = (ops.sum(ops.cast(x, "float32")) for x in (true_start, start))
+        self.counts.assign_add(ops.stack([true, found, correct]))
+
+    def _chunks(self, tags, real):
+        """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
+        tags = ops.where(tags < 0, len(self.labels), tags)
+        kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
+        begins = ops.take(ops.convert_to_tensor(self.begins), tags)
+        ends = ops.take(ops.convert_to_tensor(self.ends), tags)
+        begins = begins | ops.pad(ends[:, :-1], ((0, 0), (1, 0)), constant_values=False)
+        before = ops.pad(kind[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        start = (kind >= 0) & (begins | (kind != before))
+        after = ops.pad(kind[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+        next_start = ops.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=False)
+        return start, (kind >= 0) & (next_start | (after != kind)), kind
+
+    def result(self):
+        true, found, correct = self.counts[0], self.counts[1], self.counts[2]
+        return 2 * correct / ops.maximum(true + found, 1.0)
+
+    def get_config(self):
+        return {**super().get_config(), "labels": self.labels}

@@ -1,0 +1,110 @@
+"""Exact match and F1 of answers, as SQuAD is scored."""
+
+import re
+import string
+from collections import Counter
+
+import numpy as np
+
+from keras_plm.files.sequences import as_list
+from keras_plm.metrics._inputs import both
+
+
+def squad_exact_match(y_true, y_pred, version=1):
+    """Fraction of answers that equal a gold answer after `normalize_answer`, in [0, 1].
+
+    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822;
+    agrees with the official scripts of SQuAD 1.1 and 2.0, whose percentages are 100 times this.
+
+    Args:
+        y_true: The gold answers of each question, a list of lists of strings; in version 2 `[]`
+            where there is no answer.
+        y_pred: The answers, strings; in version 2 `""` says that there is none.
+        version: 1, or 2: gold answers of which normalising leaves nothing are then left out, and
+            none at all is the answer `""`.
+
+    Raises:
+        ValueError: If the two are not equally many, empty or of other things; in version 1, if a
+            question has no gold answer.
+
+    >>> squad_exact_match([["denver broncos"], ["1882", "in 1882"]], ["The Denver Broncos!", "82"])
+    0.5
+    """
+    return float(np.mean([exact for exact, _ in squad_scores(y_true, y_pred, version)]))
+
+
+def squad_f1(y_true, y_pred, version=1):
+    """Mean F1 of the words that answer and gold answer have in common, in [0, 1].
+
+    Of several gold answers the best counts. Where a side has no words, the F1 is 0 in version 1, in
+    version 2 it is 1 if both have none.
+
+    Reference: as `squad_exact_match`.
+
+    Args:
+        y_true, y_pred, version: As in `squad_exact_match`.
+
+    Raises:
+        ValueError: As `squad_exact_match`.
+
+    >>> round(squad_f1([["Santa Clara, California"]], ["Santa Clara"]), 6)
+    0.8
+    >>> squad_f1([["the"]], ["a"]), squad_f1([["the"]], ["a"], version=2)
+    (0.0, 1.0)
+    """
+    return float(np.mean([f1 for _, f1 in squad_scores(y_true, y_pred, version)]))
+
+
+def squad_scores(y_true, y_pred, version=1):
+    """`(exact match, F1)` of each question, each in [0, 1]; see `squad_exact_match`."""
+    if version not in (1, 2):
+        raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
+    y_true, y_pred = both(y_true, y_pred, complete=False)
+    scores = []
+    for i, (gold_answers, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        listed = not isinstance(gold_answers, str) and hasattr(gold_answers, "__iter__")
+        gold_answers = as_list(gold_answers, "y_true") if listed else gold_answers
+        if not listed or not all(isinstance(text, str) for text in (*gold_answers, predicted)):
+            raise ValueError(
+                "A question has a list of gold answers and one answer, all strings. "
+                f"Received: {gold_answers!r} and {predicted!r} as question {i}"
+            )
+        gold_answers = [normalize_answer(text) for text in gold_answers]
+        if version == 2:
+            gold_answers = [text for text in gold_answers if text] or [""]
+        if not gold_answers:
+            raise ValueError(
+                "In version 1 every question has an answer: score questions without one with "
+                f"`version=2`. Received: no gold answer of question {i}"
+            )
+        predicted = normalize_answer(predicted)
+        exact = max(float(text == predicted) for text in gold_answers)
+        scores.append(
+            (exact, max(_shared_words(text, predicted, version) for text in gold_answers))
+        )
+    return scores
+
+
+def _shared_words(gold, predicted, version):
+    """F1 of two bags of words."""
+    gold, predicted = gold.split(), predicted.split()
+    if version == 2 and not (gold and predicted):
+        return float(gold == predicted)
+    shared = (Counter(gold) & Counter(predicted)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text):
+    """What SQuAD's scores compare: no case, ASCII punctuation, articles and spaces, in this order.
+
+    >>> normalize_answer("The 10th-11th  centuries."), normalize_answer("U.S.")
+    ('10th11th centuries', 'us')
+    """
+    text = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())

@@ -1,0 +1,169 @@
+"""The encoder contract: what heads, `transfer`, pre-training and the harness read of an encoder."""
+
+import re
+
+import keras
+from keras import ops
+
+from keras_plm.files.saveable import Saveable
+from keras_plm.tokenizers.subwords import check_tokenizer
+
+
+class Encoder(Saveable, keras.Model):
+    """A Keras model from a tokenizer's ids to a vector of every position and layer.
+
+    Every encoder here is a subclass. Your own works under heads, in `keras_plm.transfer`, in
+    pre-training and in the harness if it keeps this contract (B texts, T positions, D width, L
+    layers, V tokens, C characters):
+
+    | part | meaning | default |
+    |---|---|---|
+    | `input` | dict of what the tokenizer's `pack` gives: `padding_mask` (B, T), True at real positions, with `token_ids` (B, T), `segment_ids` (B, T) or `character_ids` (B, T, C) | |
+    | `output["layers"]` | list of L + 1 tensors (B, T, D), the lowest first | |
+    | `output["sequence"]` | `layers[-1]`, after any final norm | |
+    | `output["pooled"]` | (B, D), one vector of the text | absent |
+    | `hidden_dim` | D | of the outputs |
+    | `num_blocks` | blocks with weights of their own | L |
+    | `vocabulary_size` | V, or `None` where words enter as characters | `None` |
+    | `max_sequence_length` | most positions T, or `None` for any length | `None` |
+    | `causal` | True if a position sees only itself and those before it; padding comes last | False |
+    | `token_embedding` | layer whose `token_embedding(sequence, reverse=True)` are logits, or `None` | `None` |
+    | `carried_rows` | rows whose states go from one batch to the next; 0 for none | 0 |
+    | `stacked_layers()` | model from `input` to all layers (B, T, L + 1, D) | of `output` |
+    | paths of weights | `block_<i>/` or `layer_<i>/` with i from 0 to L - 1, for learning rates and copies by layer | |
+    | `get_config()` | arguments of the class, `dropout`, `dtype` and `trainable` among them: copies may change each | |
+
+    Call `super().__init__` with the functional graph, and set attributes after it.
+
+    Args:
+        inputs: The dict of `keras.Input`.
+        outputs: The dict of symbolic tensors.
+        name: Name of the model.
+        **kwargs: Other arguments of `keras.Model`.
+
+    Raises:
+        ValueError: If the inputs or outputs lack a part.
+
+    >>> @keras.saving.register_keras_serializable("examples")
+    ... class BagOfTokens(Encoder):
+    ...     def __init__(self, vocabulary_size, hidden_dim, name=None):
+    ...         inputs = {
+    ...             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+    ...             "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+    ...         }
+    ...         x = keras.layers.Embedding(vocabulary_size, hidden_dim)(inputs["token_ids"])
+    ...         super().__init__(inputs, {"sequence": x, "layers": [x]}, name=name)
+    ...         self.vocabulary_size = vocabulary_size
+    ...
+    ...     def get_config(self):
+    ...         names = ("vocabulary_size", "hidden_dim", "name")
+    ...         return {name: getattr(self, name) for name in names}
+    >>> encoder = BagOfTokens(13, 8)
+    >>> encoder.hidden_dim, encoder.num_blocks, encoder.causal
+    (8, 0, False)
+    """  # noqa: E501
+
+    causal = False
+    max_sequence_length = None
+    vocabulary_size = None
+    carried_rows = 0
+
+    def __init__(self, inputs, outputs, name=None, **kwargs):
+        missing = _missing(inputs, outputs)
+        if missing:
+            raise ValueError(
+                f"An encoder must have {missing}, see `keras_plm.models.Encoder`. "
+                f"Received: inputs={inputs!r:.80}, outputs={outputs!r:.80}"
+            )
+        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
+        self.hidden_dim = outputs["sequence"].shape[-1]
+        self.num_blocks = len(outputs["layers"]) - 1
+        self.token_embedding = None  # no class attribute: torch looks layers up after those
+
+    def stacked_layers(self):
+        """A model from the inputs to all layers as one tensor (B, T, L + 1, D) in float32."""
+        stacked = ops.stack(self.output["layers"], axis=2)
+        return keras.Model(self.input, ops.cast(stacked, "float32"))
+
+
+def check_encoder(encoder, tokenizer=None):
+    """Raises unless `encoder` is an `Encoder`, and `tokenizer`, if given, packs texts.
+
+    Raises:
+        TypeError: If one of them is something else.
+    """
+    if not isinstance(encoder, Encoder):
+        inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
+        missing = _missing(inputs, outputs) or "the base class, which sets its attributes"
+        raise TypeError(
+            "`encoder` must be a `keras_plm.models.Encoder`, as `BERT`; "
+            "`encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}, "
+            f"without {missing}"
+        )
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+
+
+def check_causal(encoder, user):
+    """Raises unless an encoder predicts next tokens.
+
+    Args:
+        encoder: The encoder.
+        user: Name of what needs it, for errors.
+
+    Raises:
+        ValueError: If it is not causal or has no `token_embedding`.
+    """
+    if not isinstance(encoder, Encoder) or not encoder.causal or encoder.token_embedding is None:
+        raise ValueError(
+            f"`{user}` needs an encoder with a `token_embedding` that reads from left to right, as "
+            f"`GPT`. Received: {type(encoder).__name__}"
+        )
+
+
+def _missing(inputs, outputs):
+    """The first part of the contract that inputs and outputs lack, in words, or `None`."""
+    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
+        return "a dict of inputs with `padding_mask`"
+    if not isinstance(outputs, dict):
+        return "a dict of outputs"
+    for name in ("sequence", "layers"):
+        if name not in outputs:
+            return f"an output `{name}`"
+    layers = outputs["layers"]
+    if not isinstance(layers, list | tuple) or len({tuple(x.shape) for x in layers}) != 1:
+        return "a list of tensors of one shape (B, T, D) as output `layers`"
+    return None
+
+
+# Weights above the last layer: ours, and KerasHub's.
+AT_TOP = re.compile(r"(?:pooler|final_norm|pooled_dense)/|^layer_norm/")
+# Weights of the i-th block: ours, and KerasHub's `transformer_layer_<i>` and the like.
+BLOCK = re.compile(r"(?:block|layer)_(\d+)/")
+
+
+def weight_depths(encoder):
+    """The depth of each of an encoder's weights, by path.
+
+    It is i + 1 in `block_<i>` or `layer_<i>`, `None` in a pooler and a final norm, and 0 elsewhere
+    (embeddings).
+
+    Raises:
+        ValueError: If the encoder does not number its blocks in their names.
+    """
+    depths = {}
+    for weight in encoder.weights:
+        block = BLOCK.search(weight.path)
+        at_top = AT_TOP.search(weight.path)
+        depths[weight.path] = None if at_top else int(block[1]) + 1 if block else 0
+    found = sorted({depth - 1 for depth in depths.values() if depth})
+    count = encoder.num_blocks if isinstance(encoder, Encoder) else max(len(found), 1)
+    if found != list(range(count)):
+        names = list(dict.fromkeys(path.rpartition("/")[0] for path in depths))
+        names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise ValueError(
+            f"The {count} blocks of an encoder must be layers called `block_0`, `block_1`, ... or "
+            f"`layer_0`, `layer_1`, ...: name them so. Received: blocks {found} among {names}"
+        )
+    return depths

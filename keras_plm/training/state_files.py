@@ -1,0 +1,90 @@
+"""Files of training states: written whole, found by step, checked on reading."""
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from keras_plm.files.writing import remove_leftovers, replacing
+
+
+def has_state(folder):
+    """Whether a folder holds a `TrainingState` to resume."""
+    return bool(state_files(folder))
+
+
+def state_files(folder):
+    """The states in a folder, the oldest first."""
+    names = re.compile(r"state(-\d+)?\.safetensors")
+    files = [path for path in Path(folder).glob("state*") if names.fullmatch(path.name)]
+    return sorted(files, key=steps_of)
+
+
+def steps_of(path):
+    # `state.safetensors` is of a version that kept one file.
+    return int(path.stem.partition("-")[2] or -1)
+
+
+def write_state(path, note, arrays):
+    """Writes a file of arrays and a note whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    remove_leftovers(path.parent, "state*.safetensors")  # of a run that was killed
+    note = json.dumps(note)
+    about = {"state": note, "sha256": _digest(note, arrays)}
+    try:
+        with replacing(path) as temporary:
+            save_file(arrays, temporary, metadata=about)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+    except (OSError, SafetensorError) as error:
+        raise OSError(
+            f"{path} could not be written; those before it are whole. Received: {error}"
+        ) from error
+    if hasattr(os, "O_DIRECTORY"):  # so that the new name is on the disk, too
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def newest_state(folder):
+    """`(path, note, arrays)` of the newest whole state, or `None` if there is no file."""
+    from safetensors import SafetensorError, safe_open
+
+    damaged = []
+    for path in reversed(state_files(folder)):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = file.metadata()
+                note = json.loads(about["state"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+            if path.stem != "state" and about["sha256"] != _digest(about["state"], arrays):
+                raise ValueError("its checksum is another")
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            damaged.append((path, error))
+            continue
+        if damaged:
+            names = ", ".join(f"{bad} ({error})" for bad, error in damaged)
+            warnings.warn(f"No whole training state: {names}. Going on from {path}", stacklevel=3)
+        return path, note, arrays
+    if damaged:
+        names = ", ".join(str(path) for path, _ in damaged)
+        raise ValueError(
+            f"{names}: no whole training state. Remove what is damaged to begin anew. "
+            f"Received: {damaged[0][1]}"
+        )
+    return None
+
+
+def _digest(note, arrays):
+    digest = hashlib.sha256(note.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8))
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""Choices of an encoder's layers, by name."""
+
+import re
+
+import numpy as np
+
+from keras_plm.layers import LayerChoice
+
+LAYER_CHOICES = {
+    # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
+    # here they are, with the reader, as ELMo's are.
+    "embeddings": LayerChoice(0, 0),
+    "second_to_last": LayerChoice(-2, -2),
+    "last": LayerChoice(-1, -1),
+    "weighted_sum_last_four": LayerChoice(-4, -1, "mix"),
+    "concat_last_four": LayerChoice(-4, -1, "concat"),
+    "weighted_sum_all": LayerChoice(1, -1, "mix"),
+    # Plain averages, with nothing to learn.
+    "mean_last_four": LayerChoice(-4, -1, "mean"),
+    "mean_all": LayerChoice(1, -1, "mean"),
+    # Peters et al. 2018, equation 1: the embeddings too.
+    "elmo_mix": LayerChoice(0, -1, "mix"),
+}
+# Other names of rows: ELMo's paper's own.
+ALIASES = {"mix": "elmo_mix", "top": "last"}
+
+
+def layer_choice(choice):
+    """A `LayerChoice` by its name.
+
+    Args:
+        choice: A row of `LAYER_CHOICES`; `"mix"`, as `"elmo_mix"`; `"top"`, as `"last"`;
+            `"layer_3"`, or the number 3, for a single layer; or a `LayerChoice`.
+
+    Raises:
+        ValueError: If the name is unknown.
+
+    >>> layer_choice("layer_3")
+    LayerChoice(first=3, last=3, combine='concat', layers=None)
+    """
+    if isinstance(choice, LayerChoice):
+        return choice
+    name = choice_name(choice)
+    if isinstance(name, str) and name in LAYER_CHOICES:
+        return LAYER_CHOICES[name]
+    single = re.fullmatch(r"layer_(\d+)", str(name))
+    if not single:
+        raise ValueError(
+            "A choice of layers is one of "
+            f"{', '.join((*LAYER_CHOICES, *ALIASES))} or layer_0, layer_1, ... "
+            f"Received: {choice!r}"
+        )
+    return LayerChoice(int(single[1]), int(single[1]))
+
+
+def choice_name(choice):
+    """The one name of a choice that has several: `"elmo_mix"` of `"mix"`, `"layer_3"` of 3."""
+    if isinstance(choice, (int, np.integer)) and not isinstance(choice, bool):
+        return f"layer_{choice}"
+    return ALIASES.get(choice, choice) if isinstance(choice, str) else choice
+
+
+def every_choice(encoder):
+    """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
+    return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
+
+
+def distinct_choices(encoder):
+    """`every_choice` without those that read the same as one before them.
+
+    In a four-block encoder "the last four" are "all": only the first name is kept.
+    """
+    count, seen, names = len(encoder.output["layers"]), set(), []
+    for name in every_choice(encoder):
+        choice = layer_choice(name)
+        try:
+            layers = tuple(choice.indices(count))
+        except ValueError:  # a one-block encoder has no second-to-last
+            continue
+        read = (layers, choice.combine if len(layers) > 1 else None)
+        if read not in seen:
+            seen.add(read)
+            names.append(name)
+    return names

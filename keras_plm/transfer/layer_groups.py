@@ -1,0 +1,47 @@
+"""Learning rates by layer, and gradual unfreezing: ULMFiT's ways to fine-tune."""
+
+from keras_plm.models.encoder import weight_depths
+
+
+def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
+    """`BertAdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
+
+    The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last
+    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). What lies
+    around the encoder, a head, learns at the full rate from the beginning.
+
+    Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, "discriminative
+    fine-tuning", whose rates fall by 2.6 a layer, and section 3.3, "gradual unfreezing": "first
+    unfreeze the last layer", each next lower one an epoch later.
+
+    Args:
+        model: A head, or an encoder alone.
+        layer_decay: Rate of a layer over that of the next higher one; the last layer learns at
+            the full rate.
+        unfreeze_steps: Steps after which the next lower layer starts to learn; 0 for all at once.
+
+    Returns:
+        A dict from paths to `(factor, start)`, of those that are not at the full rate from the
+        beginning.
+
+    Raises:
+        ValueError: If `layer_decay` is not in (0, 1], `unfreeze_steps` is negative, or the encoder
+            does not number its blocks in their names.
+    """
+    if not 0 < layer_decay <= 1 or unfreeze_steps < 0:
+        raise ValueError(
+            "`layer_decay` must lie in (0, 1] and `unfreeze_steps` be 0 or more. "
+            f"Received: layer_decay={layer_decay}, unfreeze_steps={unfreeze_steps}"
+        )
+    encoder = getattr(model, "encoder", model)
+    if layer_decay == 1 and not unfreeze_steps:
+        return {}  # of an encoder without blocks, too
+    depths = weight_depths(encoder)
+    top = max((depth for depth in depths.values() if depth is not None), default=0)
+    learned = [(weight.path, depths[weight.path]) for weight in encoder.trainable_weights]
+    groups = {
+        path: (layer_decay ** (top - depth), (top - depth) * unfreeze_steps)
+        for path, depth in learned
+        if depth is not None
+    }
+    return {path: group for path, group in groups.items() if group != (1, 0)}

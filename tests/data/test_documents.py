@@ -1,0 +1,95 @@
+"""Sentences of a document in one row."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.cli.main import main
+from keras_plm.data.documents import join_sentences, part_sentences
+from keras_plm.data.task import Example
+from keras_plm.models import BERT
+from keras_plm.tokenizers import Characters, WordPiece
+
+pytestmark = pytest.mark.backend_neutral
+
+WORDS = "a cat sat on the mat".split()
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"]
+
+
+def sentence(rng, group):
+    words = [rng.choice(WORDS) + "s" * rng.integers(2) for _ in range(rng.integers(1, 6))]
+    return Example(words, ["N" if word == "cat" else "O" for word in words], group=group)
+
+
+@pytest.mark.parametrize("max_length", [3, 7, 12, 100])
+@pytest.mark.parametrize("tokenizer", [WordPiece(PIECES), Characters()])
+def test_rows_are_as_full_as_they_can_be(tokenizer, max_length):
+    rng = np.random.default_rng(0)
+    examples = [sentence(rng, group) for group in [None, *"aabbbbbb", None, None, *"ccaaa"]]
+    joined, counts = join_sentences(examples, tokenizer, max_length)
+
+    def length(words):
+        return int(tokenizer.encode([words]).lengths[0])
+
+    again, first = [], 0
+    for row, sizes in zip(joined, counts, strict=True):
+        own = examples[first : first + len(sizes)]
+        first += len(sizes)
+        assert sizes == [len(e.text) for e in own] and len({e.group for e in own}) == 1
+        assert row.text == [word for e in own for word in e.text] and row.group == own[0].group
+        assert len(own) == 1 or (row.group and length(row.text) <= max_length)
+        if first < len(examples) and examples[first].group == row.group is not None:
+            assert length(row.text + examples[first].text) > max_length
+        again.append(row.label)
+    assert part_sentences(again, counts) == [e.label for e in examples]
+    shares = [np.zeros((sum(sizes), 3)) for sizes in counts]
+    parted = part_sentences(shares, counts)
+    assert [part.shape for part in parted] == [(len(e.text), 3) for e in examples]
+
+
+def test_bad_input_is_explained():
+    tokenizer, words = WordPiece(PIECES), Example(["a"], ["O"])
+    for examples, length, match in (
+        ([Example("a", "x")], 9, "are lists of words"),
+        ([words], 2, "2 special tokens and must have room.*max_length=2"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            join_sentences(examples, tokenizer, length)
+    with pytest.raises(ValueError, match="1 tags of 2 words"):
+        part_sentences([["O"]], [[1, 1]])
+    assert join_sentences([], tokenizer, 9) == ([], [])
+    assert join_sentences([Example(["a"])], tokenizer, 9)[0][0].label is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
+def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
+    """What a word means stands in the sentence before."""
+    rng, lines = np.random.default_rng(0), []
+    for i in range(60):
+        kind = ["PER", "LOC"][rng.integers(2)]
+        lines += ["-DOCSTART- O", "", f"{'cat' if kind == 'PER' else 'mat'} O", "", "the O",
+                  f"sat I-{kind}", f"a{i} O", ""]  # fmt: skip
+    (tmp_path / "wikigold").mkdir()
+    (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("\n".join(lines) + "\n")
+    keras_plm.save(tmp_path / "e", BERT(len(PIECES), 1, 2, 16, 32, dropout=0.0), WordPiece(PIECES))
+    command = ["run", "--task", "wikigold", "--data", str(tmp_path), "--encoder",
+               str(tmp_path / "e"), "--results", str(tmp_path / "r"), "--feature-cache",
+               str(tmp_path / "f"), "--seeds", "1", "--learning-rates", "1e-2",
+               "--epochs", str(epochs), "--reader", "bilstm",
+               "--dropout", "0", "--batch-size", "4", "--method", method]  # fmt: skip
+    scores = {}
+    for tokens in ("0", "16"):
+        assert main([*command, "--document-tokens", tokens]) == 0
+    for path in (tmp_path / "r").glob("**/*.seed0.json"):
+        result = json.loads(path.read_text())
+        scores[result["settings"].get("document_tokens", 0)] = result["score"]
+        assert result["counts"]["test"] == result["counts"]["train"] * 15 // 70
+    assert set(scores) == {0, 16} and (epochs == 1 or scores[16] > 0.9 > scores[0])
+    capsys.readouterr()
+    for limit in ("--train-limit", "--dev-limit"):
+        assert main([*command, "--document-tokens", "16", limit, "5"]) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert "leave `train_limit` and `dev_limit` out" in shown

@@ -1,0 +1,178 @@
+"""A model is kept by `run`, and predicts for files of every kind."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.cli.main import main
+from keras_plm.data.formats.squad import read_predictions
+from keras_plm.experiments.predict import open_model, predict, read_inputs
+from keras_plm.experiments.results import ResultFolder
+from keras_plm.experiments.statistics import SCORES
+from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.models import BERT
+from keras_plm.tokenizers import WordPiece
+
+pytestmark = pytest.mark.backend_neutral
+
+LETTERS = list("abcdefgh")
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
+SIZE = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+
+
+def bert():
+    return BERT(len(TOKENIZER), **SIZE, max_sequence_length=24)
+
+
+def kept(path, head, labels, **options):
+    model = head(bert(), labels, tokenizer=TOKENIZER, **options)
+    model.save(path)
+    return model
+
+
+@pytest.mark.full
+def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
+    keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
+    rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "features": "f"}
+    command = ["run", "--seeds", "2", "--learning-rates", "1e-2", "--epochs", "1"]
+    for flag, name in folders.items():
+        command += [f"--{flag}", str(tmp_path / name)]
+    assert main(command) == 0
+    trials = []
+    for file in (tmp_path / "r").rglob("*.json"):
+        result = json.loads(file.read_text())
+        kept, name = ResultFolder(file.parents[1]), f"{file.parent.name}/{file.name}"
+        kind, parts = kept.examples(name, result["hash"])["accuracy"]
+        assert len(parts) == 6 and SCORES[kind](parts.sum(axis=0)) == result["score"]
+        trials.append(result["trials"])
+    assert (
+        main([*command, "--save-model", str(tmp_path / "models")]) == 0
+    )  # which it has to make again
+    shown = capsys.readouterr().out
+    assert "the model is" in shown
+    assert shown.count("on the dev set") == 1  # but not to search again for
+    assert trials == [
+        json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
+    ]
+    (file,) = (tmp_path / "models").iterdir()
+    assert file.name == "mine_csv.tiny.fine_tune.keras"
+    assert main([*command, "--save-model", str(tmp_path / "models")]) == 0
+    assert "the model is" not in capsys.readouterr().out
+    (tmp_path / "new.txt").write_text("a b c\nd d\n")
+    assert main(["predict", "--model", str(file), str(tmp_path / "new.txt")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    model = open_model(file)
+    wanted = model.predict(["a b c", "d d"])
+    assert [json.loads(line)["prediction"] for line in lines] == wanted
+    out = ["--out", str(tmp_path / "out.jsonl"), "--probabilities"]
+    assert main(["predict", "--model", str(file), str(tmp_path / "mine.csv"), *out]) == 0
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(found) == 40 and sum(found[0]["probabilities"].values()) == pytest.approx(1)
+    assert main([*command, "--save-model", str(tmp_path / "m"), "--method", "features"]) == 2
+    assert "fine-tuned whole" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_each_head_reads_its_files(tmp_path):
+    tagger = kept(tmp_path / "t.keras", Tagger, ["A", "O"])
+    (tmp_path / "x.conll").write_text("a O\nb A\n\nc O\n")
+    (tmp_path / "x.txt").write_text("a b\nc\n")
+    (tmp_path / "x.jsonl").write_text('{"text": ["a", "b"]}\n{"text": "c"}\n')
+    wanted = tagger.predict([["a", "b"], ["c"]])
+    for name in ("x.conll", "x.txt", "x.jsonl"):
+        lines = predict(tagger, read_inputs(tmp_path / name, tagger), probabilities=True)
+        found = [json.loads(line) for line in lines.splitlines()]
+        assert [row["prediction"] for row in found] == wanted
+        assert [len(row["probabilities"]) for row in found] == [2, 1]
+
+    scorer = kept(tmp_path / "r.keras", Regressor, (0, 5))
+    (tmp_path / "p.txt").write_text("a b\tc\nd\te\n")
+    lines = predict(scorer, read_inputs(tmp_path / "p.txt", scorer), tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == lines
+    wanted = scorer.predict(["a b", "d"], pairs=["c", "e"])
+    assert [json.loads(line)["prediction"] for line in lines.splitlines()] == wanted
+
+    chooser = kept(tmp_path / "m.keras", MultipleChoice, range(2))
+    row = {"text": "a", "choices": ["b", "c d"]}
+    (tmp_path / "c.jsonl").write_text(json.dumps(row) + "\n")
+    lines = predict(chooser, read_inputs(tmp_path / "c.jsonl", chooser))
+    assert json.loads(lines)["prediction"] in (0, 1)
+
+    finder = kept(tmp_path / "s.keras", SpanFinder, ["start", "end"])
+    qas = [{"id": "q1", "question": "a?"}, {"id": "q2", "question": "b c?"}]
+    data = [{"title": "t", "paragraphs": [{"context": "a b c d e", "qas": qas}]}]
+    (tmp_path / "s.json").write_text(json.dumps({"version": "1.1", "data": data}))
+    asked = read_inputs(tmp_path / "s.json", finder)
+    predict(finder, asked, tmp_path / "answers.json")
+    answers = read_predictions(tmp_path / "answers.json")
+    assert list(answers) == ["q1", "q2"] and all(a in "a b c d e" for a in answers.values())
+    best = [json.loads(line) for line in predict(finder, asked, probabilities=True).splitlines()]
+    assert best[0]["probabilities"][0]["text"] == best[0]["prediction"] == answers["q1"]
+
+
+def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
+    tagger = kept(tmp_path / "t.keras", Tagger, ["O", "B-A"])
+    row = "{}\t{}" + "\t_" * 4 + "\t0" + "\t_" * 3
+    files = {
+        "one.conll": "a\nb\u00a0c\n\nd\u3000\n",
+        "two.conll": "a B-A\nb\u00a0c O\n\nd\u3000 O\n",
+        "u.conllu": "\n".join(["# sent_id = 1", row.format(1, "a"), row.format(2, "b\u00a0c"), "",
+                               row.format("1-2", "e"), row.format(1, "d\u3000")]) + "\n",
+        "words.txt": "a  b\u00a0c\nd\u3000\n",
+        "rows.csv": "text\na b\u00a0c\nd\u3000\n",
+    }  # fmt: skip
+    wanted = [["a", "b\u00a0c"], ["d\u3000"]]
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(("\ufeff" + text.replace("\n", "\r\n")).encode())
+        examples = read_inputs(tmp_path / name, tagger)
+        assert [e.text for e in examples] == wanted, name
+        assert len(json.loads(predict(tagger, examples).splitlines()[0])["prediction"]) == 2
+    (tmp_path / "two.conll").write_text("1 a\n2 b\n")
+    assert [e.text for e in read_inputs(tmp_path / "two.conll", tagger, "1")] == [["a", "b"]]
+    (tmp_path / "null.jsonl").write_text('{"text": null}\n')
+    with pytest.raises(ValueError, match="null.jsonl:1: Every row needs a text.*text=None"):
+        read_inputs(tmp_path / "null.jsonl", tagger)
+
+
+def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
+    kept(tmp_path / "c.keras", Classifier, ["no", "yes"])
+    kept(tmp_path / "choices.keras", MultipleChoice, range(2))
+    (tmp_path / "broken.keras").write_bytes(b"nothing")
+    bert().save(tmp_path / "encoder.keras")
+    (tmp_path / "ok.txt").write_text("a\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "ok.json").write_text('{"text": "a"}')
+    (tmp_path / "gap.txt").write_text("a\n\nb\n")
+    (tmp_path / "three.txt").write_text("a\tb\tc\n")
+    (tmp_path / "table.csv").write_text("review\na\n")
+    (tmp_path / "blank.csv").write_text("text,pair\na,b\nc, \n")
+    (tmp_path / "half.txt").write_text("a\tb\nc\t\n")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    for model, file, match in (
+        ("none.keras", "ok.txt", "a .keras file"),
+        ("ok.txt", "ok.txt", "a .keras file"),
+        ("broken.keras", "ok.txt", "is not such a file, or damaged"),
+        ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
+        ("c.keras", "none.txt", "No file"),
+        ("c.keras", "empty.txt", "nothing to read"),
+        ("c.keras", "ok.json", "A .json file is SQuAD's.*for a Classifier"),
+        ("c.keras", "gap.txt", "gap.txt:2: A line is a text"),
+        ("c.keras", "three.txt", "three.txt:1: A line is a text"),
+        ("c.keras", "half.txt", "half.txt:2: A line is a text"),
+        ("c.keras", "blank.csv --pair pair", "blank.csv:3: Every row needs a text.*pair=' '"),
+        ("c.keras", "blank.csv --text pair", "blank.csv:3: Every row needs a text.*pair=' '"),
+        ("c.keras", "table.csv", "No column 'text'.*review"),
+        ("choices.keras", "rows.jsonl", "No column 'choices'"),
+    ):
+        file, *columns = file.split()
+        command = ["predict", "--model", str(tmp_path / model), str(tmp_path / file), *columns]
+        assert main(command) == 2, command
+        shown = capsys.readouterr().err
+        assert re.search(match, shown), (match, shown)

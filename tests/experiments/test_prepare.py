@@ -1,0 +1,140 @@
+"""Text prepared apart from pre-training."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.cli.main import main
+from keras_plm.data import corpus_writer as stream_files
+from keras_plm.experiments.pretraining.prepare import prepare, read_prepared
+from keras_plm.models import BERT_SIZES, GPT_SIZES
+from keras_plm.tokenizers import BytePair, WordPiece
+
+pytestmark = pytest.mark.backend_neutral
+
+TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "intermediate_dim": 8}
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    for sizes in (BERT_SIZES, GPT_SIZES):
+        monkeypatch.setitem(sizes, "tiny", TINY)
+    path = tmp_path / "text.txt"
+    path.write_text("A cat sat.\nIt ran.\n\nWe saw a dog, a cat and a bird.\nThe end.\n\n" * 30)
+    return path
+
+
+def preparing(text, out, *more):
+    return ["prepare", "--corpus", str(text), "--out", str(out), "--vocabulary-size", "70", *more]
+
+
+def pretraining(prepared, out, *more):
+    return ["pretrain", "--prepared", str(prepared), "--out", str(out), "--size", "tiny",
+            "--tokens", "256", "--tokens-per-batch", "64", "--max-length", "16", *more]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", ["bert", "gpt"])
+def test_prepared_text_trains_as_the_corpus_does(model, text, tmp_path, capsys):
+    sentences = ["--sentences", "lines"] if model == "bert" else []
+    command = preparing(text, tmp_path / "ready", "--model", model, *sentences)
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "tokens" in shown and "60 documents" in shown
+    assert main(pretraining(tmp_path / "ready", tmp_path / "one", "--model", model)) == 0
+    other = ["pretrain", "--corpus", str(text), "--vocabulary-size", "70", *sentences]
+    other += pretraining("", tmp_path / "two", "--model", model)[3:]
+    assert main(other) == 0
+    weights = [keras_plm.load(tmp_path / name)[0].get_weights() for name in ("one", "two")]
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    notes = [json.loads((tmp_path / n / "pretraining.json").read_text()) for n in ("one", "two")]
+    assert notes[0]["corpus_sha256"] == notes[1]["corpus_sha256"]
+    again = pretraining(tmp_path / "ready", tmp_path / "one", "--model", model, "--resume")
+    assert main(again) == 0
+
+
+def test_a_tokenizer_may_be_given(text, tmp_path):
+    tokenizer = WordPiece.train([text], 60, lowercase=True)
+    (tmp_path / "vocab.txt").write_text("".join(f"{p}\n" for p in tokenizer.vocabulary))
+    prepare([text], tmp_path / "ready", tokenizer=tmp_path / "vocab.txt", sentences="lines")
+    note, found, stream = read_prepared(tmp_path / "ready", "bert")
+    assert found.vocabulary == tokenizer.vocabulary and note["vocabulary_size"] is None
+    assert note["counts"]["tokens"] == len(stream.tokens)
+    keras_plm.tokenizers.BytePair.train([text], 70, scheme="gpt").save(tmp_path / "bpe.json")
+    prepare([text], tmp_path / "gpt", "lstm", tmp_path / "bpe.json")
+    assert isinstance(read_prepared(tmp_path / "gpt", "gpt")[1], BytePair)
+
+
+def test_a_stopped_call_is_gone_on_with(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stream_files, "BLOCK", 400)
+    encode, calls = stream_files.BlockEncoder.__call__, []
+
+    def stopping(self, lines):
+        calls.append(lines)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return encode(self, lines)
+
+    monkeypatch.setattr(stream_files.BlockEncoder, "__call__", stopping)
+    command = preparing(text, tmp_path / "ready", "--sentences", "lines")
+    assert main(command) == 130
+    assert main(pretraining(tmp_path / "ready", tmp_path / "bert")) == 2
+    assert "is not done yet" in capsys.readouterr().err
+    assert main(command) == 0
+    assert len(calls) == 1 + len(list(stream_files.blocks([text])))
+    before = (tmp_path / "ready" / "stream" / "stream.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (tmp_path / "ready" / "stream" / "stream.json").stat().st_mtime_ns == before
+
+
+def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
+    ready = tmp_path / "ready"
+    assert main(preparing(text, ready, "--sentences", "lines")) == 0
+    BytePair.train([text], 70, scheme="gpt").save(tmp_path / "bpe.json")
+    capsys.readouterr()
+    for command, match in (
+        (preparing(text, ready), "sentences='split' instead of 'lines'"),
+        (preparing(text, text.parent), "must be a new folder, or one to resume"),
+        (preparing(tmp_path / "none", tmp_path / "x"), "No file"),
+        (
+            preparing(text, tmp_path / "x", "--workers", "0"),
+            "`workers` must be a whole number, 1 or more",
+        ),
+        (
+            preparing(text, tmp_path / "y", "--model", "gpt", "--sentences", "lines"),
+            "of bert alone",
+        ),
+        (preparing(text, tmp_path / "z", "--tokenizer", str(tmp_path / "bpe.json")), "WordPiece"),
+        (pretraining(ready, tmp_path / "g", "--model", "gpt"), "text for another model"),
+        (pretraining(tmp_path / "no", tmp_path / "g"), "does not hold prepared text"),
+        (pretraining(ready, tmp_path / "g", "--lowercase"), "leave --lowercase out"),
+        (pretraining(ready, tmp_path / "g", "--corpus", str(text)), "Received: both"),
+        (
+            ["pretrain", "--prepared", str(ready), "--out", str(tmp_path / "g"), "--model", "elmo"],
+            "text for another model",
+        ),
+    ):
+        assert main(command) == 2, command
+        shown = capsys.readouterr().err
+        assert match in shown, (match, shown)
+    with pytest.raises(ValueError, match="`model` must be one of 'bert', 'gpt', 'lstm'"):
+        prepare([text], tmp_path / "x", model="elmo")
+
+
+@pytest.mark.full
+def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
+    assert main(preparing(text, tmp_path / "ready", "--sentences", "lines")) == 0
+    command = pretraining(tmp_path / "ready", tmp_path / "ltr", "--left-to-right")
+    command += ["--valid", str(text)]
+    assert main(command) == 2
+    assert "without the next sentence: --no-next-sentence" in capsys.readouterr().err
+    assert main([*command, "--no-next-sentence"]) == 0
+    assert "perplexity" in capsys.readouterr().out
+    encoder, _ = keras_plm.load(tmp_path / "ltr")
+    assert encoder.causal and "pooled" not in encoder.output
+    mixed = ["--mask-token-rate", "0.9", "--random-token-rate", "0.2"]
+    assert main(pretraining(tmp_path / "ready", tmp_path / "mix", *mixed)) == 2
+    assert "must be at most 1 together" in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""The answer of `layers`, on scores that were planted."""
+
+import numpy as np
+import pytest
+
+from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
+from keras_plm.experiments.results import ResultFolder
+
+pytestmark = pytest.mark.backend_neutral
+
+EXAMPLES, SEEDS = 400, 3
+
+
+def choice(name, share, dev_score=None, seconds=10.0, seed=0, kept=True):
+    """Right on a share of the examples, mostly the same ones for all choices."""
+    rng, order = np.random.default_rng(seed), np.random.default_rng(7).random(EXAMPLES)
+    parts, results = [], []
+    for index in range(SEEDS):
+        right = (order + rng.normal(0, 0.02, EXAMPLES)) < share
+        parts.append(np.stack([right, np.ones(EXAMPLES)], axis=1))
+        results.append({
+            "score": right.mean(), "dev_score": share if dev_score is None else dev_score,
+            "seconds": seconds * (2 if index == 0 else 1), "seed": index, "trials": [{}, {}],
+            "metrics": {"accuracy": right.mean()}, "feature_bytes": 2e6,
+        })  # fmt: skip
+    if not kept:
+        return Choice(name, tuple(results))
+    return Choice(name, tuple(results), "mean", np.stack(parts).astype("float64"))
+
+
+def test_the_dev_set_ranks():
+    choices = [choice("last", 0.8, dev_score=0.5), choice("layer_1", 0.7, dev_score=0.6)]
+    assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
+    table = markdown(choices).splitlines()
+    assert table[2].startswith("| layer 1 | 60.0 | 68.") and "| 10.0 | 2 MB |" in table[2]
+    assert "-1" in table[3].split("|")[4]  # reported, it is below
+
+
+def test_what_is_told_apart_is_told():
+    far = [choice("last", 0.8), choice("embeddings", 0.5, seed=1)]
+    assert "every other choice is below" in recommendation(far)
+    near = [choice("last", 0.8), choice("layer_2", 0.797, seed=1), choice("embeddings", 0.5)]
+    words = recommendation(near)
+    assert words.startswith("Frozen, read last; no worse by what can be told here: layer 2.")
+    assert words.endswith("Fine-tuning was not tried.")
+    assert recommendation(far[:1]) == "Frozen, read last. Fine-tuning was not tried."
+    one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
+    assert "more than examples explain. One seed says nothing of other" in recommendation(one)
+
+
+def test_a_fit_that_was_held_up_does_not_stand_for_all():
+    held_up = choice("last", 0.8)
+    held_up.results[0]["seconds"] *= 50
+    assert held_up.seconds == 10.0
+
+
+@pytest.mark.parametrize(
+    "share, words",
+    [
+        (0.9, "Better, fine-tune: +"),
+        (0.8, "not worth its cost by what can be told here"),
+        (0.6, "Do not fine-tune: -"),
+    ],
+)
+def test_fine_tuning_is_worth_it_where_it_is(share, words):
+    frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
+    said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
+    assert words in said and "12.0 times the time of a fit (2 min)" in said
+    at_once = [choice("last", 0.8, seconds=0.0)]
+    said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
+    assert "for 4 s a fit instead of less than 0.1 s" in said
+    assert "| < 0.1 |" in markdown(at_once)
+
+
+def test_without_examples_nothing_is_sure():
+    frozen = [choice("last", 0.8, kept=False), choice("embeddings", 0.5)]
+    said = recommendation(frozen, choice("fine-tuned", 0.9))
+    assert "no worse by what can be told here: embeddings" in said and "not known" in said
+    assert "| | 10.0 |" in markdown(frozen).splitlines()[3].replace("|  |", "| |")
+
+
+def test_examples_are_read_beside_their_results(tmp_path):
+    made, kept = choice("last", 0.8), ResultFolder(tmp_path)
+    for i, part in enumerate(made.parts):
+        kept.write_examples(f"t/a.seed{i}.json", f"hash {i}", {"accuracy": ("mean", part)})
+
+    def read(*hashes):
+        return [kept.examples(f"t/a.seed{i}.json", hash) for i, hash in enumerate(hashes)]
+
+    hashes = [f"hash {i}" for i in range(SEEDS)]
+    found = Choice.read("last", made.results, read(*hashes))
+    np.testing.assert_array_equal(found.parts, made.parts)
+    hashes[1] = "another"
+    assert Choice.read("last", made.results, read(*hashes)).parts is None

@@ -1,0 +1,164 @@
+"""Scores from sums over examples, and what resampling says of planted differences."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from keras_plm import metrics
+from keras_plm.experiments.results import ResultFolder
+from keras_plm.experiments.statistics import SCORES, contrast, difference, holm, summands
+
+pytestmark = pytest.mark.backend_neutral
+
+RNG = np.random.default_rng(0)
+NUMBERS = RNG.normal(size=50).round(1)
+TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]
+SENTENCES = [RNG.choice(TAGS, RNG.integers(1, 9)).tolist() for _ in range(50)]
+GUESSES = [[t if RNG.random() < 0.8 else "O" for t in tags] for tags in SENTENCES]
+WORDS = ["the cat", "a black cat", "dogs", ""]
+GOLDS = [RNG.choice(WORDS[:3], 2).tolist() if RNG.random() < 0.7 else [] for _ in range(50)]
+ANSWERS = RNG.choice(WORDS, 50).tolist()
+
+
+def labels(count, seed):
+    return np.random.default_rng(seed).choice([f"label {i}" for i in range(count)], 50).tolist()
+
+
+CASES = {
+    "accuracy": (metrics.accuracy, labels(3, 0), labels(3, 1)),
+    "f1": (metrics.f1, labels(2, 0), labels(2, 1)),
+    "matthews": (metrics.matthews_correlation, labels(2, 0), labels(2, 1)),
+    "matthews of three": (metrics.matthews_correlation, labels(3, 0), labels(3, 2)),
+    "matthews of a constant": (metrics.matthews_correlation, labels(2, 0), ["label 1"] * 50),
+    "pearson": (metrics.pearson_correlation, NUMBERS, NUMBERS + RNG.normal(size=50)),
+    "spearman": (metrics.spearman_correlation, NUMBERS, NUMBERS + RNG.normal(size=50)),
+    "pearson of a constant": (metrics.pearson_correlation, NUMBERS, np.ones(50)),
+    "span_f1": (metrics.span_f1, SENTENCES, GUESSES),
+    "word_accuracy": (metrics.word_accuracy, SENTENCES, GUESSES),
+    "exact match": (functools.partial(metrics.squad_exact_match, version=2), GOLDS, ANSWERS),
+    "squad_f1": (functools.partial(metrics.squad_f1, version=2), GOLDS, ANSWERS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_metric_is_a_function_of_sums(name):
+    metric, true, pred = CASES[name]
+    kind, parts = summands(metric, true, pred)
+    assert parts.shape[0] == 50
+    assert SCORES[kind](parts.sum(axis=0)) == pytest.approx(metric(true, pred), abs=1e-12)
+    if "spearman" in name:  # whose ranks are those among all
+        return
+    rows = np.random.default_rng(1).integers(0, 50, 50)  # some twice, some not at all
+    drawn = ([values[i] for i in rows] for values in (true, pred))
+    assert SCORES[kind](parts[rows].sum(axis=0)) == pytest.approx(metric(*drawn), abs=1e-12)
+
+
+def test_other_metrics_have_none():
+    assert summands(lambda true, pred: 0.5, [1], [1]) is None
+
+
+def hits(share, count=400, seeds=3, seed=0):
+    """Right and wrong answers of some seeds, and how many of each."""
+    right = np.random.default_rng(seed).random((seeds, count)) < share
+    return np.stack([right, np.ones_like(right)], axis=-1).astype(float)
+
+
+class TestDifference:
+    def test_finds_what_is_planted(self):
+        better, worse = hits(0.8), hits(0.6, seed=1)
+        found = difference("mean", better, worse, resamples=2000)
+        assert found.mean == pytest.approx(better[..., 0].mean() - worse[..., 0].mean())
+        assert 0 < found.low < found.mean < found.high and found.p < 0.01
+        back = difference("mean", worse, better, resamples=2000)
+        assert back.mean == pytest.approx(-found.mean) and back.p == pytest.approx(
+            found.p, abs=0.01
+        )
+        assert found.seeds == (3, 3)
+
+    def test_finds_nothing_where_nothing_is(self):
+        found = difference("mean", hits(0.7), hits(0.7, seed=1), resamples=2000)
+        assert found.low < 0 < found.high and found.p > 0.05
+        assert difference("mean", hits(0.7), hits(0.7), resamples=500).mean == 0
+
+    def test_of_100_equal_pairs_few_seem_to_differ(self):
+        ps = [
+            difference("mean", hits(0.7, 100, 5, 2 * i), hits(0.7, 100, 5, 2 * i + 1), 300).p
+            for i in range(100)
+        ]
+        assert sum(p < 0.05 for p in ps) <= 10
+
+    def test_pairing_and_seeds_both_count(self):
+        base = hits(0.5, seeds=1)
+        better = base.copy()
+        better[0, np.flatnonzero(base[0, :, 0] == 0)[:10], 0] = 1  # ten more, no other changed
+        paired = difference("mean", better, base, resamples=2000)
+        assert paired.low > 0
+        apart = difference("mean", hits(0.525, seeds=1, seed=7), base, resamples=2000)
+        assert apart.high - apart.low > 2 * (paired.high - paired.low)
+        # Seeds that differ by 20 points, examples that do not: the interval is as wide.
+        uneven = np.concatenate([hits(0.9, 2000, 1), hits(0.7, 2000, 1)])
+        wide = difference("mean", uneven, hits(0.8, 2000, 2, seed=3), resamples=2000)
+        assert wide.high - wide.low > 0.15
+
+    def test_against_loops(self):
+        """The plain way: draw examples and seeds, score what was drawn."""
+        one, two = hits(0.6, 30, 2), hits(0.5, 30, 3, seed=1)
+        rng, plain = np.random.default_rng(0), []
+        for _ in range(4000):
+            rows, scores = rng.integers(0, 30, 30), []
+            for parts in (one, two):
+                drawn = rng.integers(0, len(parts), len(parts))
+                scores.append(np.mean([parts[s, rows, 0].mean() for s in drawn]))
+            plain.append(scores[0] - scores[1])
+        found = difference("mean", one, two, resamples=4000, few_seeds=False)
+        assert [found.low, found.high] == pytest.approx(
+            np.quantile(plain, [0.025, 0.975]).tolist(), abs=0.02
+        )
+
+    def test_few_seeds_that_differ_much_are_not_trusted(self):
+        """Three seeds of equal methods whose spread is all that there is: Student's t, nearly."""
+        told = {True: 0, False: 0}
+        for i in range(150):
+            shares = np.random.default_rng(i).normal(0.7, 0.05, 6)
+            seeds = [hits(share, 800, 1, seed=10 * i + j) for j, share in enumerate(shares)]
+            both = np.concatenate(seeds[:3]), np.concatenate(seeds[3:])
+            for few in told:
+                told[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
+        assert told[True] <= 12 < told[False]  # of 150; 5 % is the aim
+
+    def test_a_gain_beside_a_gain(self):
+        """(0.8 - 0.6) - (0.7 - 0.65), all on the same examples."""
+        terms = [(1, 0.8), (-1, 0.6), (-1, 0.7), (1, 0.65)]
+        terms = [(sign, hits(share, 1000, seed=i)) for i, (sign, share) in enumerate(terms)]
+        found = contrast("mean", terms, 2000)
+        means = [sign * parts[..., 0].mean() for sign, parts in terms]
+        assert found.mean == pytest.approx(sum(means)) and found.seeds == (3, 3, 3, 3)
+        assert found.low < sum(means) < found.high and found.p < 0.05
+        one = difference("mean", terms[0][1], terms[1][1], 2000)
+        assert found.high - found.low > one.high - one.low
+
+    def test_other_examples_are_refused(self):
+        with pytest.raises(ValueError, match="same examples.*400, 2.*300, 2"):
+            difference("mean", hits(0.5), hits(0.5, 300))
+
+
+def test_holm():
+    """Holm 1979; the values of R's p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_examples_belong_to_their_result(tmp_path):
+    kept, name = ResultFolder(tmp_path), "r/x.seed0.json"
+    assert kept.examples(name, "a") is None
+    parts = {"f1": summands(*CASES["span_f1"]), "accuracy": summands(*CASES["accuracy"])}
+    kept.write_examples(name, "a", parts)
+    assert [file.name for file in (tmp_path / "r").iterdir()] == ["x.seed0.npz"]
+    found = kept.examples(name, "a")
+    assert {name: kind for name, (kind, _) in found.items()} == {"f1": "f1", "accuracy": "mean"}
+    np.testing.assert_array_equal(found["f1"][1], parts["f1"][1])
+    assert kept.examples(name, "b") is None
+    (tmp_path / "r" / "x.seed0.npz").write_bytes(b"PK half")
+    with pytest.raises(ValueError, match="no whole file of examples"):
+        kept.examples(name, "a")

@@ -1,0 +1,325 @@
+"""Files and folders are written whole or not at all."""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.checkpoints import save_bert, save_elmo, save_gpt
+from keras_plm.data.formats.fasttext import SubwordVectors
+from keras_plm.data.formats.squad import write_predictions
+from keras_plm.data.formats.word_vectors import write_vectors
+from keras_plm.data.task import Example
+from keras_plm.files import writing
+from keras_plm.files.writing import (
+    remove_leftovers,
+    replacing,
+    replacing_files,
+    replacing_folder,
+    write_json,
+    write_text,
+)
+from keras_plm.models import BERT, GPT, ELMo
+from keras_plm.models.ngram import NGram
+from keras_plm.tokenizers import WordPiece
+
+pytestmark = pytest.mark.backend_neutral
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+ERRORS = pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), FULL], ids=repr)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def ended_process():
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def run(*code, options=(), **environment):
+    """Starts Python code that knows the functions of `writing`, without the rest of keras_plm."""
+    start = f"import runpy, sys; globals().update(runpy.run_path({writing.__file__!r}))"
+    return subprocess.Popen(
+        [sys.executable, *options, "-c", "\n".join([start, *code])],
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path):
+    path = tmp_path / "new" / "a.txt"
+    for text in ("old", "new"):
+        with replacing(str(path)) as temporary:
+            temporary.write_text(text)
+            assert re.fullmatch(rf"a\.txt\.{os.getpid()}\.[0-9a-f]{{8}}\.tmp", temporary.name)
+            assert temporary.parent == path.parent
+            assert not path.exists() if text == "old" else path.read_text() == "old"
+        assert path.read_text() == text
+        assert names(path.parent) == ["a.txt"]
+
+
+def test_links_and_modes_stay(tmp_path):
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "a").chmod(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a").read_text() == "new"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True)
+    write_text(tmp_path / "pipe", "new")
+    assert reader.communicate()[0] == "new" and (tmp_path / "pipe").is_fifo()
+
+
+def test_two_writers_of_one_process_have_a_temporary_folder_each(tmp_path):
+    with replacing_folder(tmp_path / "a", keep_existing=True) as first:
+        (first / "x").write_text("whole")
+        with replacing_folder(tmp_path / "a", keep_existing=True) as second:
+            (second / "x").write_text("whole")
+        assert (first / "x").read_text() == "whole"
+    assert (tmp_path / "a" / "x").read_text() == "whole" and names(tmp_path) == ["a"]
+
+
+def test_the_suffix_is_one_that_a_writer_keeps(tmp_path):
+    with replacing(tmp_path / "a.npz", ".npz") as temporary:
+        np.savez(temporary, a=[1, 2])
+    assert np.load(tmp_path / "a.npz")["a"].tolist() == [1, 2]
+    assert names(tmp_path) == ["a.npz"]
+
+
+@ERRORS
+@pytest.mark.parametrize("written", [False, True])
+def test_an_error_leaves_the_old_file(tmp_path, error, written):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(type(error)), replacing(tmp_path / "a") as temporary:
+        if written:
+            temporary.write_text("half")
+        raise error
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("write", [write_text, write_json])
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, write):
+    path, write_half = tmp_path / "a", Path.write_text
+    write(path, "old")
+    old = path.read_bytes()
+
+    def full(path, text, **options):
+        write_half(path, text[: len(text) // 2])
+        raise FULL
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(path, "a new text")
+    assert path.read_bytes() == old and names(tmp_path) == ["a"]
+
+
+def test_a_path_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(OSError):
+        write_text(tmp_path / "a", "x")
+    assert names(tmp_path) == ["a"]
+
+
+def test_json_is_indented_and_ends_the_line(tmp_path):
+    write_json(tmp_path / "a.json", {"é": [1, None]})
+    text = (tmp_path / "a.json").read_bytes().decode("ascii")
+    assert text == '{\n "\\u00e9": [\n  1,\n  null\n ]\n}\n'
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "a.json", 1)
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {1, 2})
+    assert (tmp_path / "a.json").read_text() == "1\n" and names(tmp_path) == ["a.json"]
+
+
+def test_text_is_utf_8_in_any_locale_and_keeps_its_line_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    process = run(
+        "import locale",
+        "assert locale.getpreferredencoding(False).lower() not in ('utf-8', 'utf8')",
+        f"write_text({str(path)!r}, 'caf\\u00e9 \\u4e2d\\r\\n\\n\\r')",
+        options=("-X", "utf8=0"),
+        LC_ALL="C",
+    )
+    assert process.wait() == 0
+    assert path.read_bytes() == "café 中\r\n\n\r".encode()
+
+
+def test_two_processes_leave_one_whole_file(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, ["0"] * 20_000)
+    writers = [
+        run(f"for _ in range(50): write_json({str(path)!r}, [{letter!r}] * 20_000)")
+        for letter in "12"
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        (letter,) = set(json.loads(path.read_text()))
+        seen.add(letter)
+    assert [writer.returncode for writer in writers] == [0, 0]
+    values = json.loads(path.read_text())
+    assert len(values) == 20_000 and len(set(values)) == 1 and values[0] in "12"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_files_move_in_their_order(tmp_path, monkeypatch):
+    moved, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (moved.append(b.name), replace(a, b)))
+    for text in ("old", "new"):
+        with replacing_files(tmp_path / "folder", ("weights", "config")) as temporary:
+            for name in ("config", "weights", "scratch"):
+                (temporary / name).write_text(text)
+        assert names(tmp_path / "folder") == ["config", "weights"]
+        assert (tmp_path / "folder" / "weights").read_text() == text
+    assert moved == ["weights", "config"] * 2
+
+
+@ERRORS
+def test_an_error_leaves_the_old_files(tmp_path, error):
+    for name in ("weights", "config", "other"):
+        (tmp_path / name).write_text("old")
+    with (
+        pytest.raises(type(error)),
+        replacing_files(tmp_path, ("weights", "config")) as temporary,
+    ):
+        (temporary / "weights").write_text("new")
+        raise error
+    assert names(tmp_path) == ["config", "other", "weights"]
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    for name in ("a", "b"):
+        with replacing_folder(folder) as temporary:
+            (temporary / name).write_text(name)
+        assert names(folder) == [name] and names(folder.parent) == ["folder"]
+
+
+@ERRORS
+def test_an_error_leaves_the_old_folder(tmp_path, error):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("old")
+    with pytest.raises(type(error)), replacing_folder(tmp_path / "folder") as temporary:
+        (temporary / "a").write_text("new")
+        raise error
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "a").read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("old")
+    replace = os.replace
+
+    def fail(source, target):
+        if source.name == "new":
+            raise FULL
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"), replacing_folder(tmp_path / "folder"):
+        pass
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "a").read_text() == "old"
+
+
+def test_a_folder_that_another_process_made_can_stay(tmp_path):
+    for existing, found in ((False, "a"), (True, "b")):
+        folder = tmp_path / str(existing)
+        with replacing_folder(folder, keep_existing=True) as temporary:
+            (temporary / "a").write_text("a")
+            if existing:
+                folder.mkdir()
+                (folder / "b").write_text("b")
+        assert names(folder) == [found]
+    assert names(tmp_path) == ["False", "True"]
+
+
+def test_only_leftovers_of_ended_processes_are_removed(tmp_path):
+    ended, running = ended_process(), os.getppid()
+    for name in (
+        f"a-1.bin.{ended}.0123abcd.tmp",
+        f"a-2.bin.{ended}.0123abcd.tmp.npz",
+        f"a-1.bin.{running}.0123abcd.tmp",
+        f"b.bin.{ended}.0123abcd.tmp",
+        "a-1.bin.tmp",
+        "a-1.bin",
+    ):
+        (tmp_path / name).write_text("x")
+    (tmp_path / f"a-3.bin.{ended}.0123abcd.tmp" / "x").mkdir(parents=True)
+    remove_leftovers(tmp_path, "a-*.bin")
+    assert names(tmp_path) == sorted(
+        [f"a-1.bin.{running}.0123abcd.tmp", f"b.bin.{ended}.0123abcd.tmp", "a-1.bin.tmp", "a-1.bin"]
+    )
+    remove_leftovers(tmp_path / "none", "*")
+
+
+def test_a_later_save_removes_folders_of_killed_processes(tmp_path):
+    ended, running = ended_process(), os.getppid()
+    save, folder = tmp_path / "save", tmp_path / "folder"
+    for path in (save / "save", folder):
+        for process in (ended, running, os.getpid()):
+            (path.with_name(f"{path.name}.{process}.0123abcd.tmp") / "new").mkdir(parents=True)
+    with replacing_files(save, ("a",)) as temporary:
+        assert names(temporary) == []
+        (temporary / "a").write_text("a")
+    with replacing_folder(folder) as temporary:
+        assert names(temporary) == []
+    assert names(save) == ["a", f"save.{running}.0123abcd.tmp"]
+    assert names(tmp_path) == ["folder", f"folder.{running}.0123abcd.tmp", "save"]
+
+
+def bert():
+    return BERT(6, num_layers=1, num_heads=1, hidden_dim=2, intermediate_dim=2)
+
+
+def save_native(folder):
+    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    keras_plm.save(folder, bert(), tokenizer)
+
+
+SAVERS = {
+    "save": save_native,
+    "save_bert": lambda folder: save_bert(folder, bert()),
+    "save_gpt": lambda folder: save_gpt(
+        folder, GPT(6, num_layers=1, num_heads=1, hidden_dim=2, intermediate_dim=8)
+    ),
+    "save_elmo": lambda folder: save_elmo(
+        folder / "options.json",
+        folder / "weights.hdf5",
+        ELMo(units=2, projection_dim=2, filters=[[1, 2]]),
+    ),
+    "n-grams": lambda folder: NGram(6, 2).fit([3, 4, 5, 2] * 9).save(folder / "a"),
+    "fasttext": lambda folder: SubwordVectors(["a"], [[1.0]], [[3.0]], max_n=3).save(folder / "a"),
+    "vectors": lambda folder: write_vectors(folder / "a.vec.gz", ["a"], [[1.0]]),
+    "squad": lambda folder: write_predictions(folder / "a", [Example("a", id="1")], ["b"]),
+}
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_an_interrupted_save_leaves_the_old_files(saver, tmp_path, monkeypatch):
+    folder = tmp_path / "new"
+    SAVERS[saver](folder)
+    old = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        SAVERS[saver](folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == old

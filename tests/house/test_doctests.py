@@ -1,0 +1,23 @@
+"""Every example in a docstring runs."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import glue_tasks
+import keras_plm
+
+pytestmark = pytest.mark.compiles
+MODULES = sorted(
+    module.name
+    for package in (keras_plm, glue_tasks)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of(name):
+    found = doctest.testmod(importlib.import_module(name))
+    assert not found.failed

@@ -1,0 +1,33 @@
+"""The tests themselves: faults that are put back fit today's code, and no test imports another."""
+
+import ast
+
+import pytest
+
+from tests import ROOT
+from tests.faults import FAULTS
+
+pytestmark = pytest.mark.backend_neutral
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_fit_todays_code(fault):
+    path = fault.file()
+    ast.parse(path.read_text().replace(fault.right, fault.wrong))
+    for near in fault.near:
+        assert (ROOT / near.partition("::")[0]).exists(), near
+
+
+def test_no_test_imports_another():
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                assert not [n for n in names if n.startswith("tests.") and ".test_" in n], path
+
+
+def test_a_folder_of_tests_is_a_folder_of_the_library_or_of_the_repository():
+    known = {"benchmarks", "glue_tasks", "house"}
+    known |= {path.parent.name for path in (ROOT / "keras_plm").glob("*/__init__.py")}
+    for path in (ROOT / "tests").glob("*/__init__.py"):
+        assert path.parent.name in known, path

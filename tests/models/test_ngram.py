@@ -1,0 +1,528 @@
+"""N-grams by hand, against loops over dicts, beside NLTK; and mixtures of language models."""
+
+import collections
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from keras_plm.models import ngram
+from keras_plm.models.ngram import SMOOTHINGS, Mixture, NGram, estimate_discounts
+
+pytestmark = pytest.mark.backend_neutral
+
+END, SIZE = 2, 11
+TINY = [0, 1, 2, 0, 0, 2]  # 0 1 </s> 0 0 </s>; 3 never occurs
+
+
+def text(seed, length):
+    """Tokens of unequal frequency with many ends of sentences, two of them in a row."""
+    rng = np.random.default_rng(seed)
+    ids = np.minimum(rng.geometric(0.3, length) - 1, SIZE - 2)  # the last id never occurs
+    ids[[5, 6]] = END
+    return ids
+
+
+TRAIN, HELD_OUT, OTHER = text(0, 397), text(1, 211), text(2, 151)
+
+
+def fitted(smoothing, order, **options):
+    held_out = HELD_OUT if smoothing == "interpolation" else None
+    return NGram(SIZE, order, smoothing, **options).fit(TRAIN, held_out)
+
+
+def before(i):
+    """What precedes a token of `OTHER`; its first begins a sentence."""
+    return [END, *OTHER[:i]]
+
+
+class Loops:
+    """The definitions, one probability at a time."""
+
+    def __init__(self, smoothing, order, k=1.0):
+        self.smoothing, self.order, self.k = smoothing, order, k
+        self.raw = collections.Counter()
+        for i, word in enumerate(TRAIN.tolist()):
+            context = self.context(TRAIN, i)
+            for m in range(len(context) + 1):
+                self.raw[(*context[len(context) - m :], word)] += 1
+        self.counts = dict(self.raw)
+        if smoothing == "kneser_ney":
+            for gram in self.raw:
+                if len(gram) < order and (len(gram) == 1 or gram[0] != END):
+                    self.counts[gram] = len({g[0] for g in self.raw if g[1:] == gram})
+            self.discounts = {m: self.discounts_of(m) for m in range(1, order + 1)}
+        if smoothing == "interpolation":
+            self.weights = self.expectation_maximization()
+
+    def context(self, words, i):
+        found = []
+        while len(found) < self.order - 1 and END not in found:
+            i -= 1
+            found.insert(0, int(words[i]) if i >= 0 else END)
+        return tuple(found)
+
+    def total(self, context):
+        return sum(self.counts.get((*context, word), 0) for word in range(SIZE))
+
+    def discounts_of(self, m):
+        n = [sum(len(g) == m and c == r for g, c in self.counts.items()) for r in range(5)]
+        if not all(n[1:]):
+            return [0, 0.5, 1, 1.5]
+        y = n[1] / (n[1] + 2 * n[2])
+        found = [0, 1 - 2 * y * n[2] / n[1], 2 - 3 * y * n[3] / n[2], 3 - 4 * y * n[4] / n[3]]
+        return found if all(0 <= found[r] <= r for r in range(4)) else [0, 0.5, 1, 1.5]
+
+    def shortened(self, word, context):
+        total = self.total(context)
+        if not total:
+            return self.shortened(word, context[1:])
+        return self.counts.get((*context, word), 0) / total
+
+    def continued(self, word, context):
+        shorter = self.continued(word, context[1:]) if context else 1 / SIZE
+        total = self.total(context)
+        if not total:
+            return shorter
+        counts = [self.counts.get((*context, w), 0) for w in range(SIZE)]
+        taken = [self.discounts[len(context) + 1][min(count, 3)] for count in counts]
+        return (counts[word] - taken[word]) / total + sum(taken) / total * shorter
+
+    def orders(self, word, context):
+        """1 / V, then the estimates of orders 1 to n."""
+        found = [1 / SIZE]
+        for j in range(self.order):
+            found.append(self.shortened(word, context[max(len(context) - j, 0) :]))
+        return found
+
+    def bucket(self, context):
+        return max(math.ceil(-math.log((1 + self.total(context)) / len(TRAIN))), 0)
+
+    def expectation_maximization(self):
+        count = self.order + 1
+        seen = [(int(word), self.context(HELD_OUT, i)) for i, word in enumerate(HELD_OUT)]
+        seen = [(self.bucket(context), self.orders(word, context)) for word, context in seen]
+        weights = [[1 / count] * count for _ in range(math.ceil(math.log(len(TRAIN))) + 1)]
+        for _ in range(ngram.ITERATIONS):
+            sums = [[1.0] * count for _ in weights]
+            for q, estimates in seen:
+                whole = sum(w * p for w, p in zip(weights[q], estimates, strict=True))
+                for j in range(count):
+                    sums[q][j] += weights[q][j] * estimates[j] / whole
+            weights = [[s / sum(row) for s in row] for row in sums]
+        return weights
+
+    def probability(self, word, context):
+        if self.smoothing == "mle":
+            return self.shortened(word, context)
+        if self.smoothing == "kneser_ney":
+            return self.continued(word, context)
+        if self.smoothing == "add_k":
+            count = self.counts.get((*context, word), 0)
+            return (count + self.k) / (self.total(context) + SIZE * self.k)
+        weights, estimates = self.weights[self.bucket(context)], self.orders(word, context)
+        return sum(w * p for w, p in zip(weights, estimates, strict=True))
+
+
+@pytest.mark.parametrize(
+    "smoothing, wanted",
+    [
+        ("mle", ["1", "1/3", "1", "1", "1/3", "1/3"]),
+        ("add_k", ["1/2", "2/7", "2/5", "1/2", "2/7", "2/7"]),
+        ("interpolation", ["1/2", "1/4", "31/48", "1/2", "1/3", "7/24"]),
+        ("kneser_ney", ["53/80", "67/240", "53/80", "53/80", "79/240", "79/240"]),
+    ],
+)
+def test_bigrams_by_hand(smoothing, wanted):
+    held_out = TINY if smoothing == "interpolation" else None
+    model = NGram(4, 2, smoothing).fit(TINY, held_out)
+    assert model.num_ngrams == [3, 5]
+    if smoothing == "interpolation":
+        # Buckets: ceil(-log(3/6)) = ceil(-log(4/6)) = 1 after </s> and 0, ceil(-log(2/6)) = 2
+        # after 1; p = 1/2 · 1/4 + 1/4 · c(w)/6 + 1/4 · c(h w)/c(h), say.
+        assert model.weights.shape == (3, 3)
+        model.weights = np.array([[1, 0, 0], [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2]])
+    found = np.exp(model.log_prob(TINY))
+    np.testing.assert_allclose(found, [float(Fraction(p)) for p in wanted], rtol=1e-12)
+    perplexity = math.prod(float(Fraction(p)) for p in wanted) ** (-1 / 6)
+    assert model.perplexity(TINY) == pytest.approx(perplexity)
+
+
+def test_unknown_contexts_by_hand():
+    distributions = {
+        "mle": ["1/2", "1/6", "1/3", "0"],  # the unigrams
+        "add_k": ["1/4", "1/4", "1/4", "1/4"],
+        "kneser_ney": ["13/40", "9/40", "13/40", "5/40"],  # 2, 1, 2, 0 different words before
+    }
+    for smoothing, wanted in distributions.items():
+        found = NGram(4, 2, smoothing).fit(TINY).distribution([3])
+        np.testing.assert_allclose(found, [float(Fraction(p)) for p in wanted], rtol=1e-12)
+
+
+def test_discounts_by_hand():
+    """n1..n4 = 10, 4, 2, 1, so Y = 10 / 18."""
+    counts = [1] * 10 + [2] * 4 + [3] * 2 + [4] + [9] * 5
+    np.testing.assert_allclose(estimate_discounts(counts), (5 / 9, 7 / 6, 17 / 9))
+    # n = 1, 9, 9, 1: D1 = 1 - 2 · 1/19 · 9 is above 0, D2 too; n = 9, 1, 9, 1: D2 is not.
+    assert estimate_discounts([1] + [2] * 9 + [3] * 9 + [4])[0] == pytest.approx(1 / 19)
+    assert estimate_discounts([1] * 9 + [2] + [3] * 9 + [4]) == (0.5, 1.0, 1.5)
+
+
+def test_discounts_are_tested_both_ways():
+    """Some orders of the test text are too small to estimate them, some are not."""
+    fallback = [tuple(row) == (0.5, 1, 1.5) for row in fitted("kneser_ney", 4).discounts]
+    assert any(fallback) and not all(fallback)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_every_smoothing_is_its_definition(smoothing, order):
+    model, loops = fitted(smoothing, order, k=0.3), Loops(smoothing, order, k=0.3)
+    for m, found in enumerate(model.num_ngrams, start=1):
+        assert found == sum(len(gram) == m for gram in loops.raw)
+    for ids in (TRAIN, OTHER):
+        contexts = [loops.context(ids, i) for i in range(len(ids))]
+        wanted = [loops.probability(int(w), h) for w, h in zip(ids, contexts, strict=True)]
+        np.testing.assert_allclose(np.exp(model.log_prob(ids)), wanted, rtol=1e-9)
+        if 0 not in wanted:
+            mean = sum(math.log(p) for p in wanted) / len(wanted)
+            assert model.perplexity(ids) == pytest.approx(math.exp(-mean))
+    if smoothing == "interpolation":
+        np.testing.assert_allclose(model.weights, loops.weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_distribution_sums_to_one_and_gives_log_prob(smoothing, order):
+    model = fitted(smoothing, order)
+    never, rare = SIZE - 1, SIZE - 2
+    contexts = [(), (0,), (0, 1), (1, 0, 0, 0), (END,), (0, END), (END, 0), (1, END, 1, 0)]
+    contexts += [(never,), (0, never), (never, 0), (never, never, never), (rare, rare, 0)]
+    for context in contexts:
+        found = model.distribution(context)
+        assert found.shape == (SIZE,) and (found >= 0).all()
+        assert found.sum() == pytest.approx(1, abs=1e-12)
+    with np.errstate(divide="ignore"):
+        along = [np.log(model.distribution(before(i))[OTHER[i]]) for i in range(len(OTHER))]
+    np.testing.assert_allclose(model.log_prob(OTHER), along, rtol=1e-12)
+
+
+def test_contexts_never_reach_over_the_end_of_a_sentence():
+    model = fitted("kneser_ney", 4)
+    assert (model.distribution([0, 1, END, 3]) == model.distribution([END, 3])).all()
+    # A context begins a sentence, as the text of `log_prob` does.
+    assert (model.distribution([END, 3]) == model.distribution([3])).all()
+    assert (model.distribution([]) == model.distribution([0, END])).all()
+    behind = model.log_prob([0, 1, END, 3, 1, 0])[3:]
+    np.testing.assert_array_equal(behind, model.log_prob([3, 1, 0]))
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_log_prob_is_the_same_in_blocks(smoothing, monkeypatch):
+    whole = fitted(smoothing, 4)
+    wanted = whole.log_prob(OTHER)
+    for size in (1, 2, 13):
+        monkeypatch.setattr(ngram, "BLOCK", size)
+        np.testing.assert_allclose(whole.log_prob(OTHER), wanted, rtol=1e-12)
+        np.testing.assert_allclose(fitted(smoothing, 4).log_prob(OTHER), wanted, rtol=1e-9)
+
+
+def test_ids_of_any_integer_type_and_a_text_that_does_not_end():
+    assert OTHER[-1] != END
+    wanted = NGram(SIZE).fit(OTHER).log_prob(TRAIN)
+    for kind in (np.uint8, np.int16, np.uint64):
+        found = NGram(SIZE).fit(OTHER.astype(kind)).log_prob(TRAIN.astype(kind))
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(NGram(SIZE).fit(OTHER.tolist()).log_prob(TRAIN.tolist()), wanted)
+
+
+def test_unigram_perplexity_is_the_entropy():
+    shares = np.unique(TRAIN, return_counts=True)[1] / len(TRAIN)
+    entropy = -(shares * np.log(shares)).sum()
+    assert fitted("mle", 1).perplexity(TRAIN) == pytest.approx(math.exp(entropy))
+
+
+def test_smoothing_helps_on_new_text():
+    assert fitted("mle", 3).perplexity(OTHER) == math.inf
+    # The tokens are independent: nothing is better than the unigrams.
+    best = fitted("add_k", 1).perplexity(OTHER)
+    assert best < fitted("interpolation", 3).perplexity(OTHER) < 1.1 * best
+    assert best < fitted("kneser_ney", 3).perplexity(OTHER) < 1.4 * best < SIZE
+
+
+def test_interpolation_uses_long_contexts_where_they_are_sure():
+    """A text that repeats itself: after two words the third is known, after one it is not."""
+    ids = [0, 1, 3, 1, 0, 3, 4] * 60
+    model = NGram(5, 3, "interpolation").fit(ids, ids[:200])
+    assert model.weights.argmax(axis=1)[model._bucket(60)] == 3
+    assert model.perplexity(ids) < 1.2
+    np.testing.assert_allclose(model.weights[-1], 1 / 4)  # no unknown context was held out
+
+
+def test_nothing_is_drawn_that_is_impossible():
+    model = NGram(7, 3, "mle").fit([3, 4, 2, 5, 3, 6, 2] * 5)
+    drawn = {tuple(model.generate(5, seed=seed)) for seed in range(60)}
+    assert drawn == {(3, 4, 2), (5, 3, 6, 2)}
+    assert all(np.isfinite(model.perplexity(ids)) for ids in drawn)
+
+
+def test_whole_numbers_of_numpy_are_taken_others_refused(tmp_path):
+    ids = np.array([3, 4, 2, 3])
+    NGram(ids.max() + 1, np.int64(2)).fit(ids).save(tmp_path / "x")
+    assert NGram.load(tmp_path / "x").order == 2
+    for wrong in ({"order": 2.0}, {"end_id": 2.5}, {"vocabulary_size": "5"}):
+        with pytest.raises(ValueError, match="must be whole numbers"):
+            NGram(**{"vocabulary_size": 5, **wrong})
+    with pytest.raises(ValueError, match="`length` must be 0 or more"):
+        NGram(5).fit(ids).generate(-1)
+
+
+def test_generate_is_a_function_of_the_seed():
+    model = fitted("kneser_ney", 3)
+    texts = [model.generate(20, seed=seed) for seed in range(20)]
+    assert texts == [model.generate(20, seed=seed) for seed in range(20)]
+    assert len({tuple(ids) for ids in texts}) > 10
+    for ids in texts:
+        assert END not in ids[:-1] and (len(ids) == 20 or ids[-1] == END)
+        assert all(type(i) is int for i in ids)
+    assert model.generate(0) == []
+
+
+def test_generate_follows_only_what_followed():
+    model, loops = fitted("mle", 3), Loops("mle", 3)
+    for seed in range(20):
+        ids = model.generate(30, context=[0, 1], seed=seed)
+        before = [0, 1, *ids]
+        for i in range(2, len(before)):
+            assert loops.probability(before[i], loops.context(before, i)) > 0
+
+
+def test_generate_draws_the_likeliest_when_cold_and_the_distribution_otherwise():
+    model = fitted("kneser_ney", 2)
+    best = int(model.distribution([4]).argmax())
+    assert {model.generate(1, [4], seed, temperature=1e-3)[0] for seed in range(9)} == {best}
+    drawn = [model.generate(1, [4], seed)[0] for seed in range(2000)]
+    shares = np.bincount(drawn, minlength=SIZE) / 2000
+    np.testing.assert_allclose(shares, model.distribution([4]), atol=0.04)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_save_and_load_are_equal(smoothing, tmp_path):
+    model = fitted(smoothing, 3, k=0.1)
+    model.save(tmp_path / "model.safetensors")
+    loaded = NGram.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.log_prob(OTHER), model.log_prob(OTHER))
+    assert (loaded.num_ngrams, loaded.k) == (model.num_ngrams, 0.1)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_load_names_a_file_that_is_no_model(tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match=r"No file .*model\.safetensors\. Received"):
+        NGram.load(path)
+    fitted("mle", 3).save(path)
+    whole = path.read_bytes()
+    message = r"model\.safetensors is not a whole file that `NGram\.save` wrote"
+    for part in (b"", b"text\n" * 50, whole[:100], whole[:-1]):
+        path.write_bytes(part)
+        with pytest.raises(ValueError, match=message):
+            NGram.load(path)
+    save_file({"keys_0": np.arange(3)}, path)
+    with pytest.raises(ValueError, match=message):
+        NGram.load(path)
+    settings = '{"vocabulary_size": 3, "order": 2, "smoothing": "mle", "end_id": 2, "k": 1.0}'
+    save_file({"keys_0": np.arange(3)}, path, metadata={"ngram": settings})
+    with pytest.raises(ValueError, match=message):
+        NGram.load(path)
+
+
+def test_agrees_with_nltk():
+    """NLTK pads for itself; given one mark at both ends, its contexts are ours but for no words."""
+    lm = pytest.importorskip("nltk.lm")
+    sentences, sentence = [], []
+    for token in TRAIN[: np.flatnonzero(TRAIN == END)[-1] + 1].tolist():
+        sentence.append(token)
+        if token == END:
+            sentences.append([END, *sentence])
+            sentence = []
+    grams = [
+        [tuple(words[i : i + m]) for m in (1, 2, 3) for i in range(m == 1, len(words) - m + 1)]
+        for words in sentences
+    ]
+    # Its vocabulary has one word more, for the unknown; ours one that never occurs.
+    words = [*range(SIZE - 1)]
+    flat = [token for sentence in sentences for token in sentence[1:]]
+    for theirs, smoothing, k in (
+        (lm.MLE(3), "mle", 1.0),
+        (lm.Laplace(3), "add_k", 1.0),
+        (lm.Lidstone(0.3, 3), "add_k", 0.3),
+    ):
+        theirs.fit([[tuple(map(str, gram)) for gram in some] for some in grams], map(str, words))
+        assert len(theirs.vocab) == SIZE
+        ours = NGram(SIZE, 3, smoothing, k=k).fit(flat)
+        compared = 0
+        for context in [(END,), *((a, b) for a in words for b in words if b != END)]:
+            known = [str(word) for word in context]
+            if smoothing == "mle" and not theirs.context_counts(tuple(known)).N():
+                continue  # NLTK gives 0 there
+            found = ours.distribution(context)
+            wanted = [theirs.score(str(word), known) for word in words]
+            np.testing.assert_allclose(found[: SIZE - 1], wanted, rtol=1e-12)
+            compared += 1
+        assert compared > 20
+
+
+def test_mixture_is_the_weighted_mean():
+    models = [fitted("mle", 3), fitted("kneser_ney", 2), fitted("add_k", 1)]
+    weights = [0.5, 0.3, 0.2]
+    mixture = Mixture(models, weights)
+    wanted = [
+        math.log(
+            sum(
+                weight * model.distribution(before(i))[OTHER[i]]
+                for weight, model in zip(weights, models, strict=True)
+            )
+        )
+        for i in range(len(OTHER))
+    ]
+    np.testing.assert_allclose(mixture.log_prob(OTHER), wanted, rtol=1e-10)
+    assert mixture.perplexity(OTHER) == pytest.approx(math.exp(-sum(wanted) / len(wanted)))
+
+
+class Constant:
+    """A language model that gives every token one log probability."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def log_prob(self, token_ids):
+        return np.full(len(token_ids), self.value)
+
+
+def test_mixture_is_exact_where_probabilities_underflow():
+    found = Mixture([Constant(-2000.0), Constant(-2001.0)], [0.5, 0.5]).log_prob([0])
+    np.testing.assert_allclose(found, -2000 + math.log(0.5 + 0.5 * math.exp(-1)))
+    assert Mixture([Constant(-math.inf), Constant(-1.0)], [1, 0]).log_prob([0]) == -math.inf
+    models = [Constant(-2000.0), Constant(-2001.0), Constant(-math.inf)]
+    weights = Mixture.fit_weights(models, [0, 0], iterations=1).weights
+    np.testing.assert_allclose(weights, [math.e / (1 + math.e), 1 / (1 + math.e), 0])
+    assert Mixture.fit_weights(models[2:] * 2, [0]).weights == [0.5, 0.5]
+
+
+def test_fitted_weights_are_steps_of_em_and_raise_the_likelihood():
+    models = [fitted("kneser_ney", 3), fitted("add_k", 2), fitted("mle", 4)]
+    probabilities = np.exp([model.log_prob(HELD_OUT) for model in models]).T.tolist()
+    weights = [1 / 3] * 3
+    for _ in range(7):
+        sums = [0.0] * 3
+        for row in probabilities:
+            whole = sum(w * p for w, p in zip(weights, row, strict=True))
+            for j in range(3):
+                sums[j] += weights[j] * row[j] / whole
+        weights = [s / len(probabilities) for s in sums]
+    mixture = Mixture.fit_weights(models, HELD_OUT, iterations=7)
+    np.testing.assert_allclose(mixture.weights, weights, rtol=1e-10)
+    steps = [Mixture.fit_weights(models, HELD_OUT, n).perplexity(HELD_OUT) for n in range(8)]
+    assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"vocabulary_size": 1}, "`vocabulary_size` must be at least 2. Received: voc.*=1"),
+        ({"order": 0}, "`order` must be at least 1. Received: order=0"),
+        ({"smoothing": "katz"}, "Unknown smoothing 'katz'. Known: mle, add_k, interpolation, kn"),
+        ({"end_id": 5}, r"`end_id` must lie in \[0, `vocabulary_size`\). Received: end_id=5"),
+        ({"end_id": -1}, r"`end_id` must lie in .* Received: end_id=-1"),
+        ({"k": 0}, "`k` must be a number above 0. Received: k=0"),
+        ({"k": math.nan}, "`k` must be a number above 0. Received: k=nan"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        NGram(**{"vocabulary_size": 5, **arguments})
+
+
+@pytest.mark.parametrize(
+    "token_ids, message",
+    [
+        ([], "A text must have at least one token. Received: no token ids"),
+        ([[0, 1]], r"A text is one flat array .* Received: shape \(1, 2\)"),
+        ([0.0, 1.0], "Token ids must be integers. Received: dtype float64"),
+        ([0, 1, 5, 7], "Token ids must lie in .* Received: id 5 at position 2, vocabulary_size=5"),
+        ([0, -1], "Token ids must lie in .* Received: id -1 at position 1"),
+    ],
+)
+def test_bad_text(token_ids, message):
+    model = NGram(5, 2, "mle").fit([0, 1])
+    with pytest.raises(ValueError, match=message):
+        NGram(5, 2).fit(token_ids)
+    with pytest.raises(ValueError, match=message):
+        NGram(5, 2, "interpolation").fit([0, 1], token_ids)
+    with pytest.raises(ValueError, match=message):
+        model.log_prob(token_ids)
+    if token_ids:  # an empty context is the start of a sentence
+        with pytest.raises(ValueError, match=message):
+            model.distribution(token_ids)
+
+
+def test_bad_calls(tmp_path):
+    message = "No sentence is long enough: the longest n-gram has 4 words.* Received: order=5, 5"
+    with pytest.raises(ValueError, match=message):
+        NGram(4, 5).fit([0, 2, 0, 1, 2])
+    assert NGram(4, 4).fit([0, 2, 0, 1, 2]).num_ngrams == [3, 4, 3, 1]
+    message = "find.* the weights of .*interpolation.* Received: smoothing='interpolation'.*None"
+    with pytest.raises(ValueError, match=message):
+        NGram(4, 2, "interpolation").fit(TINY)
+    with pytest.raises(
+        ValueError, match="there and only there. Received: smoothing='mle', held_out=a text"
+    ):
+        NGram(4, 2, "mle").fit(TINY, TINY)
+    for size, count in ((2**32, 3), (4, 2**32)):
+        ids = np.broadcast_to(np.int8(1), (count,))
+        with pytest.raises(ValueError, match=f"must fit 63 bits.*={size}, {count} tokens"):
+            NGram(size, 2).fit(ids)
+    unfitted = NGram(4)
+    for call in (
+        lambda: unfitted.log_prob(TINY),
+        lambda: unfitted.perplexity(TINY),
+        lambda: unfitted.distribution(),
+        lambda: unfitted.generate(3),
+        lambda: unfitted.save(tmp_path / "model.safetensors"),
+        lambda: unfitted.num_ngrams,
+    ):
+        with pytest.raises(ValueError, match="Call `fit` first. Received: an `NGram`"):
+            call()
+    with pytest.raises(ValueError, match="`temperature` must be above 0. Received: temperature=0"):
+        NGram(4, 2).fit(TINY).generate(3, temperature=0)
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        ([0.5], r"one weight for each model.* Received: 2 models, weights=\[0.5\]"),
+        ([0.5, 0.4], r"must sum to 1. Received: weights=\[0.5, 0.4\]"),
+        ([1.5, -0.5], "must not be negative"),
+        ([math.nan, 1.0], "must sum to 1"),
+    ],
+)
+def test_bad_mixtures(weights, message):
+    with pytest.raises(ValueError, match=message):
+        Mixture([Constant(-1.0), Constant(-2.0)], weights)
+
+
+def test_bad_models_of_a_mixture():
+    for make in (lambda: Mixture([], []), lambda: Mixture.fit_weights([], TINY)):
+        with pytest.raises(ValueError, match="Received: 0 models"):
+            make()
+
+    class Rows(Constant):
+        def log_prob(self, token_ids):
+            return super().log_prob(token_ids)[None]
+
+    message = r"one number for each token. Received: shapes \[\(1, 6\)\] for 6 tokens"
+    with pytest.raises(ValueError, match=message):
+        Mixture([Rows(-1.0)], [1]).log_prob(TINY)

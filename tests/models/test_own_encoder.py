@@ -1,0 +1,84 @@
+"""An encoder of one's own: one class that keeps the contract of `models.Encoder`."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_plm.data.task import Example
+from keras_plm.heads import Classifier
+from keras_plm.models import Encoder
+from keras_plm.tokenizers import WordPiece
+from keras_plm.transfer import FeatureBased, FineTune, clone, extract_features
+from tests.checks import check_encoder
+
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"])
+
+
+@keras.saving.register_keras_serializable("own")
+class GRUEncoder(Encoder):
+    """GRUs on top of each other, each reading in both directions."""
+
+    def __init__(
+        self, vocabulary_size, num_layers, hidden_dim, dropout=0.1, trainable=True, dtype=None,
+        name=None,
+    ):  # fmt: skip
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        embedding = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype)
+        layers = [embedding(inputs["token_ids"])]  # (B, T, D)
+        for i in range(num_layers):
+            gru = keras.layers.GRU(hidden_dim // 2, return_sequences=True, dropout=dropout)
+            block = keras.layers.Bidirectional(gru, dtype=dtype, name=f"block_{i}")
+            layers.append(block(layers[-1], mask=inputs["padding_mask"]))
+        super().__init__(inputs, {"sequence": layers[-1], "layers": layers}, name=name)
+        self.dtype_policy = embedding.dtype_policy
+        self.vocabulary_size, self.num_layers = vocabulary_size, num_layers
+        self.dropout, self.trainable = dropout, trainable
+
+    def get_config(self):
+        names = ("vocabulary_size", "num_layers", "hidden_dim", "dropout", "trainable", "name")
+        return {**{name: getattr(self, name) for name in names}, "dtype": self.dtype_policy.name}
+
+
+def examples(count):
+    rng = np.random.default_rng(count)
+    texts = [" ".join(rng.choice(list("abcdef"), 4)) for _ in range(count)]
+    return [Example(text, "yes" if "a" in text else "no") for text in texts]
+
+
+def test_keeps_the_encoder_contract(tmp_path):
+    check_encoder(GRUEncoder(11, 2, 8), tmp_path, vocabulary_size=11)
+
+
+@pytest.mark.backend_neutral
+def test_is_fine_tuned_and_read():
+    encoder = GRUEncoder(11, 2, 8)
+    options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-2}
+    for method in (FineTune(**options, layer_decay=0.5), FeatureBased(**options, layers="mix")):
+        fitted = method.fit(encoder, Classifier, TOKENIZER, examples(8))
+        assert set(fitted.predict(["a b", "c d"])) <= {"yes", "no"}
+    features = extract_features(encoder, TOKENIZER, ["a b", "c"], layers="mean_all", pool="mean")
+    assert features.shape == (2, 8)
+    assert clone(encoder, dropout=0.0).dropout == 0.0
+
+
+@pytest.mark.backend_neutral
+def test_what_is_missing_is_named():
+    good = GRUEncoder(11, 1, 8)
+    sequence, layers = good.output["sequence"], good.output["layers"]
+    no_mask = {"token_ids": good.input["token_ids"]}
+    for inputs, outputs, missing in (
+        (no_mask, {"sequence": layers[0], "layers": layers[:1]}, "inputs with `padding_mask`"),
+        (good.input, sequence, "a dict of outputs"),
+        (good.input, {"layers": layers}, "an output `sequence`"),
+        (good.input, {"sequence": sequence}, "an output `layers`"),
+        (good.input, {"sequence": sequence, "layers": sequence}, "a list of tensors of one shape"),
+    ):
+        with pytest.raises(ValueError, match=f"An encoder must have .*{missing}"):
+            Encoder(inputs, outputs)
+        with pytest.raises(TypeError, match=f"`encoder` must be .*Encoder.* without .*{missing}"):
+            Classifier(keras.Model(inputs, outputs), ["no", "yes"], TOKENIZER)
+    with pytest.raises(TypeError, match="without the base class, which sets its attributes"):
+        Classifier(keras.Model(good.input, good.output), ["no", "yes"], TOKENIZER)
