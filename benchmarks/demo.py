@@ -25,7 +25,7 @@ from keras_plm.experiments.progress import console, pretraining_line, progress_b
 from keras_plm.experiments.report.result_tables import describe, layer_figure
 from keras_plm.experiments.results import Record, ResultFolder, result_name
 from keras_plm.experiments.runner import Runner
-from keras_plm.files.writing import write_json, write_text
+from keras_plm.files.writing import replacing, write_json, write_text
 from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
@@ -152,7 +152,7 @@ def demo(out, small=False, full=False):
     if full:
         translations, more = translate(world, out, small)
         results += translations
-        pictures += more
+        plots += more
     write_json(out / "results.json", [result.to_json() for result in results])
     console.print(
         f"One seed of a made-up language: it shows how things work, not which is better.\n"
@@ -163,7 +163,7 @@ def demo(out, small=False, full=False):
 
 
 def put_to_work(task, encoder, runs, out, advance):
-    """The results of runs of one encoder on one task."""
+    """Results of runs of one encoder on one task."""
     runner = Runner(task, None, encoder, out / "results", out / "features", progress=advance)
     if task.head is not Classifier:  # nothing is pooled
         runs = [dataclasses.replace(run, text_pool="") for run in runs]
@@ -301,7 +301,7 @@ def _word_for_word(world, text):
 
 
 def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
-    """Trains and scores one model: its result, in the form of those of the suite `seq2seq`."""
+    """Result of one trained model, in the form of the suite `seq2seq`."""
     set_seed(0)
     started, name = time.monotonic(), translation_report.NAMES[settings.name]
     model = settings.build(len(tokenizer))

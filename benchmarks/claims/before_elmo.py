@@ -15,8 +15,8 @@ def _named(name):
     return lambda result: f"{result['encoder']}.{result.get('run')}" == name
 
 
-def _bleu(label, run, scale=None, words=None, beside=None):
-    """BLEU of captions; with `words` of sources of so many and more, less that of `beside`."""
+def _bleu(label, run, scale=None, words=None, minus=None):
+    """BLEU of captions; with `words`, of sources in that bucket, minus that of bucket `minus`."""
 
     def of_length(result):
         found = {bucket["from"]: bucket["bleu"] for bucket in result["by_length"]}

@@ -15,7 +15,7 @@ from keras_plm.experiments.statistics import SCORES
 ANY = object()  # a field of any value, the same for all results of the arm
 # Settings of training: they may have any value unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
-# Folders of results that are no suite of `SUITES`: runs of single tasks.
+# Folders of results outside `SUITES`: runs of single tasks.
 FOLDERS = {"first": "first", "words": "words"}
 
 

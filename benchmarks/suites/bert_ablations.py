@@ -50,7 +50,7 @@ ENCODERS = {
         _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
         for mix in MIXES[1:]
     },
-    # At the rate of a tiny one these stay on the plateau of guessing frequent words.
+    # With the learning rate of tiny these only predict frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
 }
@@ -193,7 +193,7 @@ def scales(suite):
 
 
 def jobs_of(study, workspace):
-    """The suite's jobs: each needs its encoder, which is pre-trained if it is not there."""
+    """Jobs of the suite: each has its encoder as a prerequisite."""
     home = Path(workspace.features) / Path(workspace.results).name
     jobs = []
     for _, name, own in study.rows:

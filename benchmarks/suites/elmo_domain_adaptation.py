@@ -1,8 +1,8 @@
-"""The suite `elmo_domain_adaptation`: a biLM goes on with a task's own text, without its labels.
+"""The suite `elmo_domain_adaptation`: further training of a biLM on the text of a task.
 
-Before and after: the perplexity of the dev set's text, and the score of the reader that reads
-the biLM. The adapted biLMs stand among the features, their results beside those of the other suites
-of ELMo, so that what was read before is not read again.
+It compares the perplexity of the dev set's text, and the score of the reader, before and after. The
+adapted biLMs are kept in the folder of features. Results are next to those of the other suites of
+ELMo, so that shared runs are done once.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def scales():
 
 
 def jobs_of(adaptation, workspace, encoder=None, words=None):
-    """The suite's jobs: each task with the biLM as it is, and with one that goes on with its text.
+    """Jobs of the suite: each task with the original biLM, and with the adapted one.
 
     Raises:
         ValueError: If the softmax of the biLM was not kept.
@@ -71,8 +71,8 @@ def jobs_of(adaptation, workspace, encoder=None, words=None):
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "A biLM goes on with the softmax that it was trained with, which `keras-plm "
-            f"pretrain` keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "Further training needs the softmax of the biLM, which `keras-plm pretrain` keeps "
+            f"next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
     jobs = []
     for task, epochs in reading.epochs:

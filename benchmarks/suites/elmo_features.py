@@ -164,7 +164,7 @@ class Reading:
 
 
 def jobs_of(reading, workspace, encoder=None, words=None):
-    """The suite's jobs; without `words` all need the word vectors of the books."""
+    """Jobs of the suite; without `words` the word vectors of the books are a prerequisite."""
     material = reading.material
     encoder = material.encoder_folder(encoder, workspace.features)
     needs = ()

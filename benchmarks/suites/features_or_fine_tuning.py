@@ -1,4 +1,4 @@
-"""The suite `features_or_fine_tuning`: every way to use each kind of encoder, on each kind of task.
+"""The suite `features_or_fine_tuning`: every method, kind of encoder and kind of task.
 
 Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features of every layer
 choice, with linear readers and with the networks of the feature-based papers; fine-tuning; LoRA;
@@ -328,7 +328,7 @@ def _choice(name, results, folder):
 
 
 def _summary(found, names, folder):
-    """Fine-tuning beside the best that frozen features gave, which the dev set chose."""
+    """Fine-tuning next to the frozen features that are best on the dev set."""
     text = [
         "| task | encoder | fine-tuned | frozen, best on the dev set | fine-tuning gains "
         "| scratch | time, fine-tuned : frozen |",

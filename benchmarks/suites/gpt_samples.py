@@ -59,7 +59,7 @@ def run_samples(
     }
     found = {"encoder": folder.name, "prompts": settings.prompts, "texts": texts, "seed": 0}
     write_json(kept.file(file), found | environment() | {"hash": key})
-    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} ways to go on")
+    progress(f"{folder.name}: {len(settings.prompts)} prompts, {len(texts)} continuations each")
 
 
 def markdown(folder):

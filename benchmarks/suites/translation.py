@@ -48,7 +48,7 @@ class Translation:
         f"transformer, or an RNN's score: {', '.join(SCORES)}",
         choices=("transformer", *SCORES),
     )
-    vocabulary_size: int = setting(3000, "pieces of both languages together")
+    vocabulary_size: int = setting(3000, "subword tokens of both languages together")
     embedding_dim: int = setting(128, "width of the embeddings and of the Transformer")
     hidden_dim: int = setting(160, "units of the RNN, chosen for as many weights")
     num_layers: int = setting(2, "blocks of the Transformer's encoder, and of its decoder")

@@ -394,7 +394,7 @@ class TestFiles:
         (found,) = judged(tmp_path)
         assert found["basis"] == "seeds, descriptive" and "are another run's" in found["note"]
         kept.write_examples(path.name, "h2", {"accuracy": ("mean", parts)})
-        assert re.search("gives another accuracy than the result beside it", refused(tmp_path))
+        assert re.search("gives another accuracy than the result next to it", refused(tmp_path))
         path.with_suffix(".npz").write_bytes(b"PK nothing")
         assert re.search("is no whole file of examples", refused(tmp_path))
 

@@ -130,7 +130,7 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
 
     (tmp_path / "f" / "elmo_test").rename(tmp_path / "mine")
     code, shown = run("elmo_domain_adaptation", "--encoder", str(tmp_path / "mine"))
-    assert code == 2 and "goes on with the softmax that it was trained with" in shown
+    assert code == 2 and "Further training needs the softmax of the biLM" in shown
 
 
 def test_other_encoders_are_refused(run, tmp_path):

@@ -72,7 +72,7 @@ def test_a_claim_is_one_row_of_any_file(add, tmp_path, monkeypatch):
             result = {
                 "task": "sst5", "encoder": name, "method": "features", "seed": seed,
                 "score": score, "metrics": {"accuracy": score}, "trials": [], "counts": {},
-                "fields": {"method": "features", "layers": "last"},
+                "settings": {"method": "features", "layers": "last"},
             }  # fmt: skip
             write_json(tmp_path / "first" / "sst5" / f"{name}.run.seed{seed}.json", result)
     (verdict,) = claims.verdicts(tmp_path, resamples=1000)
