@@ -99,14 +99,19 @@ def check_layer(layer, inputs, tmp_path, learns=True):
     if learns and layer.trainable_weights:
         first = keras.tree.flatten(outputs)[0]
         trained = keras.Model(symbols, first)
-        check_learns(trained, inputs, np.random.default_rng(0).normal(size=shapes(real)[0]))
+        targets = np.random.default_rng(0).normal(size=shapes(real)[0])
+        check_learns(trained, inputs, targets, traced=True)
     return model
 
 
-def check_learns(model, inputs, targets, untouched=()):
-    """One step of SGD moves every trainable weight, but those whose path is in `untouched`."""
+def check_learns(model, inputs, targets, untouched=(), traced=False):
+    """One step of SGD moves every trainable weight, but those whose path is in `untouched`.
+
+    TensorFlow takes the step eagerly unless it is to be `traced`, which takes longer.
+    """
     before = [to_numpy(w).copy() for w in model.trainable_weights]
-    model.compile(keras.optimizers.SGD(10.0), loss="mse")
+    eager = keras.backend.backend() == "tensorflow" and not traced
+    model.compile(keras.optimizers.SGD(10.0), loss="mse", run_eagerly=eager)
     model.fit(inputs, targets, epochs=1, batch_size=len(targets), verbose=0)
     for weight, old in zip(model.trainable_weights, before, strict=True):
         same = np.array_equal(to_numpy(weight), old)

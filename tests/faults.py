@@ -63,8 +63,8 @@ FAULTS = [
     Fault(
         "beams_of_a_fraction",
         "311d954",
-        "if not isinstance(beams, int | np.integer) or beams < 1:",
-        "if beams < 1:",
+        "if not isinstance(num_beams, int | np.integer) or num_beams < 1:",
+        "if num_beams < 1:",
         ("tests/test_decoding.py",),
     ),
     Fault(
@@ -86,14 +86,14 @@ FAULTS = [
         "209b56f",
         'if single or hasattr(values, "columns"):',
         "if single:",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_a_table_is_no_list",),
     ),
     Fault(
         "fit_without_targets",
         "cee9afe",
         "labelled = not targets or x.has_targets",
         "labelled = True",
-        ("tests/files/test_sequences.py",),
+        ("tests/files/test_sequences.py::test_fit_and_evaluate_take_no_texts_and_need_targets",),
     ),
     Fault(
         "validation_generators_read_twice",
@@ -126,8 +126,8 @@ FAULTS = [
     Fault(
         "labels_of_long_word_lists",
         "eef6416",
-        "if listed and words:\n            texts, self.examples_of",
-        "if listed:\n            texts, self.examples_of",
+        "if lists and words:\n            texts, self.examples_of",
+        "if lists:\n            texts, self.examples_of",
         ("tests/heads/test_heads.py::test_long_word_lists_are_classified_once",),
     ),
     Fault(
@@ -169,8 +169,8 @@ FAULTS = [
     Fault(
         "batches_of_no_rows",
         "98fabf6",
-        "if (tokens_per_batch if batch_size is None else batch_size) < 1:",
-        "if False:",
+        "check_whole(tokens_per_batch if batch_size is None else batch_size, size, least=1)",
+        "check_whole(tokens_per_batch if batch_size is None else batch_size, size)",
         ("tests/data/test_batching.py::test_bad_input_is_explained",),
     ),
     Fault(
@@ -183,7 +183,7 @@ FAULTS = [
     Fault(
         "decoding_of_nan",
         "6148425",
-        "check_outputs(array[np.isnan(array)])",
+        "check_outputs(scores[np.isnan(scores)])",
         "pass",
         ("tests/training/test_diverged.py::test_weights_that_are_not_finite_write_nothing",),
     ),

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.decoding.without_cache import without_cache
-from keras_plm.layers._fused import compiled
+from keras_plm.layers._fused_scan import compiled
 from keras_plm.training.fit import check_outputs
 
 EXTRA_TOKENS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50

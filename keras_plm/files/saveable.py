@@ -4,6 +4,8 @@ import os
 
 import numpy as np
 
+from keras_plm._private_apis import every_layer
+
 QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if any
 
 
@@ -45,11 +47,12 @@ class Saveable:
             for layer, mode in zip(_leaves(self), modes, strict=True):
                 if mode and not layer.quantization_mode:
                     layer.quantize(mode, type_check=False)
-            self._post_quantize("int8")  # on torch, forgets the weights that went
+            if hasattr(self, "_post_quantize"):
+                self._post_quantize("int8")  # on torch, forgets the weights that went
             store = {name: store[name] for name in store.keys() if name != QUANTIZED}
         super().load_own_variables(store)
 
 
 def _leaves(model):
     """The layers that hold no others, in an order that a copy of the model has too."""
-    return [x for x in model._flatten_layers() if len(list(x._flatten_layers())) == 1]
+    return [x for x in every_layer(model) if len(every_layer(x)) == 1]

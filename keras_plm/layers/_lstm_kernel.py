@@ -165,85 +165,95 @@ def _torch_lstm():
 
         @staticmethod
         def forward(ctx, inputs, kernel, projection, m, c, cell_clip, projection_clip):
-            steps, _, four = inputs.shape
-            n = four // 4
-            gates, cs = torch.empty_like(inputs), inputs.new_empty((steps, *c.shape))
-            cs = cs.float()
-            hs = inputs.new_empty((steps, *c.shape))
-            ms = hs if projection is None else inputs.new_empty((steps, *m.shape))
-            first_m, first_c = m, c
-            for t in range(steps):
-                gate = gates[t]
-                torch.addmm(inputs[t], m, kernel, out=gate)
-                gate[:, :n].sigmoid_()
-                gate[:, n : 2 * n].tanh_()
-                gate[:, 2 * n :].sigmoid_()
-                i, j, f, o = gate.split(n, dim=1)
-                c = torch.mul(f, c, out=cs[t]).addcmul_(i, j)
-                if cell_clip is not None:
-                    c.clamp_(-cell_clip, cell_clip)
-                torch.tanh(c, out=hs[t]) if hs.dtype == c.dtype else hs[t].copy_(c.tanh())
-                h = hs[t].mul_(o)
-                m = h
-                if projection is not None:
-                    m = torch.mm(h, projection, out=ms[t])
-                    if projection_clip is not None:
-                        m.clamp_(-projection_clip, projection_clip)
-            ctx.save_for_backward(kernel, projection, first_m, first_c, gates, cs, hs, ms)
+            gates, cs, hs, ms = _torch_forward(
+                inputs, kernel, projection, m, c, cell_clip, projection_clip
+            )
+            ctx.save_for_backward(kernel, projection, m, c, gates, cs, hs, ms)
             ctx.clips = cell_clip, projection_clip
             ctx.mark_non_differentiable(cs)
             return ms, cs
 
         @staticmethod
         def backward(ctx, wanted, _):
-            kernel, projection, first_m, first_c, gates, cs, hs, ms = ctx.saved_tensors
-            cell_clip, projection_clip = ctx.clips
-            steps, batch, four = gates.shape
-            n = four // 4
-            i, j, f, o = gates.split(n, dim=-1)
-            # The few places that a clip held back; mostly there are none.
-            within_c = within_m = None
-            if cell_clip is not None:
-                within_c = cs.abs() < cell_clip
-                within_c = None if within_c.all() else within_c
-            if projection is not None and projection_clip is not None:
-                within_m = ms.abs() < projection_clip
-                within_m = None if within_m.all() else within_m
-            dz = torch.empty_like(gates)
-            dms = wanted.new_empty(wanted.shape) if projection is not None else None
-            transposed = kernel.t()
-            back = None if projection is None else projection.t()
-            dc = torch.zeros_like(first_c)
-            dm = wanted[steps - 1]
-            for t in reversed(range(steps)):
-                gate, out = gates[t].view(batch, 4, n), dz[t].view(batch, 4, n)
-                i, j, f, o = gate.unbind(1)
-                if t < steps - 1:
-                    dm = torch.addmm(wanted[t], dz[t + 1], transposed)
-                if within_m is not None:
-                    dm = dm * within_m[t]
-                dh = dm
-                if projection is not None:
-                    dms[t] = dm
-                    dh = torch.mm(dm, back)
-                tanh = cs[t].tanh()
-                torch.mul(dh, tanh, out=out[:, 3])
-                dc = dc + (dh * o).mul_(1 - tanh.square())
-                if within_c is not None:
-                    dc = dc * within_c[t]
-                torch.mul(dc, j, out=out[:, 0])
-                torch.mul(dc, i, out=out[:, 1])
-                torch.mul(dc, cs[t - 1] if t else first_c, out=out[:, 2])
-                slopes = gate * (1 - gate)
-                slopes[:, 1] = 1 - j.square()
-                out.mul_(slopes)
-                dc = dc.mul_(f)
-            m_before = torch.cat([first_m[None], ms[:-1]]).flatten(0, 1)
-            flat = dz.flatten(0, 1)
-            d_kernel = m_before.t() @ flat
-            d_projection = None
-            if projection is not None:
-                d_projection = hs.flatten(0, 1).t() @ dms.flatten(0, 1)
-            return dz, d_kernel, d_projection, dz[0] @ transposed, dc, None, None
+            return *_torch_backward(ctx.saved_tensors, *ctx.clips, wanted), None, None
 
     return Recurrence.apply
+
+
+def _torch_forward(inputs, kernel, projection, m, c, cell_clip, projection_clip):
+    """The gates i, j, f, o after their functions, and c, h and m, of every step."""
+    import torch
+
+    n = c.shape[-1]
+    gates, hs = torch.empty_like(inputs), inputs.new_empty((len(inputs), *c.shape))
+    cs = hs.new_empty(hs.shape, dtype=torch.float32)
+    ms = hs if projection is None else inputs.new_empty((len(inputs), *m.shape))
+    for t, gate in enumerate(gates):
+        torch.addmm(inputs[t], m, kernel, out=gate)
+        gate[:, :n].sigmoid_()
+        gate[:, n : 2 * n].tanh_()
+        gate[:, 2 * n :].sigmoid_()
+        i, j, f, o = gate.split(n, dim=1)
+        c = _torch_clip_(torch.mul(f, c, out=cs[t]).addcmul_(i, j), cell_clip)
+        torch.tanh(c, out=hs[t]) if hs.dtype == c.dtype else hs[t].copy_(c.tanh())
+        m = hs[t].mul_(o)
+        if projection is not None:
+            m = _torch_clip_(torch.mm(m, projection, out=ms[t]), projection_clip)
+    return gates, cs, hs, ms
+
+
+def _torch_backward(saved, cell_clip, projection_clip, wanted):
+    """Gradients for inputs, recurrent kernel, projection (or `None`), m and c."""
+    import torch
+
+    kernel, projection, first_m, first_c, gates, cs, hs, ms = saved
+    steps, batch, four = gates.shape
+    within_c = _torch_within(cs, cell_clip)
+    within_m = _torch_within(ms, None if projection is None else projection_clip)
+    dz = torch.empty_like(gates)
+    dms = wanted.new_empty(wanted.shape) if projection is not None else None
+    transposed, back = kernel.t(), None if projection is None else projection.t()
+    dc, dm = torch.zeros_like(first_c), wanted[steps - 1]
+    for t in reversed(range(steps)):
+        gate, out = (x[t].view(batch, 4, four // 4) for x in (gates, dz))
+        i, j, f, o = gate.unbind(1)
+        if t < steps - 1:
+            dm = torch.addmm(wanted[t], dz[t + 1], transposed)
+        dh = dm = _torch_held(dm, within_m, t)
+        if projection is not None:
+            dms[t] = dm
+            dh = torch.mm(dm, back)
+        tanh = cs[t].tanh()
+        torch.mul(dh, tanh, out=out[:, 3])
+        dc = _torch_held(dc + (dh * o).mul_(1 - tanh.square()), within_c, t)
+        torch.mul(dc, j, out=out[:, 0])
+        torch.mul(dc, i, out=out[:, 1])
+        torch.mul(dc, cs[t - 1] if t else first_c, out=out[:, 2])
+        slopes = gate * (1 - gate)
+        slopes[:, 1] = 1 - j.square()
+        out.mul_(slopes)
+        dc = dc.mul_(f)
+    before = torch.cat([first_m[None], ms[:-1]])
+    d_projection = None if projection is None else _torch_outer(hs, dms)
+    return dz, _torch_outer(before, dz), d_projection, dz[0] @ transposed, dc
+
+
+def _torch_clip_(x, limit):
+    return x if limit is None else x.clamp_(-limit, limit)
+
+
+def _torch_within(x, limit):
+    """Where no clip held back a value, or `None` where none held back any, which is the rule."""
+    if limit is None:
+        return None
+    within = x.abs() < limit
+    return None if within.all() else within
+
+
+def _torch_held(gradient, within, t):
+    return gradient if within is None else gradient * within[t]
+
+
+def _torch_outer(a, b):
+    """As `_outer`."""
+    return a.flatten(0, 1).t() @ b.flatten(0, 1)

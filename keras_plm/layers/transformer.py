@@ -6,6 +6,7 @@ Shapes: B batch, T steps, S source steps, D width, N heads, H = D / N head width
 import keras
 from keras import ops
 
+from keras_plm._private_apis import every_layer
 from keras_plm.layers._fused_layers import LayerNormalization
 from keras_plm.layers.transformer_block import TransformerBlock
 
@@ -217,7 +218,7 @@ def recompute_blocks(model):
     Raises:
         ValueError: If there is none.
     """
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, TransformerStack)]
+    found = [layer for layer in every_layer(model) if isinstance(layer, TransformerStack)]
     if not found:
         raise ValueError(
             "Only a Transformer has blocks to compute again: leave `remat` out. "

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm._private_apis import build_for_training
 from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.saveable import Saveable
@@ -167,7 +168,7 @@ class FitsBatches(Saveable):
                 x = source.tf_dataset()
                 if source.distribution is None and self.compiled and not self.train_function:
                     # Else TensorFlow traces the first step twice, for variables that it makes.
-                    self._symbolic_build(data_batch=source[0])
+                    build_for_training(self, source[0])
             with _without_pooler_warning(), self._distributed(source, training=True):
                 return super().fit(x, *args, **options, **kwargs)
         finally:

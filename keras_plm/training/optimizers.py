@@ -5,6 +5,8 @@ import re
 import keras
 from keras import ops
 
+from keras_plm._private_apis import adagrad_step, adamw_step, norms
+
 
 class _ByWholeSteps:
     """What Keras does with every part of a step whose gradients are accumulated, once a step.
@@ -189,7 +191,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         import torch
 
         # The kernel divides by it, which saves a pass over the gradients.
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norm = torch.linalg.vector_norm(torch.stack(norms(gradients)))
         self._gradient_scale = (norm / self.global_clipnorm).clamp(min=1.0).float()
         return gradients
 
@@ -200,7 +202,6 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         import torch
 
         scale, self._gradient_scale = self._gradient_scale, None
-        finite = None if scale is None else torch.zeros((), device=scale.device)
         # A number read here would make a GPU wait; only weights that start later need one.
         done = int(self.iterations) if any(self._begins) else 0
         kinds = {}  # a call of the kernel has one rate, one decay and, here, one count of steps
@@ -218,22 +219,18 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
             if self.bias_correction:
                 step = (ops.convert_to_tensor(self.iterations) + (1 - begin)).float()
             with torch.no_grad():
-                torch._fused_adamw_(
+                adamw_step(
                     weights,
                     grads,
                     means,
                     squares,
-                    [],
-                    [step] * len(weights),
+                    step=step,
                     lr=rate * factor,
                     beta1=self.beta_1,
                     beta2=self.beta_2,
-                    weight_decay=(self.weight_decay or 0.0) if decays else 0.0,
+                    decay=(self.weight_decay or 0.0) if decays else 0.0,
                     eps=self.epsilon,
-                    amsgrad=False,
-                    maximize=False,
-                    grad_scale=scale,
-                    found_inf=finite,
+                    scale=scale,
                 )
 
     def get_config(self):
@@ -292,14 +289,10 @@ class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
 
         sums = [self._accumulators[self._get_variable_index(v)].value for v in variables]
         with torch.no_grad():
-            torch._fused_adagrad_(
+            adagrad_step(
                 [variable.value for variable in variables],
                 list(gradients),
                 sums,
-                [torch.tensor(1.0) for _ in sums],
                 lr=float(learning_rate),
-                lr_decay=0.0,
-                weight_decay=0.0,
                 eps=self.epsilon,
-                maximize=False,
             )

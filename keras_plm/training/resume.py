@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_plm._arguments import check_whole
+from keras_plm._private_apis import build_for_training
 from keras_plm.training.fit import StepCounter
 from keras_plm.training.processes import (
     anywhere,
@@ -250,7 +251,7 @@ class TrainingState(StepCounter):
         self._check(path, note, arrays, variables)
         if metrics:
             # TensorFlow builds them with the first batch, too late for what they held.
-            model._symbolic_build(data_batch=self.batches[0])
+            build_for_training(model, self.batches[0])
             shapes = [tuple(v.shape) for v in self._metric_variables()]
             if shapes != [value.shape for value in metrics]:
                 warnings.warn(

@@ -4,6 +4,8 @@ import numbers
 
 import keras
 
+from keras_plm._private_apis import every_layer
+
 ADAPTED = ("query_key_value", "query", "value")  # names of layers, ours and KerasHub's
 
 
@@ -53,7 +55,9 @@ def merged(head):
         for name in ("kernel", "embeddings"):
             a, b = (getattr(layer, f"lora_{name}_{side}", None) for side in "ab")
             if getattr(layer, "lora_enabled", False) and a is not None:
-                whole, scale = getattr(layer, f"_{name}"), layer.lora_alpha / layer.lora_rank
+                path = a.path.replace(f"lora_{name}_a", name)
+                whole = next(weight for weight in layer.weights if weight.path == path)
+                scale = layer.lora_alpha / layer.lora_rank
                 values[a.path] = values[b.path] = None
                 values[whole.path] = keras.ops.add(whole, scale * keras.ops.matmul(a, b))
     kept = [weight for weight in head.weights if values.get(weight.path, weight) is not None]
@@ -85,4 +89,4 @@ def ordinary(model):
 
 def _layers(layer):
     """All layers within one, at any depth."""
-    return list(layer._flatten_layers(include_self=False))
+    return every_layer(layer)[1:]

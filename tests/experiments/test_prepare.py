@@ -110,7 +110,7 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         (preparing(text, tmp_path / "z", "--tokenizer", str(tmp_path / "bpe.json")), "WordPiece"),
         (pretraining(ready, tmp_path / "g", "--model", "gpt"), "text for another model"),
         (pretraining(tmp_path / "no", tmp_path / "g"), "does not hold prepared text"),
-        (pretraining(ready, tmp_path / "g", "--lowercase"), "leave --lowercase out"),
+        (pretraining(ready, tmp_path / "g", "--lowercase"), "omit --lowercase"),
         (pretraining(ready, tmp_path / "g", "--corpus", str(text)), "Received: both"),
         (
             ["pretrain", "--prepared", str(ready), "--out", str(tmp_path / "g"), "--model", "elmo"],

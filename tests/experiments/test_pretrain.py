@@ -126,7 +126,9 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "held-out text before: " in shown and "held-out text after: " in shown
     assert main([*onward, *sizes[2:]]) == 2
-    assert "keeps its size and its vocabulary: leave --size out" in capsys.readouterr().err
+    assert (
+        "keeps the size and the vocabulary of its encoder: omit --size" in capsys.readouterr().err
+    )
     if model == "elmo":
         known = set(Words.load(first / WORDS).vocabulary)
         words = flags["other"].read_text().split()

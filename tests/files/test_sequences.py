@@ -13,6 +13,7 @@ from keras_plm.data.labels import label_names, score_range
 from keras_plm.data.task import Example, split_groups
 from keras_plm.data.translation import translation_batches
 from keras_plm.files import sequences
+from keras_plm.files.sequences import as_list
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.metrics import SpanF1, accuracy, f1, span_f1, squad_f1
 from keras_plm.models import WordVectors
@@ -100,6 +101,20 @@ def test_texts_are_read_by_position():
         found = model.predict(list(FIRST), pairs=pairs, probabilities=True)
         np.testing.assert_array_equal(found, paired)
     assert model.predict(Column([]), probabilities=True).shape == (0, 2)
+
+
+@pytest.mark.backend_neutral
+def test_a_table_is_no_list():
+    class Table:
+        """Iterates over its columns' names, as tables of pandas do."""
+
+        columns = ["text", "label"]
+
+        def __iter__(self):
+            return iter(self.columns)
+
+    with pytest.raises(ValueError, match="one column of a table"):
+        as_list(Table(), "texts")
 
 
 def test_pandas_columns_are_read_by_position():

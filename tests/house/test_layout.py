@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_neutral
 
 # A part imports only from groups above its own, and its own files.
 GROUPS = [
-    ["_version", "_arguments"],
+    ["_version", "_arguments", "_private_apis"],
     ["files"],
     ["layers", "tokenizers", "metrics", "plots"],
     ["data"],

@@ -158,6 +158,7 @@ def original(oracles, **options):
     return load_elmo(oracles("bilm/options.json"), oracles("bilm/lm_weights.hdf5"), **options)
 
 
+@pytest.mark.compiles
 def test_gives_what_the_original_gave(oracles):
     """All sentences in file order with carried states: the top layer, to 1e-6."""
     import h5py
@@ -197,6 +198,7 @@ def test_lower_layers_are_the_originals(oracles):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.compiles
 def test_states_are_carried_if_asked():
     encoder = softened(ELMo(**TINY, carried_rows=3), scale=0.7)
     plain = ELMo(**TINY)
@@ -265,6 +267,7 @@ def test_refuses_sizes_without_meaning(change, message):
         ELMo(**{**TINY, **change})
 
 
+@pytest.mark.compiles
 def test_a_word_cache_gives_what_the_encoder_gives():
     encoder = softened(ELMo(**TINY), scale=0.5)
     cache = encoder.stacked_layers()

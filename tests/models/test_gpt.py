@@ -73,6 +73,7 @@ def test_what_stands_behind_is_not_seen():
     assert np.abs(other[3:] - first[3:]).max() > 1e-3
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("pre_norm", [False, under_torch(True)])
 def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
     model = gpt(pre_norm=pre_norm)
@@ -181,6 +182,7 @@ def released(request, tmp_path):
     return model, tmp_path / "released", ids, outputs
 
 
+@pytest.mark.compiles
 def test_reads_what_transformers_wrote(released):
     _, folder, ids, wanted = released
     model = load_gpt(folder)

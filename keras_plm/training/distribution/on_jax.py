@@ -14,6 +14,7 @@ import time
 import keras
 import numpy as np
 
+from keras_plm._private_apis import build_for_training, every_layer
 from keras_plm.training.distribution.one_device import (
     Distribution,
     check_same,
@@ -122,7 +123,7 @@ class OnJAX(Distribution):
         if self.model_shards > 1:
             if not model.built:
                 with self.scope():
-                    model._symbolic_build(data_batch=batches[0])
+                    build_for_training(model, batches[0])
             check_layout(model, self.layout, self.model_shards)
         kept = [*model.variables, *getattr(getattr(model, "optimizer", None), "variables", [])]
         for variable in kept:
@@ -300,7 +301,7 @@ def _left(until):
 
 def check_layout(model, layout, shards):
     """Raises unless a model's heads and weights part evenly."""
-    for layer in model._flatten_layers():
+    for layer in every_layer(model):
         heads = getattr(layer, "num_heads", None)
         if isinstance(heads, int) and heads % shards:
             raise ValueError(

@@ -6,6 +6,7 @@ import warnings
 
 import keras
 
+from keras_plm._private_apis import build_for_training
 from keras_plm.training.distribution.one_device import Distribution, too_few
 from keras_plm.training.distribution.whole_batch import check_optimizer, inner, is_of, reducing
 
@@ -79,7 +80,7 @@ class OnTensorFlow(Distribution):
                         "'mixed_bfloat16', or KERAS_BACKEND=jax. Received: mixed_float16"
                     )
             with self.strategy.scope():
-                model._symbolic_build(data_batch=batches[0])
+                build_for_training(model, batches[0])
         # Keras would do it with the mean of the devices' parts of a batch, masks as well.
         name = "_maybe_symbolic_build"
         ours = self.num_replicas > 1 and name not in model.__dict__
