@@ -66,7 +66,7 @@ SCALES = {
 
 
 def jobs_of(everything, workspace, encoder=None):
-    """Jobs of the suite."""
+    """The suite's jobs."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
         folder = Path(workspace.features) / "bert_test"

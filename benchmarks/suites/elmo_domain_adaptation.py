@@ -71,8 +71,8 @@ def jobs_of(adaptation, workspace, encoder=None, words=None):
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "Further training needs the softmax of the biLM, which `keras-plm pretrain` "
-            f"keeps next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "Further training needs the softmax of the biLM, which `keras-plm pretrain` keeps "
+            f"next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
     jobs = []
     for task, epochs in reading.epochs:

@@ -1,4 +1,4 @@
-"""The suite `features_or_fine_tuning`: every method for each kind of encoder, on each kind of task.
+"""The suite `features_or_fine_tuning`: every method, kind of encoder and kind of task.
 
 Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features of every layer
 choice, with linear readers and with the networks of the feature-based papers; fine-tuning; LoRA;

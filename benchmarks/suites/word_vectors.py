@@ -1,4 +1,4 @@
-"""Word vectors trained on raw text by this library or by gensim, and their evaluation."""
+"""Word vectors of this library and of gensim, scored on word similarity and analogies."""
 
 import dataclasses
 

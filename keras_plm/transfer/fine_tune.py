@@ -134,8 +134,8 @@ class FineTune(Method):
         check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
         if self.lora_rank is not None and self.pretrained_layers is not None:
             raise ValueError(
-                "`lora_rank` keeps all pre-trained weights, `pretrained_layers` replaces some: give "
-                "one of the two. "
+                "`lora_rank` keeps all pre-trained weights, `pretrained_layers` replaces some: "
+                "give one of the two. "
                 f"Received: lora_rank={self.lora_rank}, pretrained_layers={self.pretrained_layers}"
             )
 

@@ -264,7 +264,7 @@ def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("benchmarks.speed.measurements.words.TRAINED", ("cbow",))
     monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)  # but one, below
-    out = tmp_path / "words.json"
+    out = tmp_path / "speed.json"
     flags = ["--work", "ngram,vectors,vector_file", "--words", "5000", "--rows", "200"]
     assert main(["speed", *flags, "--repeats", "1", "--out", str(out)]) == 0
     results = json.loads(out.read_text())["results"]
