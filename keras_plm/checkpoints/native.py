@@ -30,6 +30,7 @@ from keras_plm.models import (
     GPT,
     NNLM,
     ELMo,
+    Encoder,
     RecurrentLM,
     Seq2Seq,
     Transformer,
@@ -83,13 +84,19 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         )
     if dtype not in ("float32", "float16"):
         raise ValueError(f"`dtype` must be 'float32' or 'float16'. Received: dtype={dtype!r:.60}")
-    for what, known in ((encoder, MODELS), (tokenizer, TOKENIZERS)):
-        if type(what).__name__ not in known:
-            raise ValueError(
-                f"A folder can hold {', '.join(known)}. Keep another model with `model.save`, and "
-                "word vectors as `WordVectors.from_vectors(words, model.vectors)`. "
-                f"Received: {type(what).__name__}"
-            )
+    kind = _name_of(encoder)
+    if kind is None:
+        raise ValueError(
+            f"A folder can hold {', '.join(MODELS)}, or an `Encoder` of your own that "
+            "`keras.saving.register_keras_serializable` registers. Keep another model with "
+            "`model.save`, and word vectors as `WordVectors.from_vectors(words, model.vectors)`. "
+            f"Received: {type(encoder).__name__}"
+        )
+    if type(tokenizer).__name__ not in TOKENIZERS:
+        raise ValueError(
+            f"A folder can hold the tokenizers {', '.join(TOKENIZERS)}. "
+            f"Received: {type(tokenizer).__name__}"
+        )
     folder = Path(folder)
     config_path = folder / "config.json"
     if config_path.is_file() and '"keras_plm":' not in config_path.read_text():
@@ -102,8 +109,10 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     config = encoder.get_config()
     for name in ("dtype", "trainable"):  # the reader's choice, not the writer's
         config.pop(name, None)
+    if kind not in MODELS:
+        _check_paths(encoder, config)
     description = {
-        "model": type(encoder).__name__,
+        "model": kind,
         "tokenizer": type(tokenizer).__name__,
         "keras_plm": __version__,
         "config": config,
@@ -154,14 +163,16 @@ def load(folder, dtype=None):
         return encoder, tokenizer
     description = read_config(folder, "written by keras_plm.save")
     kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
-    if kind not in MODELS or kind_of_tokenizer not in TOKENIZERS:
+    own = keras.saving.get_registered_object(kind) if ">" in str(kind) else None
+    if (kind not in MODELS and own is None) or kind_of_tokenizer not in TOKENIZERS:
         raise ValueError(
-            f"{folder / 'config.json'} was not written by keras_plm.save. "
+            f"{folder / 'config.json'} was not written by keras_plm.save, or its encoder is a "
+            "class of your own: import the module that defines it first. "
             f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
         )
     try:
         config = {k: v for k, v in description["config"].items() if k != "trainable"}
-        encoder = MODELS[kind].from_config({**config, "dtype": dtype})
+        encoder = MODELS.get(kind, own).from_config({**config, "dtype": dtype})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
@@ -171,6 +182,26 @@ def load(folder, dtype=None):
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
     check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     return encoder, tokenizer
+
+
+def _name_of(encoder):
+    """The name of a class that a folder can hold, or `None`."""
+    kind = type(encoder)
+    if MODELS.get(kind.__name__) is kind:
+        return kind.__name__
+    name = keras.saving.get_registered_name(kind)
+    return name if isinstance(encoder, Encoder) and ">" in name else None
+
+
+def _check_paths(encoder, config):
+    """Raises unless a new encoder of the same settings has weights of the same paths."""
+    again = {weight.path for weight in type(encoder).from_config(config).weights}
+    new = [weight.path for weight in encoder.weights if weight.path not in again]
+    if new:
+        raise ValueError(
+            "Weights are stored by their paths: give every layer of your encoder a `name`. "
+            f"Received: {new[0]!r}, which differs in a second {type(encoder).__name__}"
+        )
 
 
 def _reader(folder):

@@ -193,5 +193,5 @@ class BERT(Encoder):
             "name": self.name,
             "trainable": self.trainable,
             "dtype": self.dtype_policy.name,
-            **({"causal": True} if self.causal else {}),  # which came later
+            "causal": self.causal,
         }

@@ -1,9 +1,12 @@
 """An encoder of one's own: one class that keeps the contract of `models.Encoder`."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
+import keras_plm
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier
 from keras_plm.models import Encoder
@@ -12,6 +15,7 @@ from keras_plm.transfer import FeatureBased, FineTune, clone, extract_features
 from tests.checks import check_encoder
 
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"])
+Embedding = keras.layers.Embedding
 
 
 @keras.saving.register_keras_serializable("own")
@@ -26,10 +30,11 @@ class GRUEncoder(Encoder):
             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
             "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
         }
-        embedding = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype)
+        embedding = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype, name="words")
         layers = [embedding(inputs["token_ids"])]  # (B, T, D)
         for i in range(num_layers):
-            gru = keras.layers.GRU(hidden_dim // 2, return_sequences=True, dropout=dropout)
+            options = {"return_sequences": True, "dropout": dropout, "name": "gru"}
+            gru = keras.layers.GRU(hidden_dim // 2, **options)
             block = keras.layers.Bidirectional(gru, dtype=dtype, name=f"block_{i}")
             layers.append(block(layers[-1], mask=inputs["padding_mask"]))
         super().__init__(inputs, {"sequence": layers[-1], "layers": layers}, name=name)
@@ -64,6 +69,21 @@ def test_is_fine_tuned_and_read():
     assert clone(encoder, dropout=0.0).dropout == 0.0
 
 
+def test_is_saved_with_its_tokenizer(tmp_path):
+    encoder = GRUEncoder(11, 2, 8)
+    keras_plm.save(tmp_path / "own", encoder, TOKENIZER)
+    loaded, tokenizer = keras_plm.load(tmp_path / "own")
+    assert type(loaded) is GRUEncoder and loaded.get_config() == encoder.get_config()
+    inputs = TOKENIZER.pack(["a b c", "d"])
+    expected, found = (model.predict_on_batch(inputs)["sequence"] for model in (encoder, loaded))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    assert config["model"] == "own>GRUEncoder"
+    (tmp_path / "own" / "config.json").write_text(json.dumps({**config, "model": "own>Other"}))
+    with pytest.raises(ValueError, match="import the module that defines it first.*'own>Other'"):
+        keras_plm.load(tmp_path / "own")
+
+
 @pytest.mark.backend_neutral
 def test_what_is_missing_is_named():
     good = GRUEncoder(11, 1, 8)
@@ -82,3 +102,11 @@ def test_what_is_missing_is_named():
             Classifier(keras.Model(inputs, outputs), ["no", "yes"], TOKENIZER)
     with pytest.raises(TypeError, match="without the base class, which sets its attributes"):
         Classifier(keras.Model(good.input, good.output), ["no", "yes"], TOKENIZER)
+
+
+@pytest.mark.backend_neutral
+def test_weights_without_fixed_paths_are_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.layers, "Embedding", lambda *a, name, **k: Embedding(*a, **k))
+    with pytest.raises(ValueError, match="give every layer of your encoder a `name`.*'embedding"):
+        keras_plm.save(tmp_path / "own", GRUEncoder(11, 1, 8), TOKENIZER)
+    assert not (tmp_path / "own" / "config.json").exists()
