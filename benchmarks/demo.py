@@ -9,9 +9,9 @@ from pathlib import Path
 import keras
 from rich.table import Table
 
-from benchmarks.suites import translation_report
-from benchmarks.suites.elmo_probes import TINY, TINY_VECTORS
-from benchmarks.suites.translation import Translation, bleu_by_length, look
+from benchmarks.suites.elmo.probes import TINY, TINY_VECTORS
+from benchmarks.suites.seq2seq import report
+from benchmarks.suites.seq2seq.translation import Translation, bleu_by_length, look
 from keras_plm import metrics
 from keras_plm.data.translation import translation_batches
 from keras_plm.datasets.microworld import World, tasks
@@ -275,14 +275,14 @@ def translate(world, out, small):
     examples = Table("an example", example["source"])
     examples.add_row("reference", _word_for_word(world, example["reference"]))
     for result in results:
-        name = translation_report.NAMES[f"{result.encoder}.{result.run}"]
+        name = report.NAMES[f"{result.encoder}.{result.run}"]
         weights = f"{result['parameters']:,}"
         scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
         table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
         examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
     console.print(table)
     console.print(examples)
-    figures = translation_report.figures(folder)
+    figures = report.figures(folder)
     plots = [save_plot(f, out / f"translation_{name}.png") for name, f in figures.items()]
     return results, plots
 
@@ -303,7 +303,7 @@ def _word_for_word(world, text):
 def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
     """Result of one trained model, in the form of the suite `seq2seq`."""
     set_seed(0)
-    started, name = time.monotonic(), translation_report.NAMES[settings.name]
+    started, name = time.monotonic(), report.NAMES[settings.name]
     model = settings.build(len(tokenizer))
     batches = translation_batches(*texts["train"], tokenizer, batch_size=ROWS, buckets=lengths)
     steps = settings.epochs * len(batches)

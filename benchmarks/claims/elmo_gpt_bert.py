@@ -12,8 +12,11 @@ import math
 
 from benchmarks.claims.match import ANY, NATS, Arm
 from benchmarks.claims.match import row as _row
-from benchmarks.suites import bert_ablations, elmo_features, gpt_ablations, gpt_zero_shot
-from benchmarks.suites.elmo_features import ADAPTED
+from benchmarks.suites.bert import ablations as bert_ablations
+from benchmarks.suites.elmo import features as elmo_features
+from benchmarks.suites.elmo.features import ADAPTED
+from benchmarks.suites.gpt import ablations as gpt_ablations
+from benchmarks.suites.gpt import zero_shot as gpt_zero_shot
 from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
@@ -28,7 +31,7 @@ READERS |= dict.fromkeys(PAIRS, "esim")
 
 
 def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
-    """A row of `elmo_features.ROWS`."""
+    """A row of `suites.elmo.features.ROWS`."""
     fields = {"method": "features", "reader": "bilstm", "units": 128, "train_limit": examples}
     if task in ("snli", "squad"):
         fields |= {"reader": READERS[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
@@ -181,7 +184,7 @@ ELMO_ROWS = [
 
 
 def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
-    """A row of `gpt_ablations.ROWS`."""
+    """A row of `suites.gpt.ablations.ROWS`."""
     _, kind, own = gpt_ablations.ROWS[row]
     limit = dict(gpt_ablations.TASKS_READ).get(task, ANY) if limit is None else limit
     fields = {"schedule": "gpt_linear", "bias_correction": True, "train_limit": limit, **own}
@@ -189,7 +192,7 @@ def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
     return Arm(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
 
 
-# Table 5, in the order of `gpt_ablations.ABLATION`; of SNLI the figures of MNLI.
+# Table 5, in the order of `suites.gpt.ablations.ABLATION`; of SNLI the figures of MNLI.
 TABLE_5 = gpt_ablations.PUBLISHED | {
     "qqp": (70.3, 65.5, 69.8, 68.1), "mnli": (81.8, 75.7, 81.1, 73.7),
     "qnli": (88.1, 71.2, 86.9, 81.1), "snli": (81.8, 75.7, 81.1, 73.7),

@@ -11,7 +11,7 @@ import sys
 from benchmarks.speed.inputs import Inputs
 from benchmarks.speed.registry import cases
 from benchmarks.speed.settings import SpeedSettings
-from keras_plm.experiments.memory import peak_memory_mb, peak_memory_of
+from keras_plm.experiments.environment import peak_memory_mb, peak_memory_of
 
 
 def peak_of(case, implementation, settings, inputs):

@@ -16,8 +16,8 @@ def load_all():
         ValueError: If two suites have the same name.
     """
     found = {}
-    for module in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        module = importlib.import_module(module.name)
         for name, suite in getattr(module, "SUITES", {}).items():
             if name in found:
                 raise ValueError(f"Names of suites must be unique. Received: {name!r} twice")

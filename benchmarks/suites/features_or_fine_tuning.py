@@ -11,7 +11,7 @@ from pathlib import Path
 
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
-from benchmarks.suites.elmo_features import TEST_MATERIAL, Material, shown
+from benchmarks.suites.elmo.features import TEST_MATERIAL, Material, shown
 from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary

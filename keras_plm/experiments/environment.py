@@ -1,8 +1,10 @@
-"""Where a result is measured: backend, device, versions and commit."""
+"""Where a result is measured: backend, device, versions and commit; peak memory."""
 
 import os
 import platform
+import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -76,3 +78,48 @@ def _commit():
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+" if changed else "")
+
+
+def reset_peak_memory():
+    """Resets the peak that `peak_memory_mb` returns, where the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+
+
+def peak_memory_mb():
+    """The largest resident size of this process, in megabytes."""
+    try:
+        # `getrusage` on Linux includes the process that this one was forked from.
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peak_memory_of(module, *arguments):
+    """Peak memory of a new process that runs a module, start and imports included.
+
+    Args:
+        module: A module that this process can import. It prints `peak_memory_mb()` as the last
+            word of its output.
+        arguments: Its arguments on the command line, strings.
+
+    Returns:
+        Megabytes, rounded to one decimal.
+
+    Raises:
+        RuntimeError: If the process fails.
+    """
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"The process that measures peak memory failed: {' '.join(command[4:7])}. "
+            f"Received: {done.stderr[-500:]}"
+        )
+    return round(float(done.stdout.split()[-1]), 1)

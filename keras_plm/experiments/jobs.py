@@ -18,6 +18,7 @@ from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.results import LOCKS, failure_of, result_name, write_failure
 from keras_plm.experiments.runner import Runner
+from keras_plm.files.cache import cache_folder
 
 WAIT = 2.0  # seconds between two looks at a job that another process does
 
@@ -72,7 +73,7 @@ class Workspace:
 
     data: str
     results: str
-    features: str = ".features"
+    features: str = dataclasses.field(default_factory=lambda: str(cache_folder("features")))
     feature_gb: float = 8.0
     devices: int | None = 1
 

@@ -17,9 +17,8 @@ import numpy as np
 import keras_plm
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.labels import label_names, tag_scheme_of
-from keras_plm.experiments.environment import environment
+from keras_plm.experiments.environment import environment, peak_memory_mb, reset_peak_memory
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.memory import peak_memory_mb, reset_peak_memory
 from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.fingerprint import fingerprint

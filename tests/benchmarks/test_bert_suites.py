@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.suites import SUITES, bert_ablations, folder
-from benchmarks.suites.bert_ablations import ENCODERS, MIXES, STUDIES
-from benchmarks.suites.bert_tasks import PUBLISHED, TASKS_READ
+from benchmarks.suites import SUITES, folder
+from benchmarks.suites.bert import ablations
+from benchmarks.suites.bert.ablations import ENCODERS, MIXES, STUDIES
+from benchmarks.suites.bert.tasks import PUBLISHED, TASKS_READ
 from benchmarks.suites.compare_encoders import forward_work
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.pretraining.settings import Pretraining
@@ -75,7 +76,7 @@ def test_rows_differ_in_what_they_say():
     base = STUDIES["bert_objectives"].pretraining
     settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
     for mix in MIXES:
-        found = settings[bert_ablations._mix(*mix)]
+        found = settings[ablations._mix(*mix)]
         same = 1 - found.mask_token_rate - found.random_token_rate
         shares = (found.mask_token_rate, same, found.random_token_rate)
         assert np.allclose(shares, np.array(mix) / 100)

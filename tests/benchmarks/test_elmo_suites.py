@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import keras_plm
-from benchmarks.suites import SUITES, elmo_features, elmo_neighbours, elmo_probes, folder
-from benchmarks.suites.elmo_features import ROWS, cells, row_of
-from benchmarks.suites.elmo_neighbours import nearest_of_word
-from benchmarks.suites.elmo_probes import nearest_average, tagged_accuracy
+from benchmarks.suites import SUITES, folder
+from benchmarks.suites.elmo import features, neighbours, probes
+from benchmarks.suites.elmo.features import ROWS, cells, row_of
+from benchmarks.suites.elmo.neighbours import nearest_of_word
+from benchmarks.suites.elmo.probes import nearest_average, tagged_accuracy
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.results import Record, ResultFolder, marked
 from keras_plm.models import ELMo
@@ -62,7 +63,7 @@ def data_folder(tmp_path_factory):
             tagged.append("")
         (folder / "ud_english_ewt" / f"{split}.conll").write_text("\n".join(tagged))
     text = "".join(f"{rng.choice(PLAYS)} by the {rng.choice(PLAYS)} .\n" for _ in range(200))
-    for name in [*BOOKS.files.values(), elmo_neighbours.TEXT]:
+    for name in [*BOOKS.files.values(), neighbours.TEXT]:
         (folder / name).write_text(text)
     return folder
 
@@ -144,14 +145,14 @@ def test_other_encoders_are_refused(run, tmp_path):
 
 def test_what_is_equal_is_said_to_be_equal():
     names = {"a": "A", "b": "B", "c": "C"}
-    order = elmo_features._order({"a": 0.5, "b": 0.50001, "c": 0.2}, names)
+    order = features._order({"a": 0.5, "b": 0.50001, "c": 0.2}, names)
     assert order == "C < A = B"
 
 
 @pytest.mark.full
 def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
     monkeypatch.chdir(tmp_path)
-    material = elmo_features.TEST_MATERIAL
+    material = features.TEST_MATERIAL
     made = material.words_folder("", data_folder, tmp_path / "f", lambda line: None)
     assert keras_plm.load(made)[0].hidden_dim == 8
     again = material.words_folder("", "nowhere", tmp_path / "f", pytest.fail)
@@ -164,11 +165,11 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
     assert isinstance(keras_plm.load(encoder)[0], ELMo)
     with pytest.raises(ValueError, match=r"--encoder\. Received: no encoder in 'nowhere'"):
         material.encoder_folder("nowhere", tmp_path / "f")
-    kept = elmo_features.Material().words_folder("", "nowhere", "f", pytest.fail)
+    kept = features.Material().words_folder("", "nowhere", "f", pytest.fail)
     assert keras_plm.load(kept)[0].hidden_dim == 100
-    monkeypatch.setattr(elmo_features, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(features, "WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="No file .*train-0.txt"):
-        elmo_features.Material().words_folder("", tmp_path, tmp_path / "f2", lambda line: None)
+        features.Material().words_folder("", tmp_path, tmp_path / "f2", lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +221,10 @@ def test_tables_show_means_deviations_and_orders(tmp_path):
         write(tmp_path, "t", score + 0.1, seed, **mix, mixes={"input": {"weights": [0.2, 0.8]}})
     write(tmp_path, "t", 0.3)
     write(tmp_path, "t", 0.2, limit=2, words=None)  # another suite's
-    text = elmo_features.layers_markdown(tmp_path)
+    text = features.layers_markdown(tmp_path)
     assert "| t (accuracy) | 52.0 ± 2.8 (2) | 30.0 (1) |  | **62.0 ± 2.8 (2)** | " in text
     assert "last only < baseline < all, λ = 0.001 |" in text
-    assert set(elmo_features.layers_figures(tmp_path)) == {"elmo_layers_mixes"}
+    assert set(features.layers_figures(tmp_path)) == {"elmo_layers_mixes"}
     write(tmp_path, "t", 0.3, 1, epochs=3)
     with pytest.raises(ValueError, match="Seeds of one run share settings"):
         cells(tmp_path, ("last",))
@@ -238,14 +239,14 @@ def test_sample_efficiency_says_what_reaches_the_whole(tmp_path):
         write(tmp_path, "u", base - 0.05, limit=limit, **mix)
         write(tmp_path, "v", base, limit=limit, words=None)
         write(tmp_path, "v", base + 0.05, limit=limit, **mix)
-    text = elmo_features.efficiency_markdown(tmp_path)
+    text = features.efficiency_markdown(tmp_path)
     assert "| 1 % | " in text and "| 25 % | " in text and "| 100 % | " in text
     assert (
         "t: ELMo with 25 % of the examples (50) reaches what the baseline has with all 200" in text
     )
     assert "u: with none of the shares does ELMo reach" in text
     assert "v: ELMo needs all 200 examples to reach" in text
-    figures = elmo_features.efficiency_figures(tmp_path)
+    figures = features.efficiency_figures(tmp_path)
     assert set(figures) == {f"sample_efficiency_{task}" for task in "tuv"}
     curve = figures["sample_efficiency_t"].axes[0].lines[1]
     np.testing.assert_allclose(curve.get_xydata(), [[2, 20], [50, 45], [200, 50]])
@@ -346,12 +347,12 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_the_microworlds_names_are_told_apart_by_context_alone():
-    task = elmo_probes.sense_task()
+    task = probes.sense_task()
     seen = {}
     for split in ("train", "test"):
         for example in task.read(None, split):
             for word, tag in zip(example.text, example.label, strict=True):
                 if tag != "O":
                     seen.setdefault(split, {}).setdefault(word, set()).add(tag)
-    assert len(seen["train"]) == elmo_probes.NAMES == len(seen["test"])
+    assert len(seen["train"]) == probes.NAMES == len(seen["test"])
     assert {len(tags) for tags in seen["train"].values()} == {3}

@@ -8,10 +8,11 @@ import pytest
 
 import keras_plm
 from benchmarks.__main__ import main as benchmarks
-from benchmarks.suites import SUITES, folder, gpt_ablations, gpt_zero_shot
+from benchmarks.suites import SUITES, folder
 from benchmarks.suites.compare_encoders import forward_work
-from benchmarks.suites.gpt_ablations import ABLATION, DEPTHS, cells, row_of
-from benchmarks.suites.gpt_zero_shot import acceptability, book_questions, continuation
+from benchmarks.suites.gpt import ablations, zero_shot
+from benchmarks.suites.gpt.ablations import ABLATION, DEPTHS, cells, row_of
+from benchmarks.suites.gpt.zero_shot import acceptability, book_questions, continuation
 from glue_tasks import GLUE
 from keras_plm.checkpoints import save_gpt
 from keras_plm.cli.main import main
@@ -328,9 +329,9 @@ class TestHeuristics:
             good = [context == "fine very" for context in contexts]
             return [np.array([1.0 if g == (texts[0] == "positive") else 2.0]) for g in good]
 
-        monkeypatch.setattr(gpt_zero_shot, "token_losses", losses)
+        monkeypatch.setattr(zero_shot, "token_losses", losses)
         test = [Example("fine ", "1"), Example("dull", "0"), Example("dull", "1")]
-        assert gpt_zero_shot.sentiment(None, None, test) == pytest.approx(2 / 3)
+        assert zero_shot.sentiment(None, None, test) == pytest.approx(2 / 3)
         contexts = ["fine very", "dull very", "dull very"]
         assert asked == [("negative", contexts), ("positive", contexts)]
 
@@ -405,4 +406,4 @@ def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
             SUITES[name].markdown(tmp_path)
     code, shown = run("gpt_zero_shot", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "no encoder in" in shown
-    assert gpt_ablations.PUBLISHED["cola"] == (45.4, 18.9, 47.9, 30.3)
+    assert ablations.PUBLISHED["cola"] == (45.4, 18.9, 47.9, 30.3)

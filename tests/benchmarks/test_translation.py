@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.suites import SUITES
-from benchmarks.suites.step_time import Copying, StepTimes, measure, models
-from benchmarks.suites.translation import (
+from benchmarks.suites.seq2seq.report import markdown
+from benchmarks.suites.seq2seq.step_time import Copying, StepTimes, measure, models
+from benchmarks.suites.seq2seq.translation import (
     Translation,
     TranslationRunner,
     bleu_by_length,
@@ -18,7 +19,6 @@ from benchmarks.suites.translation import (
     join_captions,
     token_losses,
 )
-from benchmarks.suites.translation_report import markdown
 from keras_plm.data.translation import translation_batches
 
 TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
@@ -28,7 +28,7 @@ TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers"
 @pytest.fixture
 def captions(tmp_path, monkeypatch):
     """A data folder with 40 made-up captions a part; rows of few lengths."""
-    monkeypatch.setattr("benchmarks.suites.translation.LENGTHS", 2)
+    monkeypatch.setattr("benchmarks.suites.seq2seq.translation.LENGTHS", 2)
     rng = np.random.default_rng(0)
     folder = tmp_path / "data" / "multi30k"
     folder.mkdir(parents=True)

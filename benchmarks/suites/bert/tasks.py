@@ -5,7 +5,7 @@ from pathlib import Path
 
 import keras_plm
 from benchmarks.suites.compare_encoders import WEIGHTS
-from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.elmo.features import shown
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run

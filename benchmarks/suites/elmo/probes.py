@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material, shown
+from benchmarks.suites.elmo.features import OPTIONS, TEST_MATERIAL, Material, shown
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.task import Task
 from keras_plm.datasets.microworld import World
@@ -152,9 +152,10 @@ def run_intrinsic(
     results,
     seeds,
     progress,
+    *,
     encoder=None,
     words=None,
-    features=".features",
+    features,
     feature_gb=8.0,
     task_file=None,
     text=None,

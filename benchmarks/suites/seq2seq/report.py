@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.suites.registry import Suite
-from benchmarks.suites.step_time import Copying, StepTimes, measure
-from benchmarks.suites.translation import (
+from benchmarks.suites.seq2seq.step_time import Copying, StepTimes, measure
+from benchmarks.suites.seq2seq.translation import (
     LONGEST_TESTED,
     LONGEST_TRAINED,
     Translation,

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 import keras_plm
 from benchmarks.suites.compare_encoders import TRAINING, forward_work
-from benchmarks.suites.elmo_features import shown
+from benchmarks.suites.elmo.features import shown
 from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.datasets.corpora import BOOKS

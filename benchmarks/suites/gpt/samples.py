@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import keras_plm
-from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
+from benchmarks.suites.gpt.ablations import OPTIONS, encoder_folder
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.decoding import generate, greedy, sample
 from keras_plm.experiments.environment import environment
@@ -42,7 +42,15 @@ class Samples:
 
 
 def run_samples(
-    settings, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
+    settings,
+    data,
+    results,
+    seeds,
+    progress,
+    *,
+    encoder=None,
+    features,
+    feature_gb=8.0,
 ):
     """Generates missing texts: the first sample of each, without selection."""
     folder = Path(encoder_folder("gpt", encoder, data, features, settings.tiny))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites.gpt_ablations import OPTIONS, encoder_folder
+from benchmarks.suites.gpt.ablations import OPTIONS, encoder_folder
 from benchmarks.suites.registry import Suite
 from keras_plm import metrics
 from keras_plm.data.corpus import split_sentences
@@ -113,7 +113,15 @@ def book_questions(path, count, seed=0):
 
 
 def run_zero_shot(
-    settings, data, results, seeds, progress, encoder=None, features=".features", feature_gb=8.0
+    settings,
+    data,
+    results,
+    seeds,
+    progress,
+    *,
+    encoder=None,
+    features,
+    feature_gb=8.0,
 ):
     """Measures what is not measured yet: fresh weights, the snapshots, the encoder itself."""
     kind = "gpt"

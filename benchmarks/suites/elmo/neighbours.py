@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites.elmo_features import OPTIONS, TEST_MATERIAL, Material
+from benchmarks.suites.elmo.features import OPTIONS, TEST_MATERIAL, Material
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.packing import words_of
@@ -112,9 +112,10 @@ def run_neighbours(
     results,
     seeds,
     progress,
+    *,
     encoder=None,
     words=None,
-    features=".features",
+    features,
     feature_gb=8.0,
 ):
     """Measures what is not done yet; only the biLM of random weights has seeds."""

@@ -9,9 +9,9 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from benchmarks.suites.elmo_features import ADAPTED, EFFICIENCY, OPTIONS, Reading, row_of, shown
-from benchmarks.suites.elmo_features import jobs_of as jobs_of_features
-from benchmarks.suites.elmo_features import scales as reading_scales
+from benchmarks.suites.elmo.features import ADAPTED, EFFICIENCY, OPTIONS, Reading, row_of, shown
+from benchmarks.suites.elmo.features import jobs_of as jobs_of_features
+from benchmarks.suites.elmo.features import scales as reading_scales
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.datasets.tasks import TASKS, write_text_of
 from keras_plm.experiments.jobs import Prerequisite

@@ -1,0 +1,1 @@
+"""The suite `seq2seq`: translation with and without attention."""
