@@ -1,7 +1,8 @@
-"""The house plan, kept true: imports go down only, and nothing heavy is loaded unasked."""
+"""The layout: imports go down only, without cycles; the map in `docs/contributing` is right."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,8 @@ GROUPS = [
     ["cli"],
     ["__main__"],
 ]
+PACKAGES = ("keras_plm", "glue_tasks", "benchmarks")
+MAP = (ROOT / "docs" / "contributing" / "layout.md").read_text()
 RANK = {name: i for i, group in enumerate(GROUPS) for name in group}
 
 
@@ -65,6 +68,87 @@ def test_library_imports_go_down(path):
 @pytest.mark.parametrize("path", sorted((ROOT / "glue_tasks").rglob("*.py")), ids=str)
 def test_glue_tasks_import_no_harness(path):
     assert not {m.split(".")[0] for m in imports(path)} & {"benchmarks", "tests"}
+
+
+def modules():
+    """`{name: path}` of all modules of the library, the GLUE tasks and the benchmarks."""
+    paths = [path for top in PACKAGES for path in (ROOT / top).rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+
+
+def test_no_module_imports_itself_in_the_end():
+    """No cycles, imports inside functions included."""
+    known, graph = modules(), {}
+    for name, path in known.items():
+        graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):  # of a package: a module, or what it defines
+                found = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name] |= {module if module in known else node.module for module in found}
+        graph[name] = (graph[name] & known.keys()) - {name}
+    finished = set()
+
+    def visit(name, path):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in finished:
+            for other in sorted(graph[name]):
+                visit(other, [*path, name])
+            finished.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def rows(heading):
+    """The cells of a table in the map of the house, without backquotes."""
+    lines = MAP[MAP.index(heading) :].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|---"))
+    for line in lines[first + 1 :]:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_the_map_names_every_file():
+    mapped = {}
+    for folder, _, files in rows("## The map"):
+        mapped[folder.strip("` ").rstrip("/")] = set(re.findall(r"`(\w+)`", files))
+    del mapped["tests"]
+    found = {}
+    for path in modules().values():
+        folder = path.parent.relative_to(ROOT).as_posix()
+        found.setdefault(folder, set())
+        if not path.name.startswith("_"):
+            found[folder].add(path.stem)
+    assert mapped == found
+
+
+def test_the_map_answers_where_things_are():
+    questions = list(rows("## Where is ...?"))
+    assert len(questions) >= 12
+    for question, file, name in questions:
+        file, name = file.strip("`"), name.strip("` ")
+        defined = set()
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.Assign):
+                defined |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        assert name in defined, f"{question} {file} does not define {name}"
+    for *_, file in rows("## Adding things"):
+        assert (ROOT / file.strip("` ")).is_file(), file
+
+
+@pytest.mark.parametrize("top", ["keras_plm", "benchmarks", "glue_tasks", "docs"])
+def test_folders_are_small(top):
+    """At most 14 files and folders, 18 in `keras_plm/`; those with an underscore do not count."""
+    for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
+        parts = folder.relative_to(ROOT).parts
+        if "results" in parts or "weights" in parts or "__pycache__" in parts:
+            continue
+        entries = [path.name for path in folder.iterdir() if not path.name.startswith(("_", "."))]
+        assert len(entries) <= (18 if parts == ("keras_plm",) else 14), (folder, sorted(entries))
 
 
 def test_files_are_one_idea():

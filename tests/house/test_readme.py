@@ -77,16 +77,6 @@ def test_make_targets_exist():
         assert f"\n{target}:" in makefile, target
 
 
-def test_map_names_every_file():
-    for folder in ("keras_plm", "benchmarks", "glue_tasks"):
-        for path in (ROOT / folder).rglob("*.py"):
-            name = path.relative_to(ROOT / folder)
-            known = (
-                {"__init__.py"} if name.name == "__init__.py" else {str(name), f"{name.parent}/"}
-            )
-            assert name.name in known or any(f"`{x}`" in README for x in known), f"{folder}/{name}"
-
-
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert target.startswith("http") or (ROOT / target).exists(), target
