@@ -40,7 +40,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
     rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
-    folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "features": "f"}
+    folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "feature-cache": "f"}
     command = ["run", "--seeds", "2", "--learning-rates", "1e-2", "--epochs", "1"]
     for flag, name in folders.items():
         command += [f"--{flag}", str(tmp_path / name)]

@@ -68,7 +68,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     assert log[-2]["step"] == 8 and {"loss", "tokens_per_second"} <= set(log[-2])
 
     assert main([*flags, "--out", str(out)]) == 2
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "resume it with --resume" in capsys.readouterr().err
     assert main([*flags, "--out", str(out), "--resume", "--learning-rate", "1"]) == 2
     assert "learning_rate=1.0 instead of 0.0005" in capsys.readouterr().err
     before = encoder.get_weights()
@@ -211,7 +211,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     several = ["--accumulate", parts, "--remat", "--devices", "2"]
     done = on_two_devices(flags("several", *several), tmp_path)
     if keras.backend.backend() == "torch":
-        assert done.returncode and "begin a process for each" in done.stderr
+        assert done.returncode and "start a process for each" in done.stderr
         return
     assert done.returncode == 0, done.stderr[-3000:]
     assert main(flags("one")) == 0
@@ -291,14 +291,14 @@ def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch
     flags = ["run", *table, *common(encoder, tmp_path), "--learning-rates", "1e-5,3e-2"]
     scored = []
 
-    def fit(self, run, rate, seed, train, labels):
+    def fit(self, run, rate, seed, labels):
         log = {"dev_score": 0.5, "best_epoch": 1, "dev_scores": [0.5], "steps_per_epoch": 7}
         log["learned_weights"] = 3
         return rate, log
 
-    def predict(self, run, model, seed, labels, examples):
+    def predict(self, run, model, seed, labels):
         scored.append(model)
-        return [example.label for example in examples]
+        return [example.label for example in self.examples["test"]]
 
     monkeypatch.setattr(Runner, "_fit", fit)
     monkeypatch.setattr(Runner, "_predict", predict)
@@ -540,8 +540,8 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     sentences[28][1], sentences[34][1] = ("b", "B-DEV"), ("b", "B-TEST")
     text = "\n\n".join("\n".join(map(" ".join, sentence)) for sentence in sentences)
     path.write_text(text + "\n")
-    parts = lambda rows, fractions: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
-    monkeypatch.setattr("keras_plm.datasets.tasks.split_groups", parts)
+    parts = lambda rows, fractions, seed: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
+    monkeypatch.setattr("keras_plm.data.task.split_groups", parts)
     flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
     found = [["O", "B-X", "I-X", "O"]] * 6
     monkeypatch.setattr(Runner, "_predict", lambda *arguments: found)
