@@ -38,7 +38,7 @@ SAME = {
     "dropout": 0.0,
     "label_smoothing": 0.0,
     "epochs": 6,
-    "beams": 1,
+    "num_beams": 1,
 }
 TRANSLATORS = [
     Translation(model="none", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),

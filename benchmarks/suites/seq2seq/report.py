@@ -172,7 +172,7 @@ def _run_seq2seq(runs, data, results, seeds, progress):
 
 
 _TEST = {"vocabulary_size": 400, "embedding_dim": 16, "hidden_dim": 16, "num_layers": 1,
-         "num_heads": 2, "epochs": 1, "limit": 40, "beams": 2}  # fmt: skip
+         "num_heads": 2, "epochs": 1, "limit": 40, "num_beams": 2}  # fmt: skip
 
 # With attention and without, and the Transformer, before the other scores.
 _MODELS = ("additive", "none", "transformer", "dot", "scaled_dot", "bilinear", "cosine")

@@ -60,7 +60,7 @@ class Translation:
     learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
     warmup: float = setting(0.1, "fraction of the steps in which the learning rate rises")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
-    beams: int = setting(4, "of beam search")
+    num_beams: int = setting(4, "search with N beams")
     length_penalty: float = setting(0.6, "as the Transformer's paper")
     limit: int = setting(0, "at most so many captions of each part; 0 takes all")
 
@@ -270,7 +270,7 @@ class TranslationRunner:
         model = settings.build(len(tokenizer))
         seconds, tokens = self._train(settings, seed, model, tokenizer)
         dev_loss = self._dev_loss(settings, model, tokenizer)
-        options = {"num_beams": settings.beams, "length_penalty": settings.length_penalty}
+        options = {"num_beams": settings.num_beams, "length_penalty": settings.length_penalty}
         sources, references = self.part(settings, "test")
         alone = len(sources)
         rows = even_rows(alone, LONGEST_TESTED)
