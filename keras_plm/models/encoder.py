@@ -31,6 +31,7 @@ class Encoder(Saveable, keras.Model):
     | `carried_rows` | rows whose states go from one batch to the next; 0 for none | 0 |
     | `stacked_layers()` | model from `input` to all layers (B, T, L + 1, D) | of `output` |
     | paths of weights | `block_<i>/` or `layer_<i>/` with i from 0 to L - 1, for learning rates and copies by layer | |
+    | names of layers | each layer has a `name`, so that `keras_plm.save` finds its weights again by their paths | |
     | `get_config()` | arguments of the class, `dropout`, `dtype` and `trainable` among them: copies may change each | |
 
     Call `super().__init__` with the functional graph, and set attributes after it.

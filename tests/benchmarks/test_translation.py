@@ -22,7 +22,8 @@ from benchmarks.suites.seq2seq.translation import (
 from keras_plm.data.translation import translation_batches
 
 TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1,
-        "num_heads": 2, "epochs": 2, "limit": 20, "num_beams": 2, "tokens_per_batch": 64}  # fmt: skip
+        "num_heads": 2, "epochs": 2, "limit": 20, "num_beams": 2,
+        "tokens_per_batch": 64}  # fmt: skip
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
         paths = [total(path) for path in itertools.product(range(3), repeat=len(scores))]
         wanted = np.log(np.exp(paths).sum()) - total(of_row[: len(scores)])
         assert_close(losses[: len(scores)].sum(), wanted, atol=1e-4)
-    with pytest.raises(ValueError, match="2 or more. Received: 1"):
+    with pytest.raises(ValueError, match="2 or more. Received: num_labels=1"):
         BiLSTMTagger(1)
 
 
