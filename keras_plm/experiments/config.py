@@ -33,7 +33,7 @@ ALWAYS = ("method", "layers", "reader", "pool", "learning_rates", "epochs", "bat
           "train_limit", "precision")  # fmt: skip
 
 # Settings that change memory and time, not what is computed.
-NEUTRAL = ("accumulate", "remat")
+NEUTRAL = ("accumulation_steps", "remat")
 
 CRF = "bilstm_crf"
 
@@ -76,7 +76,7 @@ NEEDS = {
     "pretrained_layers": "fine_tune",
     "lora_rank": "fine_tune",
     "bias_correction": "training",
-    "accumulate": "training",
+    "accumulation_steps": "training",
     "remat": "training",
 }
 # How a setting that differs from its default stands in a run's name.
@@ -101,7 +101,7 @@ NAMED = {
     "train_limit": "n{}",
     "dev_limit": "dev{}",
     "precision": "{}",
-    "accumulate": "accumulate{}",
+    "accumulation_steps": "accumulate{}",
     "remat": "remat",
 }
 
@@ -161,7 +161,9 @@ class Run:
         0,
         "let a reader read character ids through N filters (AllenNLP: 128); 0 for none",
     )
-    accumulate: int = setting(1, "split each batch of a trained encoder into N micro-batches")
+    accumulation_steps: int = setting(
+        1, "split each batch of a trained encoder into N micro-batches"
+    )
     remat: bool = setting(False, "use rematerialization in a trained Transformer, to save memory")
     document_tokens: int = setting(
         0, "let a tagger read a document's sentences together, up to N tokens; 0 for one each",
@@ -271,7 +273,7 @@ class Run:
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
             names += ("bias_correction", "remat")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
-            chosen["accumulation_steps"] = self.accumulate
+            chosen["accumulation_steps"] = self.accumulation_steps
             count = None if self.pretrained_layers == "all" else int(self.pretrained_layers)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
@@ -306,7 +308,7 @@ def run_of(result):
     """The name of a result's run, without `NEUTRAL` settings, which end it."""
     fields = result["settings"]
     name = result["run"].removesuffix("-remat" if fields.get("remat") else "")
-    return name.removesuffix(f"-accumulate{fields.get('accumulate')}")
+    return name.removesuffix(f"-accumulate{fields.get('accumulation_steps')}")
 
 
 def label_runs(results, label):

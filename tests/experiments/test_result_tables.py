@@ -222,8 +222,8 @@ class TestRunsThatDifferInOneSetting:
         ]
         assert [row[0] for row in self.rows(results[1:])] == ["pre-trained, fine-tuned"]
 
-    @pytest.mark.parametrize("neutral", [{"accumulate": 2}, {"remat": True},
-                                         {"accumulate": 4, "remat": True}])  # fmt: skip
+    @pytest.mark.parametrize("neutral", [{"accumulation_steps": 2}, {"remat": True},
+                                         {"accumulation_steps": 4, "remat": True}])  # fmt: skip
     def test_what_saves_memory_is_no_other_run(self, neutral):
         results = [self.of(0.5, 0), self.of(0.7, 1, **neutral)]
         assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]

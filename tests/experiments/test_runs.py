@@ -208,7 +208,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
         return ["run", *tuned, "--seeds", "1", "--batch-size", "8", "--epochs", "2", *more]
 
     parts = "1" if keras.backend.backend() == "tensorflow" else "2"
-    several = ["--accumulate", parts, "--remat", "--devices", "2"]
+    several = ["--accumulation-steps", parts, "--remat", "--devices", "2"]
     done = on_two_devices(flags("several", *several), tmp_path)
     if keras.backend.backend() == "torch":
         assert done.returncode and "start a process for each" in done.stderr

@@ -61,7 +61,7 @@ def memory(settings, inputs):
             return x, y, keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)
 
         source = Batches(np.full(rows * steps, LENGTH), collate, batch_size=rows, buckets=[LENGTH])
-        source = source.accumulated(micro_batches)
+        source = source.in_micro_batches(micro_batches)
         return lambda: model.fit(source, epochs=1, verbose=0)
 
     implementations = {variant: functools.partial(prepare, variant) for variant in VARIANTS}
