@@ -194,10 +194,10 @@ def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096
             not as many.
     """
     check_tokenizer(tokenizer)
-    check_causal(encoder, "token_losses")
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
     texts = as_texts(texts)
     contexts = None if contexts is None else as_texts(contexts, "contexts")
+    check_causal(encoder, "token_losses")
     if contexts is not None and len(contexts) != len(texts):
         raise ValueError(
             f"Every text stands behind one context. Received: {len(texts)} texts, "
