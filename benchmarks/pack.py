@@ -38,7 +38,10 @@ def run_pack(flags):
                 f"A suite is a folder below {root}, or one of {', '.join(SUITES)}. "
                 f"Received: {name!r}"
             )
-    for of_suite in kept or folders_below(root):
+    kept = kept or folders_below(root)
+    if not kept:
+        raise ValueError(f"`--results` must hold results. Received: {flags.results!r}")
+    for of_suite in kept:
         if flags.command == "pack":
             records, examples = of_suite.pack()
             print(f"{of_suite.path}: {records:,} records and {examples:,} files of examples packed")

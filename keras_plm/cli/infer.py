@@ -71,16 +71,16 @@ def add_generate(commands):
         "--greedy", action="store_true", help="take the most probable token; do not sample"
     )
     parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="divide logits by X (default 1)"
+        "--temperature", type=float, metavar="X", help="divide logits by X (default 1)"
     )
     parser.add_argument(
         "--top-k", type=int, metavar="N", help="sample from the N most probable tokens"
     )
     parser.add_argument(
-        "--top-p", type=float, default=0.9, metavar="X",
+        "--top-p", type=float, metavar="X",
         help="sample from the fewest tokens of total probability X (default 0.9)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed (default 0)")
     parser.set_defaults(run=run_generate)
 
 
@@ -88,10 +88,14 @@ def run_generate(flags):
     import keras_plm
     from keras_plm.decoding import generate, greedy, sample
 
-    options = {"strategy": greedy}
-    if not flags.greedy:
-        names = ("temperature", "top_k", "top_p", "seed")
-        options = {"strategy": sample, **{name: getattr(flags, name) for name in names}}
+    names = ("temperature", "top_k", "top_p", "seed")
+    options = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+    if flags.greedy and options:
+        raise ValueError(
+            "`--greedy` does not sample: omit --temperature, --top-k, --top-p and --seed. "
+            f"Received: {options}"
+        )
+    options = {"strategy": greedy} if flags.greedy else {"strategy": sample, "top_p": 0.9} | options
     encoder, tokenizer = keras_plm.load(flags.encoder)
     options["max_new_tokens"] = flags.max_new_tokens
     texts = generate(encoder, tokenizer, flags.prompts, **options)

@@ -269,7 +269,7 @@ class Run:
             "seed": seed,
         }
         reader = "bilstm" if self.reader == CRF else self.reader
-        if not self.reads_features:
+        if self.method in ("fine_tune", "scratch"):
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
             names += ("bias_correction", "remat")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
@@ -278,6 +278,8 @@ class Run:
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
             return FineTune(pool=pool, pretrained_layers=count, **more, **chosen, **common)
+        if not self.reads_features:
+            raise ValueError(f"`Run.build` must know each method. Received: {self.method!r}")
         names = ("layers", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         names += ("character_filters",)
         chosen = {name: getattr(self, name) for name in names} | {"reader": reader}

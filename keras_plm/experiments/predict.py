@@ -6,7 +6,8 @@ from pathlib import Path
 
 import keras
 
-import keras_plm.transfer  # noqa: F401  (what a saved model is made of)
+import keras_plm.checkpoints  # noqa: F401  (registers what a saved model is made of)
+import keras_plm.transfer  # noqa: F401
 from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.formats.squad import read_squad, write_predictions
 from keras_plm.data.formats.tables import is_empty, table_rows

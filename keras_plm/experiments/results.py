@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import re
 import traceback
 import zipfile
 from pathlib import Path
@@ -199,7 +200,10 @@ class ResultFolder:
     # ---- reading
 
     def names(self, pattern="*"):
-        """The names of all JSON files that fit a pattern, in the order of their paths."""
+        """The names of all JSON files that fit a pattern, in the order of their paths.
+
+        Damaged lines of `results.jsonl` that name no file are among them, as "results.jsonl:7".
+        """
         start = len(str(self.path)) + 1
         loose = {
             os.path.join(folder, name)[start:].replace(os.sep, "/")
@@ -207,7 +211,8 @@ class ResultFolder:
             for name in names
             if name.endswith(".json")
         }
-        found = fnmatch.filter(loose | self._records().keys(), pattern)
+        found = set(fnmatch.filter(loose | self._records().keys(), pattern))
+        found |= {name for name in self._records() if name.startswith(f"{RECORDS}:")}
         return sorted(found, key=lambda name: name.split("/"))
 
     def file(self, name):
@@ -234,7 +239,10 @@ class ResultFolder:
         except FileNotFoundError:
             if name not in self._records():
                 raise
-            return dict(self._records()[name])
+            found = self._records()[name]
+            if isinstance(found, ValueError):
+                raise found from None
+            return dict(found)
 
     def record(self, name):
         """The `Record` of a run.
@@ -318,8 +326,7 @@ class ResultFolder:
 
     def archive(self, name):
         """Keeps a result under its name and a hash of its content; gives the path, or `None`."""
-        if not self.file(name).is_file():
-            self.unpack([name])
+        self.unpack([name])  # a packed one would count again once the loose one is away
         for path in (self.file(_of_examples(name)), self.file(name)):
             kept = archive(path) if path.is_file() else None
         return kept
@@ -331,20 +338,28 @@ class ResultFolder:
         it may be stopped at any time and called again.
 
         Raises:
-            ValueError: If a loose file is damaged. Nothing is packed then.
+            ValueError: If a loose file or a packed record is damaged. Nothing is packed then.
         """
-        loose = [sorted(self.path.glob(f"*/*.{kind}")) for kind in ("json", "npz")]
-        loose = [[path for path in paths if path.parent.name != LOCKS] for paths in loose]
-        if not any(loose):
+        if not any(self.path.glob("*/*.*")):
             return 0, 0
         with self._lock():
+            loose = [sorted(self.path.glob(f"*/*.{kind}")) for kind in ("json", "npz")]
+            loose = [[path for path in paths if path.parent.name != LOCKS] for paths in loose]
             texts = [
                 {path.relative_to(self.path).as_posix(): path.read_bytes() for path in paths}
                 for paths in loose
             ]
             for name in texts[0]:
-                read_json(self.file(name))
-            records = self._records() | {name: json.loads(text) for name, text in texts[0].items()}
+                found = read_json(self.file(name))
+                if not isinstance(found, dict) or "file" in found:
+                    raise ValueError(
+                        f"{self.file(name)}: A result is an object without the key `file`. "
+                        f"Received: {found!r:.60}"
+                    )
+            if not any(texts):
+                return 0, 0
+            new = {name: json.loads(text) for name, text in texts[0].items()}
+            records = self._whole_records() | new
             members = self._contents() | texts[1]
             self._rewrite(records, members)
             if self._records() != records or self._contents() != members:
@@ -380,7 +395,7 @@ class ResultFolder:
         if names is not None and not self._records().keys() & set(names):
             return 0
         with self._lock():
-            records, members = self._records(), self._contents()
+            records, members = self._whole_records(), self._contents()
             chosen = [name for name in records if names is None or name in names]
             of_chosen = {_of_examples(name) for name in chosen} if names is not None else members
             for member in [name for name in members if name in of_chosen]:
@@ -420,6 +435,17 @@ class ResultFolder:
         """`{name: object}` of the packed records."""
         return _read_once(_packed_records, self.path / RECORDS) or {}
 
+    def _whole_records(self):
+        """`_records`, to write them again.
+
+        Raises:
+            ValueError: If one is damaged.
+        """
+        for found in self._records().values():
+            if isinstance(found, ValueError):
+                raise found
+        return self._records()
+
     def _archive(self):
         """The packed examples as a `ZipFile`, or `None`."""
         return _read_once(_opened, self.path / EXAMPLES)
@@ -452,16 +478,25 @@ def _read_once(read, path):
 
 @functools.lru_cache(maxsize=64)
 def _packed_records(path, *state):
-    found = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n")[:-1], 1):
+    """`{name: object}`; a `ValueError` in place of an object that is damaged or there twice."""
+    found, lines = {}, Path(path).read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1] if not lines[-1] else lines, 1):
         try:
             record = json.loads(line)
-            found[record.pop("file")] = record
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
+            name = str(record.pop("file"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            named = re.search(r'"file": *"([^"]+)"', line)
+            name = named[1] if named else f"{RECORDS}:{number}"
+            record = ValueError(
                 f"{path}:{number}: A line is one result, with the name of its `file`. "
                 f"Received: {line!r:.60}"
-            ) from error
+            )
+        if name in found:
+            record = ValueError(
+                f"{path}:{number}: A result has one line: keep the right one. "
+                f"Received: a second line of {name!r}"
+            )
+        found[name] = record
     return found
 
 

@@ -305,8 +305,9 @@ class Runner:
         said, start = "", self.result_name(run, 0).removesuffix("0.json")
         for name in self.kept.names(f"{glob.escape(start)}*.json"):
             seed = int(name.removeprefix(start).removesuffix(".json"))
-            if self.result(run, seed) is None:
-                said += f"; the older result is kept as {self.kept.archive(name).name}"
+            kept = self.kept.archive(name) if self.result(run, seed) is None else None
+            if kept is not None:
+                said += f"; the older result is kept as {kept.name}"
         return said
 
     def _encoder(self, run, seed):

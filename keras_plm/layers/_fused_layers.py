@@ -277,10 +277,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
 
     def arrays(self):
-        """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one."""
+        """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one.
+
+        They keep the type of the variables, except on torch, whose kernel wants that of its inputs.
+        """
         weights = {"gamma": self.gamma, "beta": self.beta}
         weights = {name: x for name, x in weights.items() if x is not None}
-        return _in_type(self.compute_dtype, weights)
+        torch = keras.backend.backend() == "torch"
+        return _in_type(self.compute_dtype if torch else self.variable_dtype, weights)
 
 
 def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
@@ -295,12 +299,12 @@ def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
         epsilon: Added to the variance.
 
     Returns:
-        (..., D), in the type of `gamma`, else of `inputs`.
+        (..., D), in the type of `inputs`; on torch in that of `gamma`, if it is given.
     """
-    if gamma is not None:
-        inputs = ops.cast(inputs, gamma.dtype)
     if keras.backend.backend() != "torch":
         return ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
     import torch
 
+    if gamma is not None:
+        inputs = ops.cast(inputs, gamma.dtype)
     return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, epsilon)

@@ -53,7 +53,7 @@ class FeatureStore:
         pairs: Whether an example's two vectors are those of two texts that were read apart.
         windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
             these, of which a question may have several.
-        places: `PairPositions` of an example's two texts; `None` where there is one.
+        pair_positions: `PairPositions` of an example's two texts; `None` where there is one.
     """
 
     def __init__(self, folder, windows=None, words=None):

@@ -113,7 +113,7 @@ def test_a_damaged_file_stops_packing_and_a_damaged_line_is_named(kept):
     with (kept.path / "results.jsonl").open("a") as file:
         file.write("{half\n")
     with pytest.raises(ValueError, match="results.jsonl:5: A line is one result"):
-        kept.names()
+        read_results(kept.path)
 
 
 def test_pack_and_unpack_from_the_command_line(kept, capsys):
@@ -154,3 +154,50 @@ def test_reading_is_kept_until_a_file_changes(kept, monkeypatch):
     monkeypatch.setattr(results.json, "loads", lambda text: read.append(1) or original(text))
     assert kept.names() and kept.record(name_of(0)) and len(read) == 4
     assert ResultFolder(kept.path).record(name_of(2)) and len(read) == 4
+
+
+def test_no_final_newline_loses_no_record(kept):
+    kept.pack()
+    file = kept.path / "results.jsonl"
+    file.write_text(file.read_text().rstrip("\n"))
+    assert len(read_results(kept.path)) == 3
+    kept.write(name_of(3), record(3))
+    assert kept.pack() == (1, 0) and len(read_results(kept.path)) == 4
+
+
+def test_a_damaged_or_doubled_line_blames_its_own_result(kept):
+    kept.pack()
+    file = kept.path / "results.jsonl"
+    whole = file.read_text().splitlines()
+    (number,) = [i for i, line in enumerate(whole) if name_of(10) in line]
+    doubled = [*whole, whole[number]]
+    cut = [line[:60] if i == number else line for i, line in enumerate(whole)]
+    for lines, match in (
+        (doubled, f"results.jsonl:{len(doubled)}: A result has one line.*a second line of"),
+        (cut, f"results.jsonl:{number + 1}: A line is one result"),
+    ):
+        file.write_text("\n".join(lines) + "\n")
+        assert name_of(10) in kept and kept.record(name_of(2)).score == 0.5
+        for read in (lambda: kept.record(name_of(10)), lambda: read_results(kept.path, "rte")):
+            with pytest.raises(ValueError, match=match):
+                read()
+        kept.write(name_of(3), record(3))
+        with pytest.raises(ValueError, match=match):
+            kept.pack()  # which would write the file again
+        assert file.read_text().splitlines() == lines and kept.file(name_of(3)).is_file()
+
+
+def test_a_result_that_is_archived_does_not_come_back_packed(kept):
+    kept.pack()
+    kept.write(name_of(2), record(2), {"accuracy": ("mean", np.ones((4, 2)))})  # the same hash
+    assert kept.archive(name_of(2)) is not None
+    assert name_of(2) not in kept and not kept.has_examples(name_of(2))
+    assert [found.seed for found in read_results(kept.path, "rte")] == [0, 10]
+
+
+def test_only_objects_are_packed(kept):
+    for text in ("[1]", '{"file": "other"}'):
+        kept.file("made/y.json").write_text(text)
+        with pytest.raises(ValueError, match=r"y.json: A result is an object without the key"):
+            kept.pack()
+        assert not (kept.path / "results.jsonl").exists()

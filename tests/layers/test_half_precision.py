@@ -179,3 +179,20 @@ def test_scores_of_two_texts(dtype):
     zero = ops.concatenate([kernel[:2], 0 * kernel[2:]], axis=0)
     wanted = (x64 @ kernel64[0])[:, :, None] + (y64 @ kernel64[1])[:, None]
     check(pair_scores(zero, x, y), wanted, dtype, roundings=1.01)
+
+
+def test_layer_norm_computes_as_keras_does():
+    """Its weights stay in float32; torch's kernel takes them in the type of its inputs."""
+    rng = np.random.default_rng(0)
+    ours, theirs = (
+        kind(dtype="mixed_bfloat16", epsilon=1e-6)
+        for kind in (LayerNormalization, keras.layers.LayerNormalization)
+    )
+    x = rng.normal(size=(3, 5, 16)).astype("float32")
+    for layer in (ours, theirs):
+        layer.build(x.shape)
+        layer.set_weights(list(np.random.default_rng(1).normal(1, 0.3, (2, 16))))
+    found, expected = (ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, theirs))
+    torch = keras.backend.backend() == "torch"
+    np.testing.assert_allclose(found, expected, atol=0.05 if torch else 0)
+    assert ours(x).dtype == theirs(x).dtype
