@@ -167,7 +167,7 @@ def load(folder, dtype=None):
     if (kind not in MODELS and own is None) or kind_of_tokenizer not in TOKENIZERS:
         raise ValueError(
             f"{folder / 'config.json'} was not written by keras_plm.save, or its encoder is a "
-            "class of your own: import the module that defines it first. "
+            "class of your own: import the module that defines it first (--import MODULE). "
             f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
         )
     try:
@@ -195,7 +195,14 @@ def _name_of(encoder):
 
 def _check_paths(encoder, config):
     """Raises unless a new encoder of the same settings has weights of the same paths."""
-    again = {weight.path for weight in type(encoder).from_config(config).weights}
+    try:  # as `load` does
+        again = type(encoder).from_config({**config, "dtype": None})
+    except TypeError as error:
+        raise ValueError(
+            "An encoder's class must take the arguments that its `get_config` gives, and `dtype`. "
+            f"Received: {type(encoder).__name__}, {error}"
+        ) from error
+    again = {weight.path for weight in again.weights}
     new = [weight.path for weight in encoder.weights if weight.path not in again]
     if new:
         raise ValueError(

@@ -1,10 +1,17 @@
 """Commands that train on a task: `run` one method, and `layers` to compare choices of layers."""
 
+import importlib
+import os
+import sys
 from pathlib import Path
 
 
 def add_run_flags(parser):
     """Adds the flags of the commands `run` and `layers`."""
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE",
+        help="import this module first, from this folder, too: the encoder's own class",
+    )  # fmt: skip
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--task", metavar="NAME", help="a known task, see `keras-plm data`")
     task.add_argument("--task-file", metavar="FILE", help="a CSV, TSV, JSONL or CoNLL file")
@@ -23,6 +30,14 @@ def add_run_flags(parser):
     parser.add_argument(
         "--results", default="results", metavar="DIR", help="folder of results (default results)"
     )
+
+
+def import_modules(names):
+    """Imports modules by their names, also from the current folder."""
+    if names and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        importlib.import_module(name)
 
 
 def add_data_flags(parser):
@@ -46,6 +61,7 @@ def open_runner(flags):
     from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.runner import Runner
 
+    import_modules(flags.modules)
     if flags.seeds < 1:
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
     if flags.task_file:
@@ -218,6 +234,7 @@ def run_layers(flags):
                 "`--plot` must be a PNG or SVG file in an existing folder. "
                 f"Received: {flags.plot!r}"
             )
+    import_modules(flags.modules)
     names = distinct_choices(load(flags.encoder)[0])
     runs = [from_flags(Run, flags, layers=name) for name in names]
     tuning = []

@@ -27,6 +27,8 @@ def open_model(path):
         ValueError: If the file is missing or holds something else.
     """
     path = Path(path)
+    if not path.exists():
+        raise ValueError(f"No file {path}: `run --save-model` writes one. Received: {str(path)!r}")
     if not path.is_file() or path.suffix != ".keras":
         raise ValueError(
             "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "

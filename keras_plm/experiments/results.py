@@ -535,7 +535,7 @@ def read_results(folder, task=None):
     if not results:
         raise NoResult(
             f"No result file below {folder}: `keras-plm run` writes them; `--results` "
-            "names another folder, `--scale` what a suite was run at. "
+            "names another folder. "
             f"Received: {str(folder)!r}"
         )
     return results

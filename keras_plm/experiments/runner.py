@@ -232,7 +232,13 @@ class Runner:
         """The labels of the training examples; of scores the range that the task has."""
         if self.task.head.scores and self.task.labels:
             return self.task.labels
-        return self.task.head.labels_of(self.examples["train"])  # a part may lack some
+        labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
+        if labels is not None and len(set(labels)) < 2:
+            raise ValueError(
+                f"{self.task.name}: The training examples must have two labels or more. "
+                f"Received: {list(labels)}"
+            )
+        return labels
 
     def unseen_labels(self):
         """The labels that dev and test set have and training has not: they count as errors."""

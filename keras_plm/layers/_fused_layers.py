@@ -274,7 +274,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         last = self.axis in (-1, [-1], (-1,), [len(inputs.shape) - 1])
         if not last or self.rms_scaling:
             return super().call(inputs)
-        return layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
+        outputs = layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
+        return ops.cast(outputs, self.compute_dtype)  # Keras does not cast the inputs of this layer
 
     def arrays(self):
         """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one.
@@ -302,7 +303,8 @@ def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
         (..., D), in the type of `inputs`; on torch in that of `gamma`, if it is given.
     """
     if keras.backend.backend() != "torch":
-        return ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
+        outputs = ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
+        return ops.cast(outputs, inputs.dtype)
     import torch
 
     if gamma is not None:

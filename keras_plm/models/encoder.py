@@ -47,12 +47,15 @@ class Encoder(Saveable, keras.Model):
 
     >>> @keras.saving.register_keras_serializable("examples")
     ... class BagOfTokens(Encoder):
-    ...     def __init__(self, vocabulary_size, hidden_dim, name=None):
+    ...     def __init__(self, vocabulary_size, hidden_dim, name=None, dtype=None):
     ...         inputs = {
     ...             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
     ...             "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
     ...         }
-    ...         x = keras.layers.Embedding(vocabulary_size, hidden_dim)(inputs["token_ids"])
+    ...         words = keras.layers.Embedding(
+    ...             vocabulary_size, hidden_dim, dtype=dtype, name="words"
+    ...         )
+    ...         x = words(inputs["token_ids"])
     ...         super().__init__(inputs, {"sequence": x, "layers": [x]}, name=name)
     ...         self.vocabulary_size = vocabulary_size
     ...

@@ -121,7 +121,11 @@ def test_the_map_names_every_file():
         found.setdefault(folder, set())
         if not path.name.startswith("_"):
             found[folder].add(path.stem)
-    assert mapped == found
+    assert mapped.keys() == found.keys()
+    for folder in found:
+        missing, gone = found[folder] - mapped[folder], mapped[folder] - found[folder]
+        assert not missing, f"name {missing} in the row of {folder}/ in layout.md"
+        assert not gone, f"remove {gone} from the row of {folder}/ in layout.md"
 
 
 def test_the_map_answers_where_things_are():

@@ -192,7 +192,9 @@ def test_layer_norm_computes_as_keras_does():
     for layer in (ours, theirs):
         layer.build(x.shape)
         layer.set_weights(list(np.random.default_rng(1).normal(1, 0.3, (2, 16))))
-    found, expected = (ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, theirs))
+    found, expected = (
+        ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, theirs)
+    )
     torch = keras.backend.backend() == "torch"
     np.testing.assert_allclose(found, expected, atol=0.05 if torch else 0)
     assert ours(x).dtype == theirs(x).dtype
