@@ -365,7 +365,7 @@ class TestFiles:
         assert "read as not run" in capsys.readouterr().err
         flags = ["--readme", "--results", str(tmp_path), "--resamples", "1000"]
         assert main(["claims", *flags]) == 2  # README stays as it is
-        assert "README takes verdicts of whole results alone" in capsys.readouterr().err
+        assert "README takes only verdicts of complete results" in capsys.readouterr().err
 
     def test_scores_that_are_none_are_named(self, tmp_path):
         path = self.both(tmp_path)

@@ -251,8 +251,8 @@ def test_wrong_settings_and_mixed_files_are_named(tmp_path):
     folder = tmp_path / "results" / "multi30k_en_de"
     folder.mkdir(parents=True)
     for seed, epochs in ((0, 2), (1, 3)):
-        result = {"task": "multi30k_en_de", "encoder": "rnn", "method": "none", "run": "rnn.none"}
-        result |= {"seed": seed, "settings": {"epochs": epochs}}
+        result = {"task": "multi30k_en_de", "encoder": "rnn", "method": "none", "run": "none"}
+        result |= {"seed": seed, "settings": {"epochs": epochs}, "score": 0.1, "metrics": {}}
         (folder / f"rnn.none.seed{seed}.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="share their settings.*rnn.none"):
         markdown(tmp_path / "results")
