@@ -69,7 +69,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
         demo.translate(World(), tmp_path, small=True)
     assert [path.name for path in tmp_path.glob("translation/*/*.json")] == ["rnn.none.seed0.json"]
     results, pictures = demo.translate(World(), tmp_path, small=True)
-    assert trained == [result["run"] for result in results]
+    assert trained == [f"{result['encoder']}.{result['run']}" for result in results]
     assert trained == ["rnn.none", "rnn.additive", "transformer.self"]
     shown = capsys.readouterr().out
     assert shown.count("RNN, one vector  epoch 1/1  loss") == 1

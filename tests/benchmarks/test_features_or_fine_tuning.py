@@ -81,8 +81,8 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
         assert f"| {name} |" in text, name
     assert "| snli | bert |" in text and "frozen, second to last, linear" in text
     pictures = features_or_fine_tuning.figures(place.results)
-    assert list(pictures) == [f"transfer_{task}" for task, _ in scale.tasks]
-    drawn = [label.get_text() for label in pictures["transfer_sst5"].axes[0].get_yticklabels()]
+    assert list(pictures) == [f"features_or_fine_tuning_{task}" for task, _ in scale.tasks]
+    drawn = [label.get_text() for label in pictures["features_or_fine_tuning_sst5"].axes[0].get_yticklabels()]
     assert drawn[:3] == [name for name, *_ in ROWS.values()][:3]
     assert drawn[-2:] == [f"frozen, {how} last four, linear" for how in ("concat", "mean")]
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]
@@ -134,5 +134,5 @@ def test_released_encoders_that_are_missing_are_named(tmp_path):
 
 def test_a_folder_without_results_is_named(run):
     code, shown = run("features_or_fine_tuning", command="report")
-    assert code == 2 and "python -m benchmarks suite" in shown
+    assert code == 2 and "No result file below" in shown
     assert SUITES["features_or_fine_tuning"].jobs is jobs_of

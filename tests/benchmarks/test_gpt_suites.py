@@ -100,7 +100,7 @@ class TestGenerate:
 
     @pytest.mark.full
     def test_goes_on_with_texts(self, encoder, capsys):
-        command = ["generate", "--encoder", str(encoder), "--tokens", "5", "the cat", "a dog"]
+        command = ["generate", "--encoder", str(encoder), "--max-new-tokens", "5", "the cat", "a dog"]
         assert main(command) == 0
         first = capsys.readouterr().out
         assert first.startswith("the cat") and "\n\na dog" in first
@@ -124,7 +124,7 @@ class TestGenerate:
                 "--encoder",
                 str(folder_),
                 "--greedy",
-                "--tokens",
+                "--max-new-tokens",
                 "9",
                 "the cat",
             ]
@@ -137,7 +137,7 @@ class TestGenerate:
             (["--encoder", str(tmp_path / "none"), "a"], "No such folder"),
             (["--encoder", str(encoder), " "], "A prompt must have text"),
             (
-                ["--encoder", str(encoder), "--tokens", "5", "--top-p", "2", "a"],
+                ["--encoder", str(encoder), "--max-new-tokens", "5", "--top-p", "2", "a"],
                 "`top_p` must be above 0",
             ),
         ):
@@ -216,7 +216,7 @@ def test_names_of_runs():
     assert low_rank.name == "fine_tune-lora4" and low_rank.to_json()["lora_rank"] == 4
     assert low_rank.build(1e-3, 0).lora_rank == 4 and Run().build(1e-3, 0).lora_rank is None
     for fields, match in (
-        ({"method": "features", "language_model_weight": 0.5}, "a method that trains all"),
+        ({"method": "features", "language_model_weight": 0.5}, "a method that trains the encoder"),
         ({"method": "scratch", "pretrained_layers": "2"}, "needs method 'fine_tune'"),
         ({"method": "scratch", "lora_rank": 4}, "needs method 'fine_tune'"),
         ({"lora_rank": -1}, "`lora_rank` must be 0"),
@@ -402,7 +402,7 @@ def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
     assert code == 2 and "fine-tune a GPT. Received: BERT" in shown
     for name in ("gpt_ablation", "gpt_layers_transferred", "gpt_zero_shot"):
         assert folder(tmp_path, name) == tmp_path / "gpt"
-        with pytest.raises(ValueError, match="keras-plm run"):
+        with pytest.raises(ValueError, match="keras-plm run|benchmarks suite"):
             SUITES[name].markdown(tmp_path)
     code, shown = run("gpt_zero_shot", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "no encoder in" in shown
