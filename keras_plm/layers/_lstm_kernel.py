@@ -46,6 +46,8 @@ def lstm(
         inputs = (x.flatten(0, 1) @ kernel + bias).view(*x.shape[:2], -1)
         return _torch_lstm()(inputs, recurrent_kernel, projection, *state, *clips)
     inputs = ops.matmul(x, kernel) + bias  # (T, B, 4 n)
+    # TensorFlow asks a custom gradient for those of variables, too, when it runs eagerly.
+    recurrent_kernel = _read(recurrent_kernel)
     if projection is None:
 
         @ops.custom_gradient
@@ -55,12 +57,19 @@ def lstm(
 
         return run(inputs, recurrent_kernel, *state)
 
+    projection = _read(projection)
+
     @ops.custom_gradient
     def run_projected(inputs, recurrent_kernel, projection, m, c):
         outputs, saved = _forward(inputs, recurrent_kernel, projection, m, c, *clips)
         return outputs, functools.partial(_backward, saved, recurrent_kernel, projection, clips)
 
     return run_projected(inputs, recurrent_kernel, projection, *state)
+
+
+def _read(weight):
+    """A weight as a tensor that is no variable."""
+    return ops.cast(weight, weight.dtype)
 
 
 def _clip(x, limit):

@@ -50,7 +50,8 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
 
         return ops.reshape(sums, (-1,))[:count], gradient
 
-    return run(x, kernel, *([] if bias is None else [bias]))
+    # Tensors, because eager TensorFlow asks a custom gradient for those of variables, too.
+    return run(*(ops.cast(w, w.dtype) for w in (x, kernel, bias) if w is not None))
 
 
 def _rows_of_a_chunk(count, most):

@@ -177,7 +177,7 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
     [
         (["elmo_layers", "--encoder", "nowhere"], r"pre-trained biLM: .*'nowhere'"),
         (["elmo_layers", "--task", "sst2"], r"of this suite at scale test 'sst2'.*'sst5'\?"),
-        (["elmo_layers", "--task-file", "x.conll"], r"elmo_layers sets its own tasks.*--task-file x.conll"),
+        (["elmo_layers", "--task-file", "x.conll"], r"elmo_layers sets its.*--task-file x"),
         (["elmo_intrinsic", "--text", "2"], r"Columns belong to a --task-file"),
         (["seq2seq", "--encoder", "x"], r"seq2seq sets its own tasks.*--encoder x"),
     ],

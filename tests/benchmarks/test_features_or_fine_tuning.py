@@ -82,7 +82,8 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     assert "| snli | bert |" in text and "frozen, second to last, linear" in text
     pictures = features_or_fine_tuning.figures(place.results)
     assert list(pictures) == [f"features_or_fine_tuning_{task}" for task, _ in scale.tasks]
-    drawn = [label.get_text() for label in pictures["features_or_fine_tuning_sst5"].axes[0].get_yticklabels()]
+    axes = pictures["features_or_fine_tuning_sst5"].axes[0]
+    drawn = [label.get_text() for label in axes.get_yticklabels()]
     assert drawn[:3] == [name for name, *_ in ROWS.values()][:3]
     assert drawn[-2:] == [f"frozen, {how} last four, linear" for how in ("concat", "mean")]
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]

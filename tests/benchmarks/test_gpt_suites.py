@@ -100,7 +100,8 @@ class TestGenerate:
 
     @pytest.mark.full
     def test_goes_on_with_texts(self, encoder, capsys):
-        command = ["generate", "--encoder", str(encoder), "--max-new-tokens", "5", "the cat", "a dog"]
+        command = ["generate", "--encoder", str(encoder), "--max-new-tokens", "5"]
+        command += ["the cat", "a dog"]
         assert main(command) == 0
         first = capsys.readouterr().out
         assert first.startswith("the cat") and "\n\na dog" in first
