@@ -156,7 +156,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     (tmp_path / "half.txt").write_text("a\tb\nc\t\n")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     for model, file, match in (
-        ("none.keras", "ok.txt", "a .keras file"),
+        ("none.keras", "ok.txt", "No file .*none.keras"),
         ("ok.txt", "ok.txt", "a .keras file"),
         ("broken.keras", "ok.txt", "is not such a file, or damaged"),
         ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
