@@ -71,7 +71,7 @@ def _check_backend():
 try:
     _check_backend()
 except ImportError as error:
-    if Path(*sys.argv[:1]).stem != "keras-plm" and sys.orig_argv[1:3] != ["-m", "keras_plm"]:
+    if Path(*sys.argv[:1]).stem != "keras-plm" and sys.orig_argv[1:3] != ["-m", "keras_plm.cli"]:
         raise
     # The console command imports this package before it can catch an error.
     print(f"error: {error}", file=sys.stderr)

@@ -210,7 +210,7 @@ def on_two_devices(arguments, folder):
         A `subprocess.CompletedProcess`.
     """
     backend = keras.backend.backend()
-    start, more = ["-m", "keras_plm"], {}
+    start, more = ["-m", "keras_plm.cli"], {}
     if backend == "jax":
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":

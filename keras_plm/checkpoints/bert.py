@@ -10,10 +10,10 @@ import keras
 import numpy as np
 
 import keras_plm
-from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
+from keras_plm.files.arguments import check_one_of
 from keras_plm.files.writing import replacing_files, write_text
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS

@@ -7,8 +7,8 @@ import warnings
 import keras
 import numpy as np
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.class_weight import weights_of
+from keras_plm.files.arguments import check_whole
 
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.data.corpus_writer import SHARD_TOKENS, split_sentences, write_stream
+from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.subwords import check_special

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.batching import few_lengths, warn_of_cuts
 from keras_plm.data.labels import target_ids
 from keras_plm.data.pair_positions import PairPositions, spans_in, words_in
 from keras_plm.data.task import Unlabelled
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
 from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.tokenizers.subwords import check_tokenizer, encode_parts

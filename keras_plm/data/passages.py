@@ -7,10 +7,10 @@ import functools
 
 import numpy as np
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.task import place_of
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.tokenizers.subwords import check_tokenizer

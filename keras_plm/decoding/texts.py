@@ -5,10 +5,10 @@ import inspect
 import numpy as np
 from keras import ops
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.batching import Batches
 from keras_plm.decoding._run import check_max_new_tokens, check_stop_token_ids
 from keras_plm.decoding.strategies import beam_search, greedy, sample
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
 from keras_plm.tokenizers.subwords import check_start, check_tokenizer
 from keras_plm.training.fit import check_vocabulary

@@ -1,1 +1,1 @@
-"""Files of settings and arrays, saving of models, sequences that users pass."""
+"""Lowest rank: atomic files, arrays, saving of models, checks of what users pass."""

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from keras_plm._private_apis import every_layer
+from keras_plm.files.private_apis import every_layer
 
 QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if any
 

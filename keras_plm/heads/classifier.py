@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm._arguments import check_one_of
+from keras_plm.files.arguments import check_one_of
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention

@@ -6,7 +6,7 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 import keras
 from keras import ops
 
-from keras_plm._arguments import check_one_of
+from keras_plm.files.arguments import check_one_of
 from keras_plm.layers import POOLINGS, Pooling
 from keras_plm.models.encoder import check_encoder
 

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm._arguments import check_type, check_whole
 from keras_plm.data.batching import Batches
 from keras_plm.data.examples import batches
 from keras_plm.data.labels import fraction_of_range, label_ids, label_names
 from keras_plm.data.pair_positions import POSITION_INPUTS
 from keras_plm.data.task import Unlabelled, place_of
+from keras_plm.files.arguments import check_type, check_whole
 from keras_plm.files.sequences import (
     are_texts,
     as_list,

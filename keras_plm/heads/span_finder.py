@@ -4,7 +4,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.passages import (
     MAX_LENGTH,
     STRIDE,
@@ -14,6 +13,7 @@ from keras_plm.data.passages import (
 )
 from keras_plm.data.spans import Span, best_answers
 from keras_plm.data.task import as_examples, place_of
+from keras_plm.files.arguments import check_whole
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.layers import Dropout

@@ -8,7 +8,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_plm._arguments import check_number, check_one_of, check_whole
+from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.layers import ScalarMix
 from keras_plm.training.fit import FitsBatches
 

@@ -6,7 +6,7 @@ Shapes: B batch, T steps, S source steps, D width, N heads, H = D / N head width
 import keras
 from keras import ops
 
-from keras_plm._private_apis import every_layer
+from keras_plm.files.private_apis import every_layer
 from keras_plm.layers._fused_layers import LayerNormalization
 from keras_plm.layers.transformer_block import TransformerBlock
 

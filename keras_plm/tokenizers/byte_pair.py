@@ -5,7 +5,7 @@ import json
 import keras
 import tokenizers
 
-from keras_plm._arguments import check_one_of
+from keras_plm.files.arguments import check_one_of
 from keras_plm.files.sequences import as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,

@@ -4,7 +4,7 @@ import numbers
 
 import numpy as np
 
-from keras_plm._arguments import check_whole
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
 from keras_plm.tokenizers.encoded import (

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tokenizers
 
-from keras_plm._arguments import check_whole
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers.encoded import FlatTokens
 from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer

@@ -3,7 +3,7 @@
 import keras
 import tokenizers
 
-from keras_plm._arguments import check_one_of, check_whole
+from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers.encoded import Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row

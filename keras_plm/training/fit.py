@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_plm._private_apis import build_for_training
 from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights, weights_of
+from keras_plm.files.private_apis import build_for_training
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
 from keras_plm.training.distribution.one_device import Distribution

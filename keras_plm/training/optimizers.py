@@ -5,7 +5,7 @@ import re
 import keras
 from keras import ops
 
-from keras_plm._private_apis import adagrad_step, adamw_step, norms
+from keras_plm.files.private_apis import adagrad_step, adamw_step, norms
 
 
 class _ByWholeSteps:

@@ -12,8 +12,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm._arguments import check_whole
-from keras_plm._private_apis import build_for_training
+from keras_plm.files.arguments import check_whole
+from keras_plm.files.private_apis import build_for_training
 from keras_plm.training.fit import StepCounter
 from keras_plm.training.processes import (
     anywhere,

@@ -5,8 +5,8 @@ import tempfile
 
 import numpy as np
 
-from keras_plm._arguments import check_whole
 from keras_plm.data.task import as_examples, cut_dev_set
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_names
 from keras_plm.models.encoder import check_encoder
 from keras_plm.transfer.feature_based import FeatureBased

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from keras_plm._arguments import check_one_of
+from keras_plm.files.arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice

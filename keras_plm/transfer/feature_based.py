@@ -5,8 +5,8 @@ import tempfile
 
 import numpy as np
 
-from keras_plm._arguments import check_number, check_one_of
 from keras_plm.data.passages import check_joint, check_tokens_are_words
+from keras_plm.files.arguments import check_number, check_one_of
 from keras_plm.heads import MultipleChoice
 from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.heads.readers.reading import texts_of

@@ -7,11 +7,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_plm._arguments import check_one_of
 from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.packing import stack_padded, words_of
 from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.passages import MAX_LENGTH
+from keras_plm.files.arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.files.writing import replacing_folder

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_plm._arguments import check_number, check_one_of, check_whole
+from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.heads import Classifier, MultipleChoice
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks

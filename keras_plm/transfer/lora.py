@@ -4,7 +4,7 @@ import numbers
 
 import keras
 
-from keras_plm._private_apis import every_layer
+from keras_plm.files.private_apis import every_layer
 
 ADAPTED = ("query_key_value", "query", "value")  # names of layers, ours and KerasHub's
 

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from keras_plm import metrics
-from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.data.labels import tag_scheme_of
 from keras_plm.data.task import as_examples
+from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
 from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_plm._private_apis import (
+from keras_plm.files.private_apis import (
     PRIVATE_APIS,
     VERSIONS,
     adagrad_step,
@@ -69,7 +69,7 @@ def test_private_names_of_others_are_listed():
     }
     used, defined, texts = set(), set(), ""
     for path in LIBRARY:
-        if path.name == "_private_apis.py":
+        if path.name == "private_apis.py":
             texts += path.read_text().partition("def every_layer")[2]
         else:
             texts += path.read_text()
@@ -89,7 +89,7 @@ def test_private_names_of_others_are_listed():
 @pytest.mark.backend_neutral
 def test_the_list_was_checked_on_the_installed_keras():
     assert keras.__version__.startswith(VERSIONS["keras"] + "."), (
-        "check each entry of `keras_plm._private_apis` on this version, then raise it there"
+        "check each entry of `keras_plm.files.private_apis` on this version, then raise it there"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_model_is_built_without_keras(monkeypatch):
 
     wanted = built()
     # Keras itself calls the function, so that it cannot be removed.
-    monkeypatch.setattr("keras_plm._private_apis.hasattr", lambda *_: False, raising=False)
+    monkeypatch.setattr("keras_plm.files.private_apis.hasattr", lambda *_: False, raising=False)
     assert built() == wanted
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm._arguments import check_one_of, check_whole
 from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,
@@ -20,6 +19,7 @@ from keras_plm.data.formats.fasttext import (
     decode,
     read_fasttext,
 )
+from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from keras_plm._arguments import check_one_of
 from keras_plm.checkpoints import load_tokenizer
 from keras_plm.data.corpus import TokenStream
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVES
 from keras_plm.experiments.results import read_json
+from keras_plm.files.arguments import check_one_of
 from keras_plm.files.writing import write_json
 
 NOTE, TOKENIZER = "prepared.json", "tokenizer.json"

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
-from keras_plm._arguments import check_number, check_one_of, check_whole
 from keras_plm.experiments.flags import policy, setting
 from keras_plm.experiments.pretraining.objectives import SIZES
+from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.tokenizers.words import SPLITS
 
 # For a mini encoder and some ten million words.

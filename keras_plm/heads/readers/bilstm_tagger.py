@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_plm._arguments import check_whole
+from keras_plm.files.arguments import check_whole
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import CRF, Dense, Dropout
 

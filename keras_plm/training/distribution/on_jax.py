@@ -14,7 +14,7 @@ import time
 import keras
 import numpy as np
 
-from keras_plm._private_apis import build_for_training, every_layer
+from keras_plm.files.private_apis import build_for_training, every_layer
 from keras_plm.training.distribution.one_device import (
     Distribution,
     check_same,

@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from keras_plm._private_apis import build_for_training
+from keras_plm.files.private_apis import build_for_training
 from keras_plm.training.distribution.one_device import Distribution, too_few
 from keras_plm.training.distribution.whole_batch import check_optimizer, inner, is_of, reducing
 

@@ -1,4 +1,4 @@
-"""`python -m keras_plm`: the console command `keras-plm`, for `torchrun -m` and the like."""
+"""`python -m keras_plm.cli`: the console command `keras-plm`, for `torchrun -m`."""
 
 import sys
 
