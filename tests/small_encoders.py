@@ -28,7 +28,7 @@ def texts(count=64, seed=0):
 
 
 def sentences(count=64, seed=0):
-    """Words in which an "a" begins a chunk that a "b" goes on with."""
+    """Words in which an "a" begins a chunk and a "b" continues it."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(count):

@@ -132,8 +132,8 @@ class Results:
     def files(self, folder):
         """`[(path, result)]` of all seeds in a folder, none if it is not there.
 
-        The paths are those of loose files. In place of a result that is damaged, or not of the
-        harness, stands its ValueError.
+        The paths are those of loose files. A result that is damaged, or no result of the harness,
+        is replaced by its ValueError.
         """
         if folder not in self._read:
             kept = ResultFolder(folder)

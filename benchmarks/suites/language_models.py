@@ -265,10 +265,10 @@ def _order(values):
     return float("inf") if values[0] is None else float(np.mean(values))
 
 
-def _cell(values, workspace):
+def _cell(values, column):
     if values[0] is None:
-        return "infinite" if workspace < 2 else ""
-    if workspace == 2:
+        return "infinite" if column < 2 else ""
+    if column == 2:
         return f"{np.mean(values):,.0f}"
     spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{np.mean(values):,.1f}{spread} ({len(values)})"

@@ -221,11 +221,10 @@ class RowWords:
 
 
 def _check_rows(tokenizer, words, word_tokenizer, both_orders, choices):
-    """Raises unless rows hold what is asked for, and words can be told apart in them."""
+    """Raises unless rows hold what is requested, and their words are distinguishable."""
     if word_tokenizer is not None and not words:
         raise ValueError(
-            "Ids of words need words: leave `words` out. Received: words=False beside a "
-            "`word_tokenizer`"
+            "Ids of words need words: omit `words`. Received: words=False with a `word_tokenizer`"
         )
     if words and (choices is not None or both_orders):
         what = "pairs of texts in both orders" if choices is None else "choices"

@@ -24,7 +24,7 @@ def translation_batches(
 
     Args:
         sources, targets: Two lists of N texts.
-        tokenizer: One with `start_id` and an end token behind each text, as `BytePair`.
+        tokenizer: One with `start_id` and an end token after each text, as `BytePair`.
         max_length: Longest text in tokens, the end token included; by default the longest given.
         training: If True, shuffle.
         batch_size, tokens_per_batch: See `Batches`; tokens are those of one side. 32 rows when
@@ -33,7 +33,7 @@ def translation_batches(
 
     Returns:
         `Batches` of x: `token_ids` and `padding_mask` (B, T), the source, and `target_ids` (B, T),
-        the target behind a start token; y: (B, T), the target with its end token; and weights.
+        the target after a start token; y: (B, T), the target with its end token; and weights.
 
     Raises:
         ValueError: If there are not equally many, if a text is empty or longer than `max_length`,

@@ -34,13 +34,13 @@ def _make(workspace, prerequisite):
     worker = _worker(workspace)
     try:
         _until_free(worker.make, prerequisite)
-    except Exception as error:  # of which the jobs that need it tell
+    except Exception as error:  # the jobs that need it report it
         return _said(worker), str(error)
     return _said(worker), None
 
 
 def _do(workspace, job, seed, *before):
-    """Does a job behind what it needs; gives the lines it said, and what went wrong in words."""
+    """Does a job after its prerequisites; gives the lines it said, and its error in words."""
     wrong = next((error for _, error in before if error is not None), None)
     if wrong is not None:
         return [], wrong

@@ -336,9 +336,11 @@ class Runner:
         )
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]
-            beside = [self._words_beside(run, part) for part in (train, dev)] if run.words else None
+            word_stores = (
+                [self._word_store(run, part) for part in (train, dev)] if run.words else None
+            )
             network, log = method.fit_reader(
-                run.head(self.task), stores, train, dev, labels, metric, shown, words=beside
+                run.head(self.task), stores, train, dev, labels, metric, shown, words=word_stores
             )
             return network, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
@@ -362,8 +364,8 @@ class Runner:
         if run.reads_features:
             method = run.build(run.grid[0], seed)
             store = self._features(run, seed, examples)
-            beside = self._words_beside(run, examples) if run.words else None
-            predicted = method.predict(run.head(self.task), model, store, labels, beside)
+            word_stores = self._word_store(run, examples) if run.words else None
+            predicted = method.predict(run.head(self.task), model, store, labels, word_stores)
         else:
             predicted = model.predict(examples)
         return predicted if counts is None else part_sentences(predicted, counts["test"])
@@ -382,8 +384,8 @@ class Runner:
             )
         return self._stores[key][0]
 
-    def _words_beside(self, run, examples):
-        """The word vectors beside the features of some examples."""
+    def _word_store(self, run, examples):
+        """The word vectors next to the features of some examples."""
         words, state = self._word_vectors(run)
         key = (state, id(examples))
         if key not in self._stores:

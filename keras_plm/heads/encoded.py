@@ -90,7 +90,7 @@ def check_stateless(encoder):
 
 
 def check_first(pool, tokenizer):
-    """Raises if a text's first vector is asked for and no [CLS] stands there."""
+    """Raises for `pool="cls"` with a tokenizer that puts no [CLS] before a text."""
     if pool == "cls" and not getattr(tokenizer, "has_cls", True):
         raise ValueError(
             "`pool='cls'` is for encoders that put a [CLS] before a text; take 'mean' or 'max'. "
@@ -121,7 +121,7 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
 
 
 class Encoded:
-    """The rows of examples behind an encoder, as symbolic tensors of a head's graph.
+    """The rows of examples after an encoder, as symbolic tensors of a head's graph.
 
     Args:
         encoder: Any encoder.

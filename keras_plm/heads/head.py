@@ -244,7 +244,7 @@ class Head(FitsBatches, keras.Model):
 
     @classmethod
     def more_inputs(cls, reader, placement):
-        """Inputs of head and task network beside the encoder's and the features."""
+        """Inputs of head and task network other than the encoder's and the features."""
         inputs = {}
         if texts_of(reader) is not None:
             inputs |= {

@@ -122,7 +122,7 @@ def _full_float32():
 
 
 def write_cache(cache, update, index):
-    """Writes keys and values behind those of the steps before.
+    """Writes keys and values after those of the steps before.
 
     Args:
         cache: (B, 2, S_max, N, H). On torch it is changed in place: a copy for every step would

@@ -41,7 +41,7 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
         def gradient(*upstream, **kwargs):
             wanted = kwargs.get("upstream", upstream[0] if upstream else None)
             chunks = xs, sums, _chunks(wanted, rows)
-            # Made anew: the table of the forward pass need not be kept.
+            # Recomputed: the table of the forward pass need not be kept.
             d_weights, d_x = _gradients(_Logits(kernel, *bias), chunks)
             d_weights = [
                 ops.cast(d, w.dtype) for d, w in zip(d_weights, (kernel, *bias), strict=True)

@@ -20,7 +20,7 @@ def squad_exact_match(y_true, y_pred, version=1):
         y_true: The gold answers of each question, a list of lists of strings; in version 2 `[]`
             where there is no answer.
         y_pred: The answers, strings; in version 2 `""` says that there is none.
-        version: 1, or 2: gold answers of which normalising leaves nothing are then left out, and
+        version: 1, or 2: gold answers that normalise to nothing are then left out, and
             none at all is the answer `""`.
 
     Raises:

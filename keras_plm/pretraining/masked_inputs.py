@@ -157,7 +157,7 @@ def gather_chosen(token_ids, chosen, count):
         count: P.
 
     Returns:
-        `(positions, targets, weights)`, each (B, P): int32 with 0 behind the chosen ones, int32
+        `(positions, targets, weights)`, each (B, P): int32 with 0 after the chosen ones, int32
         and float32 with 1 at the chosen ones.
 
     >>> ids, chosen = np.array([[2, 7, 8, 9, 3]]), np.array([[False, True, False, True, False]])

@@ -37,7 +37,7 @@ class BytePair(SubwordTokenizer):
 
     - `"space"`, for translation, where source and target share one vocabulary. A word is marked by
       the space before it, the first character of its first token: `detokenize` then restores a
-      single-spaced text as it was, and a word is the same tokens with or without a comma behind
+      single-spaced text as it was, and a word is the same tokens with or without a comma after
       it. Punctuation is cut off; case and accents stay. A text becomes its tokens and `[EOS]`.
     - `"gpt"`, GPT's: the last token of a word ends in `</w>`. Words are those that spaCy found for
       the released vocabulary, punctuation and the endings of contractions among them, here by a

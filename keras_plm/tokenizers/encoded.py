@@ -103,7 +103,7 @@ class Row(typing.NamedTuple):
 def with_empty_words(row, num_words, unk_id):
     """A word that normalises to nothing (a control character, say) becomes an unknown token.
 
-    Otherwise the tags behind it would move.
+    Otherwise the tags after it would move.
     """
     empty = set(range(num_words)) - set(row.word_ids)
     tokens = [*zip(row.word_ids, row.ids, row.offsets, strict=True)]

@@ -5,7 +5,7 @@ import numpy as np
 
 
 def check_whole_state():
-    """Raises where a process sees a part of the state alone."""
+    """Raises where a process sees only a part of the state."""
     if count_processes() > 1 and keras.backend.backend() == "jax":
         raise ValueError(
             "Of JAX's processes each sees a part of the state: train in one, on as many "
@@ -81,5 +81,5 @@ def check_same_step(steps, folder):
     if len(set(found.tolist())) > 1:
         raise ValueError(
             "All processes must resume from one state: name a folder that every machine sees. "
-            f"Received: {str(folder)!r} with states behind steps {found.astype(int).tolist()}"
+            f"Received: {str(folder)!r} with states after steps {found.astype(int).tolist()}"
         )

@@ -75,7 +75,7 @@ def newest_state(folder):
     if damaged:
         names = ", ".join(str(path) for path, _ in damaged)
         raise ValueError(
-            f"{names}: no whole training state. Remove what is damaged to begin anew. "
+            f"{names}: no whole training state. Remove the damaged files to start again. "
             f"Received: {damaged[0][1]}"
         )
     return None

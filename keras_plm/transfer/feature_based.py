@@ -55,7 +55,7 @@ class FeatureBased(Method):
             `task_network.Placement`.
         penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
         character_filters: Of a convolution over the spelling of words, which the reader reads
-            beside their features, see there; 0 for none.
+            next to their features, see there; 0 for none.
     """
 
     layers: str | LayerChoice = "last"
@@ -101,7 +101,7 @@ class FeatureBased(Method):
 
     @property
     def _asks(self):
-        """What of `FeatureStore.batches` the reader reads beside features."""
+        """What of `FeatureStore.batches` the reader reads next to features."""
         pair_positions = texts_of(self._reads) is not None
         return {"word_character_ids": self.character_filters > 0, "pair_positions": pair_positions}
 
@@ -112,7 +112,7 @@ class FeatureBased(Method):
             head: The class.
             examples: Those to train on.
             tokenizer: The encoder's, `feature_store.fitting` to it.
-            words: Word vectors beside the features, or `None`.
+            words: Word vectors next to the features, or `None`.
         """
         self._placement.check(self._reads, words)
         if issubclass(head, MultipleChoice):
@@ -168,7 +168,7 @@ class FeatureBased(Method):
             encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
                 `FineTune.fit`.
             store: Folder for features, kept for later calls; by default a temporary one.
-            words: A `WordVectors` whose vectors the reader reads beside the features, of the same
+            words: A `WordVectors` whose vectors the reader reads next to the features, of the same
                 words; needs a reader. It stays as it is.
 
         Returns:
@@ -197,11 +197,11 @@ class FeatureBased(Method):
                 if part
             ]
             tokens = TOKENS if head.per_token else None
-            beside = self.word_stores(folder, words, encoder, tokenizer, (train, dev), tokens)
+            word_stores = self.word_stores(folder, words, encoder, tokenizer, (train, dev), tokens)
             task_network, log = self.fit_reader(
-                head, stores, train, dev, labels, metric, callbacks, verbose, beside
+                head, stores, train, dev, labels, metric, callbacks, verbose, word_stores
             )
-            del stores, beside
+            del stores, word_stores
         options = {} if head.per_word else {"pool": self.pool}
         if not head.per_token and read_apart(train, tokenizer):
             options["pairs"] = "words" if self._asks["pair_positions"] else "pooled"
@@ -225,7 +225,7 @@ class FeatureBased(Method):
         return model
 
     def word_stores(self, folder, words, encoder, tokenizer, parts, pool=None):
-        """The stores of word vectors beside those of an encoder; `None` without `words`."""
+        """The stores of word vectors next to those of an encoder; `None` without `words`."""
         if words is None:
             return None
         check_word_vectors(words)
@@ -253,7 +253,7 @@ class FeatureBased(Method):
             head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`, the class.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
             train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
-            words: The stores of word vectors beside them, see `FeatureStore.build_words`.
+            words: The stores of word vectors next to them, see `FeatureStore.build_words`.
 
         Returns:
             `(task_network, log)`: the trained Keras model from features to logits, and the losses,
@@ -269,7 +269,7 @@ class FeatureBased(Method):
         check_reads(self.reader, head, train)
         reader = new_reader(self, width)
         read = 1 if choice.combine == "mean" else len(choice.indices(stores[0].array.shape[1]))
-        beside = words or (None, None)
+        word_stores = words or (None, None)
         task_network = head.build_task_network(
             (read, width),
             len(labels),
@@ -283,13 +283,13 @@ class FeatureBased(Method):
         task_network.reader = reader
         targets = head.targets(train, labels, stores[0].windows)
         options = {"batch_size": self.batch_size, "seed": self.seed, **self._asks}
-        source = stores[0].batches(choice, targets, words=beside[0], **options)
+        source = stores[0].batches(choice, targets, words=word_stores[0], **options)
         score = scorer(
             head,
             dev,
             labels,
             metric,
-            lambda: self.predict(head, task_network, stores[1], labels, beside[1]),
+            lambda: self.predict(head, task_network, stores[1], labels, word_stores[1]),
         )
         log = self._train(task_network, source, score, callbacks, verbose, head.default_loss())
         log["learned_weights"] = sum(int(np.prod(w.shape)) for w in task_network.trainable_weights)
@@ -297,7 +297,7 @@ class FeatureBased(Method):
             task_network.settled = head.settle(
                 labels,
                 dev,
-                lambda: self.predict(head, task_network, stores[1], labels, beside[1], True),
+                lambda: self.predict(head, task_network, stores[1], labels, word_stores[1], True),
             )
         mixes = task_network.mixing_weights()
         return task_network, log | ({"mixes": mixes} if mixes else {})
@@ -320,7 +320,7 @@ class FeatureBased(Method):
             task_network: What `fit_reader` gave.
             store: The `FeatureStore` of the examples.
             labels: The label names.
-            words: The store of word vectors beside it, or `None`.
+            words: The store of word vectors next to it, or `None`.
             probabilities: If True, give the probability of each label instead.
             batch_size: Examples that are read together; by default as many as have 8,192 vectors.
             verbose: As in `keras_plm.training.fit.run_on`.

@@ -15,7 +15,7 @@ def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
     unfreeze the last layer", each next lower one an epoch later.
 
     Args:
-        model: A head, or an encoder alone.
+        model: A head, or an encoder.
         layer_decay: Rate of a layer over that of the next higher one; the last layer learns at
             the full rate.
         unfreeze_steps: Steps after which the next lower layer starts to learn; 0 for all at once.

@@ -263,12 +263,12 @@ def show(model, tokenizer, sentences, features, feature_gb):
     return shown
 
 
-def _around(words, workspace):
+def _around(words, position):
     """The words around one, which is marked."""
-    first, last = max(workspace - BESIDE, 0), workspace + BESIDE + 1
-    before = ["..."] * (first > 0) + words[first:workspace]
-    behind = words[workspace + 1 : last] + ["..."] * (last < len(words))
-    return " ".join([*before, f"**{words[workspace]}**", *behind])
+    first, last = max(position - BESIDE, 0), position + BESIDE + 1
+    before = ["..."] * (first > 0) + words[first:position]
+    after = words[position + 1 : last] + ["..."] * (last < len(words))
+    return " ".join([*before, f"**{words[position]}**", *after])
 
 
 def markdown(folder):

@@ -100,7 +100,7 @@ class Vectors:
 
     @property
     def title(self):
-        """As in tables, which say the size of the text beside it."""
+        """The name in tables, which have the size of the text in another column."""
         maker = ["gensim"] if self.by == "gensim" else []
         changed = [f"{n} {value:g}" for n, value in self._changed().items() if n != "limit"]
         return ", ".join([NAMES[self.kind], *maker, *changed])
@@ -128,7 +128,7 @@ class VectorTrainer:
         self._texts = {}
 
     def text(self, settings):
-        """`(ids, tokenizer)` of the text: words rarer than asked for are unknown."""
+        """`(ids, tokenizer)` of the text: words rarer than `min_count` are unknown."""
         key = settings.lowercase, settings.limit, settings.min_count
         if key not in self._texts:
             stem = hashlib.sha256(json.dumps([self.checksums, settings.lowercase]).encode())
@@ -162,7 +162,7 @@ class VectorTrainer:
         return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def state(self, settings, seed):
-        """The folder of unfinished training: of these settings on this text alone."""
+        """The folder of unfinished training with these settings on this text."""
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
 
     def train(self, settings, seed):

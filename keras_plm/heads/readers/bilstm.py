@@ -19,7 +19,7 @@ class BiLSTM(keras.layers.Layer):
     Args:
         units: Width of each direction.
         num_layers: Number of bidirectional layers.
-        dropout: Fraction dropped before each layer; the head drops behind the last.
+        dropout: Fraction dropped before each layer; the head drops after the last.
 
     Call arguments:
         inputs: (B, T, D).

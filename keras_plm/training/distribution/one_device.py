@@ -81,10 +81,10 @@ class Distribution:
 def digest(batches):
     """Numbers that tell the batches of an epoch, the parts of all processes, from others."""
     epoch = batches.step // len(batches) if batches.training else 0
-    told = hashlib.sha256(repr((batches.seed, batches.step, batches.micro_batches)).encode())
+    state = hashlib.sha256(repr((batches.seed, batches.step, batches.micro_batches)).encode())
     for length, rows in batches.plan(epoch):
-        told.update(int(length).to_bytes(8, "big") + np.ascontiguousarray(rows, "int64").tobytes())
-    return np.frombuffer(told.digest()[:8], "int32").copy()
+        state.update(int(length).to_bytes(8, "big") + np.ascontiguousarray(rows, "int64").tobytes())
+    return np.frombuffer(state.digest()[:8], "int32").copy()
 
 
 def check_same(digests):
