@@ -79,7 +79,7 @@ NEEDS = {
     "accumulation_steps": "training",
     "remat": "training",
 }
-# How a setting that differs from its default stands in a run's name.
+# The part of a run's name for a setting that differs from its default.
 NAMED = {
     "pool": "{}",
     "placement": "{}",
@@ -271,9 +271,8 @@ class Run:
         reader = "bilstm" if self.reader == CRF else self.reader
         if self.method in ("fine_tune", "scratch"):
             names = ("schedule", "layer_decay", "unfreeze_epochs", "language_model_weight")
-            names += ("bias_correction", "remat")
+            names += ("bias_correction", "remat", "accumulation_steps")
             chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
-            chosen["accumulation_steps"] = self.accumulation_steps
             count = None if self.pretrained_layers == "all" else int(self.pretrained_layers)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
