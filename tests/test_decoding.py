@@ -91,6 +91,7 @@ def every_text(model, row, length):
     return found
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("0.6")
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_wide_beams_find_the_best_text_of_all(length_penalty):
@@ -283,6 +284,7 @@ class TestTexts:
         path.write_text("\n".join(self.lines * 3), encoding="utf-8")
         return BytePair.train(path, 60)
 
+    @pytest.mark.compiles
     def test_generate_keeps_the_order_of_its_prompts(self, tokenizer):
         model = Transformer(len(tokenizer), 1, 2, 8)
         texts = generate(model, tokenizer, self.lines, greedy, batch_size=2, max_new_tokens=5)

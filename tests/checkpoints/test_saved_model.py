@@ -37,6 +37,7 @@ TEXTS = ["ab c", "", "h " * 30, "A B,c!", "xyz abc", "deaf  beef\tcab"]
 PAIRS = ["b", "abcdefgh abcdefgh abcdefgh", "g " * 30, "", "a a a a a a", "fade."]
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("False")
 @needs_tensorflow
 @pytest.mark.parametrize("pairs", [False, True, "both_orders"])

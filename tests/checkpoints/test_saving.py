@@ -230,6 +230,7 @@ def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 def test_folders_are_not_written_of_quantized_weights(tmp_path):

@@ -81,6 +81,7 @@ def test_blocks_and_shards_give_the_same_stream(options, tmp_path, monkeypatch):
         parts.tokens[np.array([len(tokens)])]
 
 
+@pytest.mark.full
 def test_workers_give_the_same_stream(tmp_path, monkeypatch):
     files = many(tmp_path)
     whole = TokenStream.build(files, TOKENIZER, tmp_path / "whole", "lines")

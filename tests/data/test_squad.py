@@ -197,6 +197,7 @@ class TestEvaluation:
 
 
 class TestTasks:
+    @pytest.mark.full
     def test_squad_is_parted_by_article(self, data):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         train, dev = (read_squad1(folder, split) for split in ("train", "dev"))
@@ -236,6 +237,7 @@ class TestTasks:
         labels = [pair.label for pair in qnli_pairs(some * 100)]
         assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
 
+    @pytest.mark.full
     def test_qnli_is_made_of_squad(self, data, tmp_path):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         dev = SQUAD["qnli_squad"].read(folder, "dev")

@@ -278,6 +278,7 @@ def test_attention_of_a_text(root, tmp_path, capsys):
     assert report(root, "--html", out, "--attention", tmp_path, "--text", "a") == 2
 
 
+@pytest.mark.full
 def test_committed_results_can_all_be_shown():
     left_out = {s.name: s.left_out for s in sections(RESULTS) if s.left_out and not s.empty}
     assert not left_out

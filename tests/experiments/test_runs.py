@@ -81,6 +81,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("flags2-features-linear-last")
 @pytest.mark.parametrize(
     "flags, name",

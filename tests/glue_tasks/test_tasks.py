@@ -30,6 +30,7 @@ def mnli_row(i, first, second, *labels):
     return "\t".join([str(i), "7", "7n", "fiction", "(", "(", "(", "(", first, second, *labels])
 
 
+@pytest.mark.full
 def test_sst2_has_its_published_counts_and_no_shared_phrase(data):
     data("glue/SST-2/train.tsv")
     folder = data("glue").parent

@@ -127,6 +127,7 @@ def test_a_threshold_leaves_room():
     assert (score, threshold) == (pytest.approx(2 / 3), 2.0)
 
 
+@pytest.mark.compiles
 def test_the_n_best_are_those_of_loops():
     model = finder(WITHOUT, n_best=7, max_answer_length=4, max_length=15, stride=3)
     examples = asked(np.random.default_rng(1), 5)

@@ -232,6 +232,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
     assert_close(alone, fitted.predict(dev, probabilities=True)[0], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_pairs_and_answers_are_learned():
     """What stands in one text alone tells nothing: the two must meet."""

@@ -70,6 +70,7 @@ def test_commands_name_it_in_one_line():
     assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
 
 
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("program", ["keras-plm", "/usr/bin/keras-plm"])
 def test_the_console_command_names_it_in_one_line(program):
     code = f"sys.argv = [{program!r}, 'run']; import keras_plm.cli.main"
@@ -78,6 +79,7 @@ def test_the_console_command_names_it_in_one_line(program):
     assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
 
 
+@pytest.mark.backend_neutral
 def test_import_is_cheap_and_subpackages_load_when_used():
     code = """
 import sys
@@ -95,6 +97,7 @@ except AttributeError as error:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.backend_neutral
 def test_keras_knows_every_class_once_both_are_imported():
     """`keras.saving.load_model` finds registered classes only."""
     pattern = r"@keras\.saving\.register_keras_serializable\(\"keras_plm\"\)\nclass (\w+)"

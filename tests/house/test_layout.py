@@ -161,6 +161,7 @@ def test_files_are_one_idea():
         assert len(path.read_text().splitlines()) <= 700, path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_import_loads_no_other_framework(backend):
     pytest.importorskip(backend)

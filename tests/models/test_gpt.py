@@ -88,6 +88,7 @@ def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
         assert score == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.compiles
 def test_the_cache_changes_nothing():
     model = gpt()
     for strategy, options in (

@@ -64,6 +64,7 @@ def test_readme_example_of_the_original(released):
     assert ids[0] == ids[-1] == -1
 
 
+@pytest.mark.full
 def test_agrees_with_transformers_on_10000_sentences(released, data):
     transformers = pytest.importorskip("transformers")
     peer = transformers.BertTokenizerFast(str(data("vocabularies/bert_uncased_vocab.txt")))

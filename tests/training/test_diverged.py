@@ -25,6 +25,7 @@ RATE = 1e30  # one step makes weights whose squares are infinite
 DIVERGED = r"training diverged: .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("FineTune-Classifier-texts")
 @pytest.mark.parametrize(
     "method, head, examples",
@@ -55,6 +56,7 @@ def test_weights_that_are_not_finite_predict_nothing():
             model.predict(["a b"], probabilities=probabilities)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("strategy", [greedy, sample, beam_search])
 def test_weights_that_are_not_finite_write_nothing(strategy):
     model = gpt(len(PAIRS))

@@ -23,6 +23,7 @@ from tests.checks import assert_close
 from tests.training.small_training import TOKENIZER, Seen, start
 
 
+@pytest.mark.compiles
 def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):
     model, batches = start(stream)
     epoch = len(batches)

@@ -78,6 +78,7 @@ class TestTheAuxiliaryObjective:
             task += -np.log(shares[["no", "yes"].index(example.label)]) / 5
         assert found["loss"] == pytest.approx(task + 0.5 * of_text, rel=1e-4)
 
+    @pytest.mark.compiles
     def test_of_several_rows_it_is_their_mean(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(3), tokenizer=TOKENIZER, dropout=0.0)
         model = WithLanguageModel(head, 1.0)
@@ -106,6 +107,7 @@ class TestTheAuxiliaryObjective:
             assert_close(y["task"], before[1])
             assert_close(weights["task"], before[2])
 
+    @pytest.mark.compiles
     def test_a_filled_up_batch_counts_real_rows(self):
         head, model = self.both()
         model.compile("sgd")
