@@ -1,6 +1,9 @@
 """An encoder of one's own: one class that keeps the contract of `models.Encoder`."""
 
 import json
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -12,6 +15,7 @@ from keras_plm.heads import Classifier
 from keras_plm.models import Encoder
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FineTune, clone, extract_features
+from tests import ROOT
 from tests.checks import check_encoder
 
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"])
@@ -110,3 +114,55 @@ def test_weights_without_fixed_paths_are_not_saved(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="give every layer of your encoder a `name`.*'embedding"):
         keras_plm.save(tmp_path / "own", GRUEncoder(11, 1, 8), TOKENIZER)
     assert not (tmp_path / "own" / "config.json").exists()
+
+
+MODULE = """
+import keras
+from keras_plm.models import Encoder
+
+@keras.saving.register_keras_serializable("mine")
+class Letters(Encoder):
+    def __init__(self, vocabulary_size, hidden_dim, trainable=True, dtype=None, name=None):
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        words = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype, name="words")
+        x = words(inputs["token_ids"])
+        super().__init__(inputs, {"sequence": x, "layers": [x]}, name=name)
+        self.vocabulary_size, self.trainable = vocabulary_size, trainable
+
+    def get_config(self):
+        return {name: getattr(self, name) for name in ("vocabulary_size", "hidden_dim", "name")}
+"""
+SAVE = """
+import keras_plm, my_encoder
+from keras_plm.tokenizers import WordPiece
+tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+keras_plm.save("letters", my_encoder.Letters(13, 8), tokenizer)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_the_command_imports_its_class(table, tmp_path):
+    (tmp_path / "my_encoder.py").write_text(MODULE)
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+
+    done = run("-c", SAVE)
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "keras_plm.cli", "run", *table, "--encoder", "letters", "--seeds", "1"]
+    command += ["--learning-rates", "1e-2", "--epochs", "1"]
+    done = run(*command)
+    assert done.returncode == 2 and "import the module that defines it first" in done.stderr
+    for method in ("features", "fine_tune"):
+        done = run(*command, "--method", method, "--import", "my_encoder")
+        assert done.returncode == 0, done.stderr
