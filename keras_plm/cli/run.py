@@ -10,7 +10,7 @@ def add_run_flags(parser):
     """Adds the flags of the commands `run` and `layers`."""
     parser.add_argument(
         "--import", dest="modules", action="append", default=[], metavar="MODULE",
-        help="import this module first, from this folder, too: the encoder's own class",
+        help="import this module first; it defines the class of your own encoder",
     )  # fmt: skip
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--task", metavar="NAME", help="a known task, see `keras-plm data`")

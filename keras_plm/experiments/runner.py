@@ -436,7 +436,7 @@ class _ShowEpoch(keras.callbacks.Callback):
 
 
 def _content(example):
-    """What a result depends on; what came later only where there is some."""
+    """The parts of an example that decide a result; choices and starts only where it has them."""
     later = (example.choices, example.starts)
     lists = [list(values) for values in later if values is not None]
     return (example.text, example.pair, example.label, *lists)
