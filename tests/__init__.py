@@ -1,4 +1,4 @@
-"""Tests. The folders are those of the library; `house` is about the repository as a whole."""
+"""Tests. `keras_plm` has the folders of the library; `house` tests the repository as a whole."""
 
 from pathlib import Path
 

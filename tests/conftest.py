@@ -74,7 +74,7 @@ def oracles():
 def encoder(tmp_path):
     """The folder of a BERT of random weights that knows letters."""
     from keras_plm.models import BERT
-    from tests.small_runs import TOKENIZER
+    from tests.helpers.small_runs import TOKENIZER
 
     model = BERT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12)
     keras_plm.save(tmp_path / "tiny", model, TOKENIZER)
@@ -84,7 +84,7 @@ def encoder(tmp_path):
 @pytest.fixture
 def table(tmp_path):
     """Flags of a file of one's own, of texts of letters."""
-    from tests.small_runs import LETTERS
+    from tests.helpers.small_runs import LETTERS
 
     rng = np.random.default_rng(0)
     rows = [" ".join(rng.choice(LETTERS, 4)) for _ in range(60)]

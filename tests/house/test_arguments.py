@@ -22,7 +22,7 @@ from keras_plm.transfer import (
     extract_features,
 )
 from keras_plm.transfer.feature_store import FeatureStore
-from tests.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, texts
+from tests.helpers.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder, texts
 
 pytestmark = pytest.mark.backend_neutral
 TEXTS = ["a b", "c d"]

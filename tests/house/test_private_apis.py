@@ -17,7 +17,7 @@ from keras_plm.files.private_apis import (
 )
 from keras_plm.layers import TransformerStack
 from tests import ROOT
-from tests.checks import assert_close, to_numpy
+from tests.helpers.checks import assert_close, to_numpy
 
 LIBRARY = sorted((ROOT / "keras_plm").rglob("*.py"))
 ASKS_FOR_THE_BACKEND = (

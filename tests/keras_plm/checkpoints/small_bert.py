@@ -1,0 +1,31 @@
+"""Size, inputs and random weights of the BERTs that are read from files."""
+
+import numpy as np
+
+from keras_plm.tokenizers import WordPiece
+from tests.helpers.checks import to_numpy
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
+SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+POSITIONS = np.array([[1, 4], [0, 2], [3, 3]], "int32")
+
+
+def inputs(rows=3, length=5):
+    ids = np.random.default_rng(0).integers(5, 13, (rows, length)).astype("int32")
+    segments = np.repeat(np.arange(length)[None] > 2, rows, 0).astype("int32")
+    mask = np.ones((rows, length), bool)
+    mask[1, 3:] = False
+    return {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+
+
+def random_weights(model):
+    """So that every weight matters."""
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, 0.5, w.shape).astype("float32") for w in model.get_weights()])
+    return model
+
+
+def agree(actual, wanted, atol=1e-5):
+    wanted = wanted.detach().numpy() if hasattr(wanted, "detach") else to_numpy(wanted)
+    np.testing.assert_allclose(to_numpy(actual), wanted, atol=atol, rtol=1e-5)

@@ -1,0 +1,122 @@
+"""Released models by their names."""
+
+import sys
+import types
+
+import pytest
+
+import keras_plm
+from keras_plm.checkpoints import load_bert, load_gpt, load_tokenizer, save_bert
+from keras_plm.checkpoints.download import FILES, NAMES, find_folder
+from keras_plm.checkpoints.tokenizer import ADDED, CONFIG, MAP, WHOLE
+from keras_plm.models import BERT
+from keras_plm.tokenizers import WordPiece
+from tests.helpers.checks import assert_close
+
+pytestmark = pytest.mark.backend_neutral
+
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+
+
+@pytest.fixture
+def encoder():
+    return BERT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=12)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """`hub(answer)`: a `huggingface_hub` whose `snapshot_download` is `answer`."""
+
+    def install(answer):
+        asked = []
+
+        def snapshot_download(name, allow_patterns, local_files_only):
+            asked.append((name, local_files_only, "pytorch_model*.bin" in allow_patterns))
+            return str(answer(*asked[-1]))
+
+        fake = types.SimpleNamespace(snapshot_download=snapshot_download)
+        monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+        return asked
+
+    return install
+
+
+def test_a_cached_model_is_read_by_its_name(encoder, tmp_path, monkeypatch):
+    """The real package, with a cache folder as it keeps one."""
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    name = NAMES["bert_base_uncased"]
+    folder = tmp_path / f"models--{name.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    save_bert(folder / "snapshots" / ("0" * 40), encoder, TOKENIZER)
+    for asked in ("bert_base_uncased", name):
+        again, tokenizer = keras_plm.load(asked)
+        assert_close(again.get_weights(), encoder.get_weights(), atol=0)
+        assert tokenizer.vocabulary == TOKENIZER.vocabulary
+    assert_close(load_bert(name).get_weights(), encoder.get_weights(), atol=0)
+    assert len(load_tokenizer(name)) == 13
+    with pytest.raises(ValueError, match="is not that of a GPT"):
+        load_gpt(name)
+
+
+def test_what_is_not_cached_is_fetched(encoder, tmp_path, hub):
+    save_bert(tmp_path / "there", encoder)
+
+    def answer(name, here, old):
+        if here:
+            raise FileNotFoundError("not in the cache")
+        return tmp_path / "there"
+
+    asked = hub(answer)
+    assert find_folder("someone/model") == tmp_path / "there"
+    assert asked == [("someone/model", True, False), ("someone/model", False, False)]
+
+
+def test_all_files_of_a_tokenizer_are_fetched():
+    assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
+
+
+def test_torchs_files_are_fetched_where_there_are_no_others(tmp_path, hub):
+    (tmp_path / "config.json").write_text("{}")
+
+    def answer(name, here, old):
+        if here:
+            raise FileNotFoundError("not in the cache")
+        if old:
+            (tmp_path / "pytorch_model.bin").write_bytes(b"")
+        return tmp_path
+
+    asked = hub(answer)
+    assert find_folder("bert_mini_uncased") == tmp_path
+    name = "google/bert_uncased_L-4_H-256_A-4"
+    assert asked == [(name, True, False), (name, False, False), (name, False, True)]
+
+
+def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
+    def answer(name, here, old):
+        raise ConnectionError("no network")
+
+    hub(answer)
+    with pytest.raises(ValueError, match="'a/b' is not in .*'s cache and could.*Received: no netw"):
+        keras_plm.load("a/b")
+    hub(lambda *asked: tmp_path)
+    with pytest.raises(ValueError, match="neither model.safetensors nor pytorch_model.bin"):
+        load_bert("a/b")
+    with pytest.raises(ValueError, match="No such folder.*Did you mean 'bert_base_uncased'"):
+        keras_plm.load("bert_bse_uncased")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match="'a/b', and finding.*huggingface_hub: pip install"):
+        load_bert("a/b")
+
+
+def test_a_path_is_no_name(tmp_path, hub, monkeypatch):
+    """What was meant as a folder is not looked for elsewhere."""
+    asked = hub(lambda *asked: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for path in ("runs/mine", "./mine", "../a/b", "a/b/c", tmp_path / "mine", "mine"):
+        with pytest.raises(ValueError, match="No such folder"):
+            find_folder(path)
+    assert not asked
+    assert find_folder("runs") == tmp_path.__class__("runs")

@@ -1,0 +1,234 @@
+"""Saving, loading, and the released files of others."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.checkpoints import average_weights, load_tokenizer, save_bert
+from keras_plm.models import BERT, Seq2Seq, Transformer
+from keras_plm.tokenizers import BytePair, WordPiece
+from tests.helpers.checks import assert_close, to_numpy
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
+SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+
+
+def inputs(rows=3, length=5, vocabulary_size=13):
+    ids = np.random.default_rng(0).integers(5, vocabulary_size, (rows, length)).astype("int32")
+    segments = np.repeat(np.arange(length)[None] > 2, rows, 0).astype("int32")
+    mask = np.ones((rows, length), bool)
+    mask[1, 3:] = False
+    return {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+
+
+@pytest.fixture
+def encoder():
+    return BERT(13, **SIZE, max_sequence_length=9, activation="gelu_tanh", pre_norm=True)
+
+
+class TestOurs:
+    def test_round_trip(self, encoder, tmp_path):
+        keras_plm.save(tmp_path / "e", encoder, TOKENIZER)
+        assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+        ]
+        again, tokenizer = keras_plm.load(tmp_path / "e")
+        assert_close(again(inputs()), encoder(inputs()), atol=0)
+        assert tokenizer.vocabulary == TOKENIZER.vocabulary
+        assert again.get_config() | {"name": ""} == encoder.get_config() | {"name": ""}
+
+    @pytest.mark.full
+    def test_half_size_on_request(self, encoder, tmp_path):
+        keras_plm.save(tmp_path / "full", encoder, TOKENIZER)
+        keras_plm.save(tmp_path / "half", encoder, TOKENIZER, dtype="float16")
+        sizes = [os.path.getsize(tmp_path / n / "model.safetensors") for n in ("full", "half")]
+        assert sizes[1] < 0.7 * sizes[0]
+        assert_close(keras_plm.load(tmp_path / "half")[0](inputs()), encoder(inputs()), atol=5e-3)
+
+    def test_precision_is_the_readers(self, tmp_path):
+        encoder = BERT(13, **SIZE, dtype="mixed_bfloat16")
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        for asked, computed in ((None, "float32"), ("mixed_bfloat16", "bfloat16")):
+            again, _ = keras_plm.load(tmp_path, dtype=asked)
+            assert again.compute_dtype == again.output["sequence"].dtype == computed
+
+    def test_freezing_is_not_saved(self, tmp_path):
+        encoder = BERT(13, **SIZE)
+        encoder.trainable = False
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        assert keras_plm.load(tmp_path)[0].trainable_weights
+
+    @pytest.mark.backend_neutral
+    def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        (tmp_path / "notes.txt").write_text("mine")
+        other = BERT(13, **SIZE)
+        keras_plm.save(tmp_path, other, TOKENIZER)
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+        assert_close(keras_plm.load(tmp_path)[0](inputs()), other(inputs()), atol=0)
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+        with pytest.raises(ValueError, match="name another folder"):
+            keras_plm.save(tmp_path / "hf", encoder, TOKENIZER)
+
+    @pytest.mark.backend_neutral
+    def test_bad_folders_are_explained(self, encoder, tmp_path):
+        def damage(name, text):
+            folder = tmp_path / f"damaged{len(list(tmp_path.iterdir()))}"
+            keras_plm.save(folder, encoder, TOKENIZER)
+            (folder / name).write_bytes(text)
+            return folder
+
+        with pytest.raises(ValueError, match="No such folder"):
+            keras_plm.load(tmp_path / "nothing")
+        with pytest.raises(ValueError, match="No config.json written by keras_plm.save"):
+            keras_plm.load(tmp_path)
+        with pytest.raises(ValueError, match="is not JSON"):
+            keras_plm.load(damage("config.json", b"{"))
+        with pytest.raises(ValueError, match="was not written by keras_plm.save"):
+            keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))
+        with pytest.raises(ValueError, match="was its copy interrupted"):
+            keras_plm.load(damage("model.safetensors", b"\x10\x00"))
+        with pytest.raises(ValueError, match="WordPiece model"):
+            keras_plm.load(damage("tokenizer.json", b"{}"))
+        folder = tmp_path / "other"
+        keras_plm.save(folder, encoder, TOKENIZER)
+        config = json.loads((folder / "config.json").read_text())
+        config["config"]["num_layers"] = 3
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="does not hold the weights.*missing"):
+            keras_plm.load(folder)
+        config["config"] |= {"num_layers": 2, "vocabulary_size": 14}
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=r"shape \(13, 8\) instead of \(14, 8\)"):
+            keras_plm.load(folder)
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.save(tmp_path / "x", BERT(12, **SIZE), TOKENIZER)
+        config["config"]["vocabulary_size"] = 13
+        (folder / "config.json").write_text(json.dumps(config))
+        WordPiece([*TOKENIZER.vocabulary, "more"]).save(folder / "tokenizer.json")
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.load(folder)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import keras, keras_plm
+encoder, tokenizer = keras_plm.load(sys.argv[1])
+packed = tokenizer.pack(["a b c", "d"], ["e f", "g h a"])
+outputs = {k: packed[k] for k in encoder.input}
+np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encoder(outputs))))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_backend_reads_the_folder_alike(backend, tmp_path):
+    """Saved here, loaded in a process of each backend: the same outputs."""
+    pytest.importorskip(backend)
+    encoder = BERT(13, **SIZE, max_sequence_length=9)
+    keras_plm.save(tmp_path / "e", encoder, TOKENIZER)
+    script = tmp_path / "read.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONPATH"] = os.getcwd()
+    command = [sys.executable, str(script), str(tmp_path / "e"), str(tmp_path / "out.npz")]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    packed = TOKENIZER.pack(["a b c", "d"], ["e f", "g h a"])
+    wanted = keras.tree.flatten(encoder({k: packed[k] for k in encoder.input}))
+    with np.load(tmp_path / "out.npz") as found:
+        for name, array in zip(found.files, wanted, strict=True):
+            np.testing.assert_allclose(found[name], to_numpy(array), atol=1e-5)
+
+
+class TestOthers:
+    @pytest.mark.backend_neutral
+    def test_tokenizers_of_a_folder(self, tmp_path):
+        (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "Paris", "paris"]))
+        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+        assert load_tokenizer(tmp_path).tokenize("Paris") == ["paris"]
+        (tmp_path / "vocab.txt").unlink()
+        with pytest.raises(ValueError, match="No tokenizer.json, vocab.txt"):
+            load_tokenizer(tmp_path)
+
+    @pytest.mark.full
+    def test_released_models_come_with_their_tokenizers(self, tmp_path):
+        encoder = BERT(13, **SIZE)
+        save_bert(tmp_path / "bert", encoder, TOKENIZER)
+        again, tokenizer = keras_plm.load(tmp_path / "bert", dtype="mixed_bfloat16")
+        assert again.compute_dtype == "bfloat16"
+        assert_close(again.get_weights(), encoder.get_weights(), atol=0)
+        assert tokenizer.get_config() == TOKENIZER.get_config()
+        WordPiece([*TOKENIZER.vocabulary, "more"]).save(tmp_path / "bert" / "tokenizer.json")
+        (tmp_path / "bert" / "vocab.txt").unlink()
+        with pytest.raises(ValueError, match="know every id of its tokenizer"):
+            keras_plm.load(tmp_path / "bert")
+
+
+@pytest.mark.full
+class TestTranslators:
+    @pytest.fixture
+    def tokenizer(self, tmp_path):
+        path = tmp_path / "text.txt"
+        path.write_text("ein Hund\nder Mann\n" * 3, encoding="utf-8")
+        return BytePair.train(path, 40)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda v: Transformer(v, 1, 2, 8),
+            lambda v: Seq2Seq(v, 4, 6, attention="additive"),
+            lambda v: Seq2Seq(v, 4, 6, attention=None),
+        ],
+    )
+    def test_save_and_load(self, make, tokenizer, tmp_path):
+        model = make(len(tokenizer))
+        keras_plm.save(tmp_path / "model", model, tokenizer)
+        again, its_tokenizer = keras_plm.load(tmp_path / "model")
+        packed = its_tokenizer.pack(["ein Mann", "der Hund"])
+        assert (packed["token_ids"] == tokenizer.pack(["ein Mann", "der Hund"])["token_ids"]).all()
+        inputs = {**packed, "target_ids": packed["token_ids"]}
+        assert_close(again(inputs), model(inputs), atol=1e-6)
+        assert type(load_tokenizer(tmp_path / "model")) is BytePair
+
+    @pytest.mark.backend_neutral
+    def test_weights_of_several_files_are_averaged(self, tmp_path):
+        model = Transformer(13, 1, 2, 8)
+        kept, paths = [], []
+        for i in range(3):
+            model.set_weights(
+                [np.random.default_rng(i).normal(size=w.shape) for w in model.get_weights()]
+            )
+            kept.append(model.get_weights())
+            paths.append(tmp_path / f"{i}.weights.h5")
+            model.save_weights(paths[-1])
+        average_weights(model, paths)
+        for actual, *parts in zip(model.get_weights(), *kept, strict=True):
+            np.testing.assert_allclose(actual, np.mean(parts, axis=0), atol=1e-6)
+
+    @pytest.mark.backend_neutral
+    def test_a_failed_average_changes_nothing(self, tmp_path):
+        model, other = Transformer(13, 1, 2, 8), Transformer(13, 1, 2, 16)
+        path, wrong = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
+        model.save_weights(path)
+        other.save_weights(wrong)
+        before = [w + 1 for w in model.get_weights()]
+        model.set_weights(before)
+        with pytest.raises(ValueError, match="b.weights.h5 does not hold the weights"):
+            average_weights(model, [path, wrong])
+        assert_close(model.get_weights(), before, atol=0)
+        with pytest.raises(ValueError, match="Received: no file .*c.weights.h5"):
+            average_weights(model, [path, tmp_path / "c.weights.h5"])
+        with pytest.raises(ValueError, match="Received: no paths"):
+            average_weights(model, [])

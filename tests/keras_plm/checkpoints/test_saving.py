@@ -1,0 +1,252 @@
+"""Every model, quantized or with LoRA, is the same after it was saved and loaded."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.checkpoints import load_bert, load_gpt, save_bert, save_elmo, save_gpt
+from keras_plm.data.task import Example
+from keras_plm.heads import (
+    Classifier,
+    CRFTagger,
+    MultipleChoice,
+    Regressor,
+    SpanFinder,
+    Tagger,
+)
+from keras_plm.heads.readers import BiLSTM
+from keras_plm.layers import LayerChoice
+from keras_plm.models import (
+    GPT,
+    NNLM,
+    ELMo,
+    FastText,
+    GloVe,
+    RecurrentLM,
+    Seq2Seq,
+    Transformer,
+    Word2Vec,
+    WordVectors,
+)
+from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, WithLanguageModel
+from tests.helpers.checks import to_numpy, under_torch
+from tests.helpers.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder
+from tests.helpers.small_gpt import TOKENIZER as PIECES
+from tests.helpers.small_gpt import gpt
+from tests.keras_plm.checkpoints.hub_models import backbone
+
+ELMO = {"units": 5, "projection_dim": 4, "filters": [[1, 3]], "character_dim": 2, "num_layers": 1}
+WORDS = ["[PAD]", "[UNK]", "[EOS]", "a", "b", "c"]
+
+
+def span_finder():
+    return SpanFinder(encoder(), tokenizer=TOKENIZER)
+
+
+def hub_encoder():
+    if not importlib.util.find_spec("keras_hub"):
+        pytest.skip("keras_hub is not installed")
+    from keras_plm.checkpoints.keras_hub import HubEncoder
+
+    return HubEncoder(backbone("Bert", len(TOKENIZER)))
+
+
+MODELS = {
+    "BERT": encoder,
+    "GPT": lambda: GPT(9, 2, 2, 8, 16, max_sequence_length=8),
+    "ELMo": lambda: ELMo(**ELMO),
+    "HubEncoder": hub_encoder,
+    "NNLM": lambda: NNLM(9, 3, 4, 5),
+    "RecurrentLM": lambda: RecurrentLM(9, 1, 4, 4),
+    "Seq2Seq": lambda: Seq2Seq(9, 4, 4),
+    "Transformer": lambda: Transformer(9, 1, 2, 8),
+    "WordVectors": lambda: WordVectors(WORDS, 4, character_filters=2),
+    "Word2Vec": lambda: Word2Vec(9, 4, row_length=6),
+    "GloVe": lambda: GloVe(9, 4),
+    "FastText": lambda: FastText(WORDS, 4, row_length=6, buckets=20),
+    "Classifier": classifier,
+    "Classifier with a reader": lambda: classifier(units=3, layers=LayerChoice(0, -1, "mix")),
+    "Classifier of a frozen encoder": lambda: classifier(frozen=True),
+    "Classifier of two texts": lambda: Classifier(encoder(), LABELS, TOKENIZER, pairs=True),
+    "Regressor": lambda: Regressor(encoder(), (0, 5), TOKENIZER),
+    "Tagger": lambda: Tagger(encoder(), TAGS, TOKENIZER, reader=BiLSTM(3)),
+    "CRFTagger": lambda: CRFTagger(encoder(), TAGS, TOKENIZER, scheme="BIO"),
+    "SpanFinder": span_finder,
+    "MultipleChoice": lambda: MultipleChoice(encoder(), range(3), TOKENIZER),
+    "MaskedLM": lambda: MaskedLM(encoder()),
+    "CausalLM": lambda: CausalLM(gpt(9)),
+    "BiLM": lambda: BiLM(ELMo(**ELMO), 9, 0),
+    "WithLanguageModel": lambda: WithLanguageModel(
+        Classifier(gpt(len(PIECES)), LABELS, tokenizer=PIECES)
+    ),
+}
+
+
+EVERYWHERE = ("Classifier", "HubEncoder")  # the rest under torch
+
+
+def inputs_of(model):
+    """Numbers for a model's inputs: two rows, five steps."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name, x in model.input.items():
+        shape = [2 if i == 0 else 5 if size is None else size for i, size in enumerate(x.shape)]
+        kind = keras.backend.standardize_dtype(x.dtype)
+        arrays[name] = {
+            "bool": np.ones(shape, bool),
+            "int32": rng.integers(0, 2, shape).astype("int32"),
+        }.get(kind, rng.normal(size=shape).astype("float32"))
+    return arrays
+
+
+def outputs(model, inputs):
+    if hasattr(model, "reset_states"):
+        model.reset_states()
+    return [to_numpy(x) for x in keras.tree.flatten(model(inputs, training=False))]
+
+
+def assert_same(found, wanted, atol=1e-5):
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=atol)
+
+
+def enable_lora(model, rank=2):
+    """LoRA wherever Keras' layers have it, with numbers that change the outputs."""
+    layers = [x for x in model._flatten_layers() if hasattr(x, "enable_lora") and x.built]
+    layers = [x for x in layers if not isinstance(x, keras.Model)]
+    for layer in layers:
+        layer.enable_lora(rank)
+    rng = np.random.default_rng(1)
+    thin = [weight for weight in model.weights if "lora" in weight.path]
+    for weight in thin:
+        weight.assign(rng.normal(0, 0.3, weight.shape))
+    return thin
+
+
+@pytest.mark.compiles
+@pytest.mark.quick_cases("lora-Classifier")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", [name if name in EVERYWHERE else under_torch(name) for name in MODELS]
+)
+@pytest.mark.parametrize("how", ["int8", "lora"])
+def test_saved_models_load(name, how, tmp_path):
+    model = MODELS[name]()
+    inputs = inputs_of(model)
+    plain = outputs(model, inputs)
+    if how == "lora":
+        changed = bool(enable_lora(model))
+    else:
+        model.quantize("int8")
+        changed = any(getattr(x, "quantization_mode", None) for x in model._flatten_layers())
+    wanted = outputs(model, inputs)
+    # Keras quantizes only layers of its own class: heads' outputs, but not our encoders' blocks.
+    assert changed or name not in ("Classifier", "Tagger")
+    if changed:
+        moved = [np.abs(a - b).max() for a, b in zip(wanted, plain, strict=True)]
+        assert max(moved) > 0
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again) is type(model)
+    assert_same(outputs(again, inputs), wanted)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = type(model).from_config(model.get_config())
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same(outputs(other, inputs), wanted)
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("name", ["BERT", "Classifier", "MaskedLM", "Word2Vec", "Seq2Seq"])
+def test_files_that_do_not_load_are_not_written(name, tmp_path):
+    for ending in ("h5", "hdf5"):
+        with pytest.raises(ValueError, match=r"saved as `.keras`.*Received"):
+            MODELS[name]().save(tmp_path / f"model.{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+@pytest.mark.filterwarnings("ignore")
+def test_a_trained_head_is_quantized_and_loads(tmp_path):
+    model = classifier()
+    model.compile("adam")
+    before = model.predict(["a b", "c"], probabilities=True)
+    model.quantize("int8")
+    wanted = model.predict(["a b", "c"], probabilities=True)
+    np.testing.assert_allclose(wanted, before, atol=0.05)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(["a b", "c"], probabilities=True), wanted, atol=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["BERT", "GPT", "HubEncoder"])
+def test_folders_have_lora_in_their_matrices(name, tmp_path):
+    model, tokenizer = MODELS[name](), TOKENIZER
+    if name == "GPT":
+        model, tokenizer = gpt(len(PIECES)), PIECES
+    inputs = inputs_of(model)
+    assert enable_lora(model)
+    wanted = outputs(model, inputs)
+    keras_plm.save(tmp_path / "folder", model, tokenizer)
+    again, _ = keras_plm.load(tmp_path / "folder")
+    assert_same(outputs(again, inputs), wanted)
+    assert "lora" in str([w.path for w in model.weights])  # the model itself stays as it is
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_released_formats_have_lora_in_their_matrices(tmp_path):
+    for model, write, read in (
+        (encoder(), save_bert, load_bert),
+        (GPT(20, 2, 2, 8, 32, max_sequence_length=8), save_gpt, load_gpt),
+    ):
+        inputs = inputs_of(model)
+        assert enable_lora(model)
+        wanted = outputs(model, inputs)
+        folder = tmp_path / write.__name__
+        write(folder, model)
+        assert_same(outputs(read(folder), inputs), wanted)
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
+    model = MODELS["WithLanguageModel"]()
+    model.compile("adam")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.weight == model.weight and again.head.labels == LABELS
+    rows = [Example("a", "no"), Example("b", "yes")]
+    losses = []
+    for each in (model, again):
+        source = each.batches(each.head.batches(rows, training=False))
+        losses.append(each.evaluate(source, verbose=0))
+    np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+@pytest.mark.filterwarnings("ignore")
+def test_folders_are_not_written_of_quantized_weights(tmp_path):
+    model = hub_encoder()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match=r"Quantized weights.*model.save\('name.keras'\)"):
+        keras_plm.save(tmp_path / "folder", model, TOKENIZER)
+    tagger = Tagger(encoder(), TAGS, TOKENIZER)
+    tagger.quantize("int8")
+    with pytest.raises(ValueError, match="Quantized weights"):
+        save_bert(tmp_path / "bert", tagger)
+    elmo = ELMo(**ELMO)
+    for layer in elmo._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.quantize("int8", type_check=False)
+            with pytest.raises(ValueError, match="Quantized weights"):
+                save_elmo(tmp_path / "options.json", tmp_path / "weights.hdf5", elmo)
+            break
+    assert not list(tmp_path.rglob("*.safetensors"))

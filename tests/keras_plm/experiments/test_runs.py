@@ -1,0 +1,574 @@
+"""Single runs of the harness, small: what they write, skip, and read."""
+
+import dataclasses
+import gzip
+import json
+import os
+import re
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+import keras_plm
+from benchmarks.__main__ import main as benchmarks
+from benchmarks.speed.registry import MEASUREMENTS
+from benchmarks.speed.tables import speed_markdown
+from keras_plm.cli.main import main
+from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.task import Task
+from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
+from keras_plm.experiments.config import ALWAYS, Run
+from keras_plm.experiments.predict import open_model
+from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
+from keras_plm.experiments.runner import Runner
+from keras_plm.heads import Classifier, Tagger
+from keras_plm.models import WordVectors
+from keras_plm.transfer import FineTune
+from keras_plm.transfer.feature_store import fitting
+from tests import ROOT
+from tests.helpers.checks import on_two_devices, under_torch
+from tests.helpers.small_runs import FAST, LETTERS, common, result_files
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
+    from keras_plm.datasets.microworld import World
+    from keras_plm.experiments.pretraining.callbacks import Meter
+
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(60)))
+    flags = [
+        "pretrain", "--corpus", str(corpus), "--valid", str(corpus), "--size", "tiny",
+        "--tokens", "4000", "--tokens-per-batch", "512", "--vocabulary-size", "300",
+        "--sentences", "lines", "--max-length", "32", "--buckets", "1", "--first-length", "16",
+        "--first-fraction", "0.5",
+    ]  # fmt: skip
+    out = tmp_path / "enc"
+    assert main([*flags, "--out", str(out), "--vocabulary-size", "3"]) == 2
+    begin = Meter.on_train_begin
+
+    def interrupted(self, logs=None):
+        begin(self, logs)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Meter, "on_train_begin", interrupted)
+    assert main([*flags, "--out", str(out)]) == 130  # what was refused leaves nothing in the way
+    monkeypatch.undo()
+    assert json.loads((out / "pretraining.json").read_text())["steps_done"] == 1
+    assert main([*flags, "--out", str(out), "--resume"]) == 0
+    encoder, tokenizer = keras_plm.load(out)
+    assert encoder.num_layers == 2 and len(tokenizer) <= 300
+    note = json.loads((out / "pretraining.json").read_text())
+    assert note["steps_done"] == 8 and note["size"] == "tiny" and note["valid"]["loss"] > 0
+    assert {"backend", "device", "versions", "commit", "seconds"} <= set(note)
+    log = [json.loads(line) for line in (out / "training" / "log.jsonl").read_text().splitlines()]
+    assert log[-2]["step"] == 8 and {"loss", "tokens_per_second"} <= set(log[-2])
+
+    assert main([*flags, "--out", str(out)]) == 2
+    assert "resume it with --resume" in capsys.readouterr().err
+    assert main([*flags, "--out", str(out), "--resume", "--learning-rate", "1"]) == 2
+    assert "learning_rate=1.0 instead of 0.0005" in capsys.readouterr().err
+    before = encoder.get_weights()
+    for name in ("pretraining.json", "config.json"):  # stopped before they were written
+        (out / name).unlink()
+    assert main([*flags, "--out", str(out), "--resume"]) == 0  # nothing else is left to do
+    assert json.loads((out / "pretraining.json").read_text())["valid"] == note["valid"]
+    assert len((out / "training" / "log.jsonl").read_text().splitlines()) == len(log)
+    for a, b in zip(keras_plm.load(out)[0].get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.compiles
+@pytest.mark.quick_cases("flags2-features-linear-last")
+@pytest.mark.parametrize(
+    "flags, name",
+    [
+        (["--method", "fine_tune", "--precision", "bfloat16"], "fine_tune-bfloat16"),
+        under_torch(["--method", "scratch", "--precision", "bfloat16"], "scratch-bfloat16"),
+        (["--method", "features"], "features-linear-last"),
+        under_torch(
+            ["--method", "randomly_initialised", "--layers", "elmo_mix"],
+            "randomly_initialised-linear-elmo_mix",
+        ),
+    ],
+)
+def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, capsys, monkeypatch):
+    trained, original = [], FineTune.fit
+
+    def fit(self, *args, **kwargs):
+        model = original(self, *args, **kwargs)
+        trained.append(model.encoder.output["sequence"].dtype)
+        return model
+
+    monkeypatch.setattr(FineTune, "fit", fit)
+    seeds = 2 if flags[1] in ("features", "randomly_initialised") else 1
+    flags = ["run", *table, *common(encoder, tmp_path), *flags, "--seeds", str(seeds), *FAST]
+    assert main(flags) == 0
+    files = result_files(tmp_path)
+    assert [f.name for f in files] == [f"tiny.{name}.seed{i}.json" for i in range(seeds)]
+    result = json.loads(files[-1].read_text())
+    keys = "task encoder method seed score metrics seconds backend device versions commit"
+    assert set(keys.split()) <= set(result)
+    assert result["counts"] == {"train": 42, "dev": 9, "test": 9, "labels": 2}
+    assert [t["learning_rate"] for t in result["trials"]] == [0.01]
+    assert 0 <= result["score"] <= 1 and result["settings"]["epochs"] == 1
+    cost, reads = result, name.startswith(("features", "randomly_initialised"))
+    # Of the two labels' output layer, the mix of three layers; or of the whole encoder too.
+    weights = 2 * 8 + 2 + (3 + 1 if "elmo_mix" in name else 0)
+    assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
+    assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
+    assert (cost["feature_bytes"] > 0) == reads
+    assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
+    assert trained == (["bfloat16"] if "bfloat16" in flags else [])
+
+
+@pytest.mark.backend_neutral
+def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
+    flags += FAST
+    assert main(flags) == 0
+    files = result_files(tmp_path)
+    times = [f.stat().st_mtime_ns for f in files]
+    assert main(flags) == 0
+    assert [f.stat().st_mtime_ns for f in files] == times
+    old = [f.read_text() for f in files]
+    assert main([*flags[:-1], "2", "--seeds", "1"]) == 0  # another number of epochs
+    assert files[0].stat().st_mtime_ns != times[0] and not files[1].exists()
+    kept = sorted((tmp_path / "results").glob("**/*.seed*.json.*"))
+    assert [f.read_text() for f in kept] == old
+
+
+@pytest.mark.backend_neutral
+def test_other_weights_are_run_again(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
+    flags += FAST
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    first = json.loads(file.read_text())["hash"]
+    model, tokenizer = keras_plm.load(encoder)
+    model.weights[0].assign(model.weights[0] * 1.5)
+    keras_plm.save(encoder, model, tokenizer)
+    assert main(flags) == 0
+    assert json.loads(file.read_text())["hash"] != first
+
+
+@pytest.mark.backend_neutral
+def test_new_settings_leave_committed_results_as_they_are():
+    """Their hashes, names and settings are those that a run has today."""
+    checked = 0
+    for kept in folders_below(ROOT / "benchmarks" / "results"):
+        for name in kept.names(SEEDS):
+            result = kept.record(name)
+            assert name == result_name(result.task, result.encoder, result.run, result.seed)
+            if not {"learning_rates", "layers"} <= set(result.settings):
+                continue  # another kind of run
+            run = Run.from_json(result.settings)
+            assert result_hash(result.task, run.to_json(), result.seed, result.inputs) == (
+                result.hash
+            ), name
+            assert run.name == result.run and run.to_json() == result.settings
+            checked += 1
+    assert checked > 1500
+
+
+@pytest.mark.backend_neutral
+def test_variants_of_reading_have_names_and_hashes_of_their_own():
+    plain = Run(method="features", reader="bilstm", layers="mix")
+    assert plain.name == "features-bilstm-elmo_mix" and set(plain.to_json()) == set(ALWAYS)
+    variants = {
+        "both": {"placement": "both"},
+        "penalty0.001": {"penalty": 0.001},
+        "mix_norm": {"mix_norm": True},
+        "feature_dropout0.5": {"feature_dropout": 0.5},
+        "words_glove.6B": {"words": "some/where/glove.6B"},
+        "units7": {"units": 7},
+    }
+    for name, fields in variants.items():
+        run = dataclasses.replace(plain, **fields)
+        assert run.name == f"{plain.name}-{name}"
+        assert set(run.to_json()) - set(plain.to_json()) == set(fields)
+    method = dataclasses.replace(plain, penalty=0.1, placement="both", units=7).build(1e-3, 0)
+    assert (method.penalty, method.placement, method.units) == (0.1, "both", 7)
+    assert plain.build(1e-3, 0).units is None
+    on_top = Run(reader="bilstm", units=5)
+    assert on_top.name == "fine_tune-bilstm-units5" and "reader" in on_top.to_json()
+    assert (on_top.build(1e-3, 0).reader, on_top.build(1e-3, 0).units) == ("bilstm", 5)
+
+
+@pytest.mark.full
+def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
+    """To the weights of one; under torch each run has one, and processes share their results."""
+
+    def flags(suite, *more):
+        tuned = [*table, *common(encoder, tmp_path), "--dropout", "0", *FAST]
+        tuned[tuned.index("--results") + 1] += f"/{suite}"
+        tuned += ["--save-model", str(tmp_path / suite)]
+        return ["run", *tuned, "--seeds", "1", "--batch-size", "8", "--epochs", "2", *more]
+
+    parts = "1" if keras.backend.backend() == "tensorflow" else "2"
+    several = ["--accumulation-steps", parts, "--remat", "--devices", "2"]
+    done = on_two_devices(flags("several", *several), tmp_path)
+    if keras.backend.backend() == "torch":
+        assert done.returncode and "start a process for each" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert main(flags("one")) == 0
+    one, found = (json.loads(file.read_text()) for file in result_files(tmp_path))
+    assert found["devices"] == 2 and "devices" not in one
+    name = "fine_tune-remat" if parts == "1" else "fine_tune-accumulate2-remat"
+    assert found["run"] == name and found["settings"]["remat"] is True
+    assert found["curve"] == one["curve"] and found["metrics"] == one["metrics"]
+    kept = [open_model(next((tmp_path / suite).iterdir())) for suite in ("one", "several")]
+    weights = [model.get_weights() for model in kept]
+    for alone, together in zip(*weights, strict=True):
+        np.testing.assert_allclose(together, alone, atol=1e-4)
+    start = keras_plm.load(encoder)[0].get_weights()[0]
+    assert np.abs(weights[0][0] - start).max() > 1e-2  # a hundred times as far as they are apart
+
+
+@pytest.mark.backend_neutral
+def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tmp_path):
+    rows = [f"{'ab'[i % 2]} c,{'yes' if i % 2 else 'no'}" for i in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    flags = ["run", "--task-file", str(tmp_path / "mine.csv"), *common(encoder, tmp_path)]
+    flags += ["--method", "features", "--train-limit", "1", "--seeds", "1", *FAST]
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    assert json.loads(file.read_text())["counts"] == {"train": 1, "dev": 9, "test": 9, "labels": 2}
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
+    folder = tmp_path / "vectors"
+
+    def keep(seed):
+        vectors = np.random.default_rng(seed).normal(size=(8, 3))
+        words = WordVectors.from_vectors(LETTERS, vectors)
+        keras_plm.save(folder, words, words.tokenizer())
+
+    keep(0)
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--reader"]
+    flags += ["bilstm", "--layers", "mix", "--placement", "both", "--words", str(folder)]
+    flags += ["--units", "3", "--penalty", "0.01", "--seeds", "1", *FAST]
+    assert main(flags) == 0
+    (file,) = result_files(tmp_path)
+    name = "features-bilstm-elmo_mix-both-penalty0.01-words_vectors-units3"
+    assert file.name == f"tiny.{name}.seed0.json"
+    first = json.loads(file.read_text())
+    assert list(first["mixes"]) == ["input", "output"]
+    for mix in first["mixes"].values():
+        assert len(mix["weights"]) == 3 and sum(mix["weights"]) == pytest.approx(1)
+        assert mix["gamma"] > 0
+    assert first["settings"]["words"] == "vectors"
+    row = "vectors word vectors; features before and behind the reader; λ = 0.01; 3 units"
+    assert row in re.sub(r"\s+", " ", capsys.readouterr().out)
+    time = file.stat().st_mtime_ns
+    assert main(flags) == 0 and file.stat().st_mtime_ns == time
+    keep(1)  # other vectors are another run
+    assert main(flags) == 0
+    second = json.loads(file.read_text())
+    assert second["hash"] != first["hash"] and second["inputs"] != first["inputs"]
+
+
+@pytest.mark.backend_neutral
+def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
+    flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
+    flags += ["--epochs", "1"]
+    assert main([*flags, "--learning-rates", "1e-5,3e-2"]) == 0
+    first, second = (json.loads(f.read_text()) for f in result_files(tmp_path))
+    assert first["trials"] == second["trials"] and len(first["trials"]) == 2
+    best = max(first["trials"], key=lambda t: t["dev_score"])
+    assert first["learning_rate"] == best["learning_rate"]
+    assert second["learning_rate"] == best["learning_rate"]
+    assert first["dev_score"] == best["dev_score"]
+
+
+@pytest.mark.backend_neutral
+def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch):
+    flags = ["run", *table, *common(encoder, tmp_path), "--learning-rates", "1e-5,3e-2"]
+    scored = []
+
+    def fit(self, run, rate, seed, labels):
+        log = {"dev_score": 0.5, "best_epoch": 1, "dev_scores": [0.5], "steps_per_epoch": 7}
+        log["learned_weights"] = 3
+        return rate, log
+
+    def predict(self, run, model, seed, labels):
+        scored.append(model)
+        return [example.label for example in self.examples["test"]]
+
+    monkeypatch.setattr(Runner, "_fit", fit)
+    monkeypatch.setattr(Runner, "_predict", predict)
+    assert main([*flags, "--seeds", "1", "--train-limit", "20"]) == 0
+    assert scored == [1e-5]
+    (file,) = result_files(tmp_path)
+    result = json.loads(file.read_text())
+    assert result["counts"]["train"] == 20 and "n20" in file.name
+    assert result["curve"] == {"updates": [7], "dev_scores": [0.5]}
+
+
+@pytest.mark.backend_neutral
+def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
+    words = "".join(f"{'abc'[i % 3]} {'DET NOUN VERB'.split()[i % 3]}\n\n" for i in range(40))
+    (tmp_path / "pos.conll").write_text(words)
+    assert list(task_from_file(tmp_path / "pos.conll", None, None).metrics) == ["word_accuracy"]
+
+
+@pytest.mark.backend_neutral
+def test_columns_a_conll_file_has_not_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="-DOCSTART-.*group='2'"):
+        task_from_file(tmp_path / "mine.conll", None, None, group="2")
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("m.csv", "review, stars,doc\na,1,2\n"),
+        ("m.tsv", "review\t stars\tdoc\na\t1\t2\n"),
+        ("m.jsonl", '{"review": "a", " stars": 1, "doc": 2}\n'),
+    ],
+)
+def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name, text):
+    (tmp_path / name).write_text(text)
+    command = ["run", "--task-file", str(tmp_path / name), *common(encoder, tmp_path)]
+    for flags, missing, flag in (
+        ([], "text", "text"),
+        (["--text", "review"], "label", "label"),
+        (["--text", "review", "--label", "stars"], "stars", "label"),
+        (["--text", "review", "--label", " stars", "--pair", "b"], "b", "pair"),
+        (["--text", "review", "--label", " stars", "--group", "g"], "g", "group"),
+    ):
+        assert main([*command, *flags]) == 2
+        message = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
+        message += "Received: columns 'review', ' stars', 'doc'"
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
+    picture = tmp_path / "layers.png"
+    flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
+    assert main([*flags, "--plot", str(picture)]) == 0
+    results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
+    shown = capsys.readouterr().out
+    assert shown.count("Frozen, read") == 2 == shown.count("| layers | dev set |")
+    assert "Fine-tuning was not tried.\nFine-tuning, to compare" in shown
+    assert {r["method"] for r in results} == {"features", "fine_tune"}
+    names = {result["settings"]["layers"] for result in results}
+    assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
+    assert picture.stat().st_size > 1000
+    # One store per split.
+    assert len(list((tmp_path / "features").iterdir())) == 3
+    assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "Fine-tuning was not tried" in shown and " 5 in the dev set" in shown
+
+
+@pytest.mark.backend_neutral
+def test_data_says_what_is_there(tmp_path, capsys):
+    (tmp_path / "wikigold").mkdir()
+    (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("a O\n")
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
+    assert out.count("missing") == 93 and "CC BY 4.0" in out and "multi30k" in out
+    (tmp_path / "RACE" / "test").mkdir(parents=True)
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    assert re.search(r"found +\S+RACE/test", capsys.readouterr().out)
+    (tmp_path / "wnut17").mkdir()
+    (tmp_path / "wnut17" / "train.conll.gz").write_bytes(gzip.compress(b"a O\n")[:-4])
+    assert main(["data", "--data", str(tmp_path)]) == 2
+    assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
+    names = "cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli ax sst5 snli conll2003 wikigold "
+    names += (
+        "wnut17 ud_english_ewt scitail sick_e sick_r swag race race_middle race_high story_cloze "
+    )
+    names += "squad squad2 qnli_squad"
+    assert list(TASKS) == names.split()
+
+
+@pytest.mark.backend_neutral
+def test_own_files_become_tasks(tmp_path, table):
+    (tmp_path / "tags.conll").write_text("".join("a x B-P\nb x O\n\n" for _ in range(20)))
+    task = task_from_file(tmp_path / "tags.conll", None, "2")
+    assert task.head is Tagger and list(task.read(None, "dev")[0].label) == ["B-P", "O"]
+    task = task_from_file(table[1], "sentence", "answer")
+    assert task.head is Classifier and task.name == "mine_csv"
+    assert [len(task.read(None, s)) for s in ("train", "dev", "test")] == [42, 9, 9]
+    rows = [json.dumps({"text": ["a", "b"], "label": ["O", "B"]})] * 20
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    assert task_from_file(tmp_path / "t.jsonl", None, None).head is Tagger
+    split = [json.dumps({"text": ["a", "b"], "label": "no"})] * 20
+    (tmp_path / "t.jsonl").write_text("\n".join(split))
+    assert task_from_file(tmp_path / "t.jsonl", None, None).head is Classifier
+    (tmp_path / "t.jsonl").write_text("\n".join(rows + split))
+    with pytest.raises(ValueError, match="one label or every word its tag"):
+        task_from_file(tmp_path / "t.jsonl", None, None)
+    lines = ["text,label", *(f"a film,{number}" for number in range(30))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="column 'label' with 30 different labels of 30 texts"):
+        task_from_file(tmp_path / "t.csv", None, None)
+
+
+@pytest.mark.backend_neutral
+def test_trees_are_read_as_sentences(tmp_path, data):
+    (tmp_path / "t.txt").write_text("(4 (2 (2 The) (2 film)) (3 (4 (2 is) (3 fine)) (2 -LRB-)))\n")
+    (example,) = read_trees(tmp_path / "t.txt")
+    assert (example.text, example.label) == ("The film is fine (", "very positive")
+    (tmp_path / "bad.txt").write_text("(2 fine)\n(9 (2 a)\n")
+    with pytest.raises(ValueError, match="bad.txt:2: Each line is one labelled tree"):
+        read_trees(tmp_path / "bad.txt")
+    folder = data("sst/trees/dev.txt").parent.parent.parent
+    sizes = [len(TASKS["sst5"].read(folder, s)) for s in ("train", "dev", "test")]
+    assert sizes == [8544, 1101, 2210]
+
+
+@pytest.mark.backend_neutral
+def test_a_file_and_its_gz_have_one_checksum(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"abc")
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write(b"abc")
+    assert checksum(tmp_path / "a.txt") == checksum(tmp_path / "b.txt.gz")
+
+
+@pytest.mark.compiles
+@pytest.mark.quick_cases("bert_mini-4")
+@pytest.mark.parametrize(
+    "name, layers", [("bert_mini", 4), ("elmo_mini", 2), ("gpt_mini", 4), ("lstm_mini", 1)]
+)
+def test_committed_encoders_load_and_are_small(name, layers):
+    folder = ROOT / "benchmarks" / "weights" / name
+    assert os.path.getsize(folder / "model.safetensors") <= 12 * 2**20
+    encoder, tokenizer = keras_plm.load(folder)
+    assert encoder.num_layers == layers and encoder.hidden_dim == 256
+    assert json.loads((folder / "pretraining.json").read_text())["steps_done"] > 0
+    packed = fitting(tokenizer, encoder).pack(["She walked to the window and looked out ."])
+    assert np.isfinite(np.asarray(encoder.predict_on_batch(packed)["sequence"])).all()
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    rates = {"float32": 2e11, "bfloat16": 4e11}
+    infer = dataclasses.replace(MEASUREMENTS["infer"], matrix_rates=lambda: rates)
+    monkeypatch.setitem(MEASUREMENTS, "infer", infer)  # its own takes large products
+    tokenize = dataclasses.replace(MEASUREMENTS["tokenize"], matrix_rates=None)
+    monkeypatch.setitem(MEASUREMENTS, "tokenize", tokenize)
+    out = tmp_path / "speed.json"
+    flags = ["--sizes", "tiny", "--work", "infer,tokenize", "--repeats", "1", "--steps", "1"]
+    flags += ["--sentences", "32", "--length", "16", "--no-hub", "--out", str(out)]
+    assert benchmarks(["speed", *flags]) == 0
+    before = out.read_text()
+    assert benchmarks(["speed", *flags]) == 0  # nothing is timed twice
+    assert json.loads(out.read_text())["results"] == json.loads(before)["results"]
+    table = speed_markdown(out)
+    assert "| infer tiny: tokens |" in table and "| tokenize: sentences |" in table
+
+
+def rows_of_tags(tags, count=40, between="\t"):
+    return "".join(f"{'abc'[i % 3]}{between}{tags[i % len(tags)]}\n" + "\n" * (i % 2)
+                   for i in range(count))  # fmt: skip
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        (["O", "B-PER", "I-PER"], "IOB2"),
+        (["O", "B-PER", "O "], "IOB2"),
+        (["O", "B", "I"], "BIO without types"),
+        (["B-PER", "L-PER", "U-LOC", "O"], "BILOU"),
+        (["DET", "NOUN", "O"], None),
+    ],
+)
+def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
+    path = tmp_path / "mine.conll"
+    path.write_text(f"# sent_id = 1\n{rows_of_tags(tags)}")
+    task = task_from_file(path, None, None)
+    assert list(task.metrics) == ["word_accuracy" if scheme is None else "span_f1"]
+    runner = Runner(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+    assert runner.scheme == scheme
+
+
+@pytest.mark.backend_neutral
+def test_a_mixture_of_schemes_is_named(tmp_path):
+    path = tmp_path / "mine.conll"
+    rows = rows_of_tags(["O", "B-PER", "O"])
+    path.write_text(f"# sent_id = 1\n{rows}# text = a\na\tO\nb\tPER\n\n{rows}")
+    line = rows.count("\n") + 4
+    with pytest.raises(ValueError, match=f"mine.conll:{line}: .*one scheme.*Received: 'PER'"):
+        task_from_file(path, None, None)
+    parts = {"train": ["O", "S-X", "B-X", "E-X"], "dev": ["O", "S-X"], "test": ["U-X", "O"]}
+    for split, tags in parts.items():
+        (tmp_path / f"{split}.conll").write_text(rows_of_tags(tags))
+    files = {split: f"{split}.conll" for split in parts}
+    task = Task("t", lambda d, split: read_conll(tmp_path / files[split]), Tagger, {})
+    with pytest.raises(ValueError, match="test.conll:1: .*IOBES.*Received: 'U-X'"):
+        Runner(task, str(tmp_path), "benchmarks/weights/bert_mini", "", "")
+    row = json.dumps({"text": ["a", "b", "c"], "label": ["O", "B-X", "X"]})
+    (tmp_path / "t.jsonl").write_text("\n".join([row.replace('"X"', '"I-X"')] * 20 + [row]))
+    with pytest.raises(ValueError, match="t.jsonl:21, word 2 .'c'.: .*Received: 'X'"):
+        task_from_file(tmp_path / "t.jsonl", None, None)
+
+
+@pytest.mark.backend_neutral
+def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
+    """Their tags are tags of IOBES too, but the spans have no end."""
+    path = tmp_path / "mine.conll"
+    good = rows_of_tags(["O", "S-PER", "B-PER", "E-PER"])
+    path.write_text(f"{good}\na\tB-PER\nb\tO\n\na\tO\nb\tB-LOC\nc\tI-LOC\n")
+    line = good.count("\n") + 2
+    match = f"mine.conll:{line}: In IOBES .*'B-PER' before 'O', the first of 2 such tags"
+    with pytest.raises(ValueError, match=match):
+        task_from_file(path, None, None)
+    path.write_text(good)
+    assert list(task_from_file(path, None, None).metrics) == ["span_f1"]
+
+
+@pytest.mark.backend_neutral
+def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypatch):
+    """A file with a tag that only the test part has, and one that only the dev part has."""
+    path = tmp_path / "mine.conll"
+    sentences = [[("abcd"[j], "O B-X I-X O".split()[j]) for j in range(4)] for _ in range(40)]
+    sentences[28][1], sentences[34][1] = ("b", "B-DEV"), ("b", "B-TEST")
+    text = "\n\n".join("\n".join(map(" ".join, sentence)) for sentence in sentences)
+    path.write_text(text + "\n")
+    parts = lambda rows, fractions, seed: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
+    monkeypatch.setattr("keras_plm.data.task.split_groups", parts)
+    flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
+    found = [["O", "B-X", "I-X", "O"]] * 6
+    monkeypatch.setattr(Runner, "_predict", lambda *arguments: found)
+    assert main(["run", *flags, *FAST, "--seeds", "1"]) == 0, capsys.readouterr().err
+    assert "mine_conll: span_f1 of tags in IOB2" in capsys.readouterr().out
+    (file,) = result_files(tmp_path)
+    result = json.loads(file.read_text())
+    assert result["scheme"] == "IOB2" and result["counts"]["labels"] == 3
+    # X 1-3 is found in all 6 sentences; in one of them TEST 1-2 and X 2-3 are true instead.
+    assert result["score"] == pytest.approx(2 * 5 / (6 + 7))
+
+
+@pytest.mark.backend_neutral
+def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
+    rows = [json.dumps({"tokens": ["a", "b"], "ner_tags": [0, 1]})] * 30
+    (tmp_path / "n.jsonl").write_text("\n".join(rows))
+    flags = ["run", "--task-file", str(tmp_path / "n.jsonl"), *common(encoder, tmp_path), *FAST]
+    flags += ["--text", "tokens", "--label", "ner_tags", "--seeds", "1", "--method", "features"]
+    assert main(flags) == 2
+    assert "n.jsonl:1: Tags that are numbers need their names" in capsys.readouterr().err
+    assert main([*flags, "--label-names", "O,B-PER"]) == 0
+    assert "span_f1 of tags in IOB2" in capsys.readouterr().out
+
+
+@pytest.mark.backend_neutral
+def test_trees_keep_words_with_other_spaces(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeff(3 (2 8\u00a01\\/2) (2 Mile))\r\n".encode())
+    assert read_trees(path)[0].text == "8\u00a01/2 Mile"

@@ -1,0 +1,168 @@
+"""An encoder of one's own: one class that keeps the contract of `models.Encoder`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.data.task import Example
+from keras_plm.heads import Classifier
+from keras_plm.models import Encoder
+from keras_plm.tokenizers import WordPiece
+from keras_plm.transfer import FeatureBased, FineTune, clone, extract_features
+from tests import ROOT
+from tests.helpers.checks import check_encoder
+
+TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"])
+Embedding = keras.layers.Embedding
+
+
+@keras.saving.register_keras_serializable("own")
+class GRUEncoder(Encoder):
+    """GRUs on top of each other, each reading in both directions."""
+
+    def __init__(
+        self, vocabulary_size, num_layers, hidden_dim, dropout=0.1, trainable=True, dtype=None,
+        name=None,
+    ):  # fmt: skip
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        embedding = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype, name="words")
+        layers = [embedding(inputs["token_ids"])]  # (B, T, D)
+        for i in range(num_layers):
+            options = {"return_sequences": True, "dropout": dropout, "name": "gru"}
+            gru = keras.layers.GRU(hidden_dim // 2, **options)
+            block = keras.layers.Bidirectional(gru, dtype=dtype, name=f"block_{i}")
+            layers.append(block(layers[-1], mask=inputs["padding_mask"]))
+        super().__init__(inputs, {"sequence": layers[-1], "layers": layers}, name=name)
+        self.dtype_policy = embedding.dtype_policy
+        self.vocabulary_size, self.num_layers = vocabulary_size, num_layers
+        self.dropout, self.trainable = dropout, trainable
+
+    def get_config(self):
+        names = ("vocabulary_size", "num_layers", "hidden_dim", "dropout", "trainable", "name")
+        return {**{name: getattr(self, name) for name in names}, "dtype": self.dtype_policy.name}
+
+
+def examples(count):
+    rng = np.random.default_rng(count)
+    texts = [" ".join(rng.choice(list("abcdef"), 4)) for _ in range(count)]
+    return [Example(text, "yes" if "a" in text else "no") for text in texts]
+
+
+def test_keeps_the_encoder_contract(tmp_path):
+    check_encoder(GRUEncoder(11, 2, 8), tmp_path, vocabulary_size=11)
+
+
+@pytest.mark.backend_neutral
+def test_is_fine_tuned_and_read():
+    encoder = GRUEncoder(11, 2, 8)
+    options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-2}
+    for method in (FineTune(**options, layer_decay=0.5), FeatureBased(**options, layers="mix")):
+        fitted = method.fit(encoder, Classifier, TOKENIZER, examples(8))
+        assert set(fitted.predict(["a b", "c d"])) <= {"yes", "no"}
+    features = extract_features(encoder, TOKENIZER, ["a b", "c"], layers="mean_all", pool="mean")
+    assert features.shape == (2, 8)
+    assert clone(encoder, dropout=0.0).dropout == 0.0
+
+
+def test_is_saved_with_its_tokenizer(tmp_path):
+    encoder = GRUEncoder(11, 2, 8)
+    keras_plm.save(tmp_path / "own", encoder, TOKENIZER)
+    loaded, tokenizer = keras_plm.load(tmp_path / "own")
+    assert type(loaded) is GRUEncoder and loaded.get_config() == encoder.get_config()
+    inputs = TOKENIZER.pack(["a b c", "d"])
+    expected, found = (model.predict_on_batch(inputs)["sequence"] for model in (encoder, loaded))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    assert config["model"] == "own>GRUEncoder"
+    (tmp_path / "own" / "config.json").write_text(json.dumps({**config, "model": "own>Other"}))
+    with pytest.raises(ValueError, match="import the module that defines it first.*'own>Other'"):
+        keras_plm.load(tmp_path / "own")
+
+
+@pytest.mark.backend_neutral
+def test_what_is_missing_is_named():
+    good = GRUEncoder(11, 1, 8)
+    sequence, layers = good.output["sequence"], good.output["layers"]
+    no_mask = {"token_ids": good.input["token_ids"]}
+    for inputs, outputs, missing in (
+        (no_mask, {"sequence": layers[0], "layers": layers[:1]}, "inputs with `padding_mask`"),
+        (good.input, sequence, "a dict of outputs"),
+        (good.input, {"layers": layers}, "an output `sequence`"),
+        (good.input, {"sequence": sequence}, "an output `layers`"),
+        (good.input, {"sequence": sequence, "layers": sequence}, "a list of tensors of one shape"),
+    ):
+        with pytest.raises(ValueError, match=f"An encoder must have .*{missing}"):
+            Encoder(inputs, outputs)
+        with pytest.raises(TypeError, match=f"`encoder` must be .*Encoder.* without .*{missing}"):
+            Classifier(keras.Model(inputs, outputs), ["no", "yes"], TOKENIZER)
+    with pytest.raises(TypeError, match="without the base class, which sets its attributes"):
+        Classifier(keras.Model(good.input, good.output), ["no", "yes"], TOKENIZER)
+
+
+@pytest.mark.backend_neutral
+def test_weights_without_fixed_paths_are_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.layers, "Embedding", lambda *a, name, **k: Embedding(*a, **k))
+    with pytest.raises(ValueError, match="give every layer of your encoder a `name`.*'embedding"):
+        keras_plm.save(tmp_path / "own", GRUEncoder(11, 1, 8), TOKENIZER)
+    assert not (tmp_path / "own" / "config.json").exists()
+
+
+MODULE = """
+import keras
+from keras_plm.models import Encoder
+
+@keras.saving.register_keras_serializable("mine")
+class Letters(Encoder):
+    def __init__(self, vocabulary_size, hidden_dim, trainable=True, dtype=None, name=None):
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        words = keras.layers.Embedding(vocabulary_size, hidden_dim, dtype=dtype, name="words")
+        x = words(inputs["token_ids"])
+        super().__init__(inputs, {"sequence": x, "layers": [x]}, name=name)
+        self.vocabulary_size, self.trainable = vocabulary_size, trainable
+
+    def get_config(self):
+        return {name: getattr(self, name) for name in ("vocabulary_size", "hidden_dim", "name")}
+"""
+SAVE = """
+import keras_plm, my_encoder
+from keras_plm.tokenizers import WordPiece
+tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+keras_plm.save("letters", my_encoder.Letters(13, 8), tokenizer)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_the_command_imports_its_class(table, tmp_path):
+    (tmp_path / "my_encoder.py").write_text(MODULE)
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+
+    done = run("-c", SAVE)
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "keras_plm.cli", "run", *table, "--encoder", "letters", "--seeds", "1"]
+    command += ["--learning-rates", "1e-2", "--epochs", "1"]
+    done = run(*command)
+    assert done.returncode == 2 and "import the module that defines it first" in done.stderr
+    for method in ("features", "fine_tune"):
+        done = run(*command, "--method", method, "--import", "my_encoder")
+        assert done.returncode == 0, done.stderr

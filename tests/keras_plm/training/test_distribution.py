@@ -1,0 +1,217 @@
+"""Several devices learn what one does, and what would go wrong in silence is an error."""
+
+import json
+
+import keras
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.checks import devices
+from benchmarks.checks.devices import CASES, COUNTS, Case
+from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
+from keras_plm.training.optimizers import BertAdamW
+from tests.helpers.checks import assert_close
+from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun, lines
+
+BACKEND = keras.backend.backend()
+# Each in processes of its own, for a backend has as many devices as it began with.
+TRIED = {
+    "jax": ["data, two micro-batches", "model, mesh (2, 2)"],
+    "tensorflow": ["data"],
+    "torch": ["data, two micro-batches"],
+}[BACKEND]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TRIED)
+def test_several_devices_learn_what_one_does(name):
+    steps = 16  # more than a pass, whose last batch is not full
+    case = CASES[BACKEND][name]
+    alone = devices.run(Case(), 1, steps)
+    together = devices.run(case, COUNTS[BACKEND], steps)
+    assert len(set(alone["losses"])) == steps and alone["losses"][-1] < alone["losses"][0]
+    assert_close(together["losses"], alone["losses"], atol=1e-5)
+    assert together["metrics"].keys() == alone["metrics"].keys()
+    for metric, value in alone["metrics"].items():
+        assert together["metrics"][metric] == pytest.approx(value, abs=1e-5)
+
+
+@pytest.mark.full
+def test_several_devices_go_on_where_they_stopped(tmp_path):
+    """Bit for bit, dropout and all, within a pass."""
+    case, count = Case(dropout=0.2), COUNTS[BACKEND]
+    whole = devices.run(case, count, 12, kept=tmp_path / "whole")
+    first = devices.run(case, count, 7, kept=tmp_path / "parts")
+    second = devices.run(case, count, 12, kept=tmp_path / "parts")
+    assert first["losses"] + second["losses"] == whole["losses"]
+    with pytest.raises(RuntimeError, match="another number of devices"):
+        devices.run(case, 1, 14, kept=tmp_path / "parts")
+
+
+def test_one_device_needs_no_other_script():
+    distribution = distribute("data", devices=1)
+    assert distribution.num_replicas == 1 and distribution.is_chief
+    if BACKEND == "jax":  # would compile for a mesh of one again
+        assert type(distribution) is Distribution
+    with distribution.scope():
+        model = Plain()
+        model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
+    losses = model.fit(distribution.shard(batches()), epochs=2, verbose=0).history["loss"]
+    other = Plain()
+    other.compile(BertAdamW(1e-2), loss="mse")
+    assert len(losses) == 2 and losses[1] < losses[0]
+    assert other.fit(batches(), epochs=1, verbose=0)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow traces again for new variables")
+def test_a_first_step_is_traced_once():
+    traced = []
+
+    class Counted(Plain):
+        def train_step(self, data):
+            traced.append(1)
+            return super().train_step(data)
+
+    model = Counted()
+    model.compile(BertAdamW(1e-2), loss="mse", metrics=["mae"])
+    model.fit(batches(), epochs=2, verbose=0)
+    assert traced == [1]
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"timeout": 0}, "more than 0 seconds. Received: 0"),
+        ({"devices": "all"}, "or `None` for all there are. Received: 'all'"),
+        ({"how": "model", "mesh": 4}, "a pair of whole numbers, .data, model.. Received: 4"),
+        ({"how": "fast"}, "'auto', 'data' or 'model'. Received: 'fast'"),
+        ({"mesh": (1, 1)}, "`mesh` is of how='model'"),
+        ({"devices": 0}, "1 or more, or .* Received: 0"),
+        ({"coordinator": "here:1"}, "need all three.*num_processes=None"),
+        ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "below `num_processes`"),
+    ],
+)
+def test_bad_input(options, match):
+    with pytest.raises(ValueError, match=match):
+        distribute(**options)
+
+
+def test_what_a_backend_has_not_is_named():
+    many = {"jax": "fewer devices .*devices=64, of which there are 1.*cpu",
+            "tensorflow": "fewer devices .*devices=64, of which there are 1.*CPU",
+            "torch": "torchrun --nproc-per-node 64"}  # fmt: skip
+    with pytest.raises(ValueError, match=many[BACKEND]):
+        distribute(devices=64)
+    if BACKEND != "jax":
+        with pytest.raises(ValueError, match="Only JAX lays weights.*KERAS_BACKEND=jax"):
+            distribute("model")
+        return
+    with pytest.raises(
+        ValueError, match=r"product is the number.*as many `devices`.*\(2, 2\) for 1 devices"
+    ):
+        distribute("model", mesh=(2, 2))
+    with pytest.raises(ValueError, match="Known layouts: transformer.*'other'"):
+        distribute("model", layout="other")
+
+
+def test_weights_that_do_not_part_evenly_are_named():
+    from keras_plm.models import BERT
+    from keras_plm.training.distribution.on_jax import check_layout
+
+    bert = BERT(20, 1, 2, 8, 12)
+    with pytest.raises(ValueError, match=r"number of heads.*num_heads=2, mesh=\(..., 4\)"):
+        check_layout(bert, LAYOUTS["transformer"], 4)
+    with pytest.raises(ValueError, match="each axis.*of shape"):
+        check_layout(BERT(20, 1, 5, 10, 12), LAYOUTS["transformer"], 5)
+    with pytest.raises(ValueError, match="names none of this model's weights"):
+        check_layout(bert, {"nothing": (None,)}, 2)
+    check_layout(bert, LAYOUTS["transformer"], 2)
+
+
+def test_an_optimizer_of_each_device_is_refused():
+    """What would train every device by itself, in silence."""
+    from keras_plm.training.distribution.whole_batch import check_optimizer, reducing
+
+    model, distribution = Plain(), Parted(0)
+    model.compile(BertAdamW(1e-2), loss="mse")
+    with pytest.raises(ValueError, match="compile the model with `distribution.optimizer"):
+        check_optimizer(distribution, model)
+    optimizer = reducing(BertAdamW(1e-2), lambda gradients: [2 * g for g in gradients])
+    assert isinstance(optimizer, BertAdamW) and type(optimizer).__name__ == "BertAdamW"
+    for kind in (BertAdamW, keras.optimizers.Adam):  # saved as what it was
+        saved = keras.saving.serialize_keras_object(reducing(kind(0.5, name="a"), list))
+        loaded = keras.saving.deserialize_keras_object(saved)
+        plain = kind(0.5, name="a")
+        assert type(loaded) is type(plain) and loaded.get_config() == plain.get_config()
+    optimizer.distribution = distribution
+    model.compile(optimizer, loss="mse")
+    check_optimizer(distribution, model)
+    with pytest.raises(ValueError, match="give it `distribution.shard"):
+        model.fit(batches(), verbose=0)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
+def test_what_does_not_lie_on_several_devices_is_refused():
+    script = """
+from keras_plm.training.distribution import distribute
+from keras_plm.models import BERT
+from tests.keras_plm.training.device_cases import Plain
+from tests.keras_plm.training.device_cases import batches
+from keras_plm.training.optimizers import BertAdamW
+
+def says(run):
+    try:
+        run()
+    except ValueError as error:
+        print(error)
+
+def compiled():
+    model = Plain()
+    model.build({"row": (6,), "noise": (6,)})
+    model.compile(distribution.optimizer(BertAdamW(1e-2)), loss="mse")
+    return model
+
+def of_three_heads():
+    with distribution.scope():
+        BERT(20, 1, 3, 9, 12)
+
+distribution = distribute("model")
+says(of_three_heads)
+distribution.close()
+distribution = distribute()
+outside = compiled()
+says(lambda: outside.fit(distribution.shard(batches()), verbose=0))
+with distribution.scope():
+    model = compiled()
+says(lambda: model.fit(batches(), verbose=0))
+model.fit(distribution.shard(batches()), verbose=0)
+print("done")
+"""
+    uneven, outside, whole, last = lines(begun(script, devices=2))
+    assert "choose another mesh. Received: mesh=(..., 2), a weight of shape (" in uneven
+    assert "build and compile it `with distribution.scope():`" in outside
+    assert "give it `distribution.shard(batches)`" in whole and last == "done"
+
+
+@pytest.mark.backend_neutral
+def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def run(case, count, steps):
+        calls.append((case, count))
+        return {"losses": [3.0, 2.0 + 1e-7 * count], "metrics": {}}
+
+    monkeypatch.setattr(devices, "run", run)
+    out = tmp_path / "devices.json"
+    assert main(["check", "devices", "--steps", "2", "--out", str(out)]) == 0
+    assert (
+        "differ by at most 1.0e-07, one device with disturbed weights by at most 0.0e+00"
+        in capsys.readouterr().out
+    )
+    result = json.loads(out.read_text())
+    assert list(result["cases"]) == list(CASES[BACKEND]) and result["devices"] == COUNTS[BACKEND]
+    assert len(calls) == 3 * len(CASES[BACKEND]) and all(
+        (case.mesh, case.micro_batches) == (None, 1) for case, n in calls if n == 1
+    )
+    assert main(["check", "devices", "--steps", "0", "--out", str(out)]) == 2

@@ -1,0 +1,134 @@
+"""One unusual example does not end a training, a prediction or an extraction of features."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from keras_plm.data.packing import PackedExamples
+from keras_plm.data.passages import Windows
+from keras_plm.data.task import Example
+from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.metrics import word_accuracy
+from keras_plm.models import BERT
+from keras_plm.tokenizers import Characters
+from keras_plm.transfer import FeatureBased, FineTune, extract_features
+from tests.helpers.small_passages import PIECES
+from tests.helpers.small_runs import LETTERS, TOKENIZER
+
+pytestmark = pytest.mark.backend_neutral
+FAST = {"epochs": 1, "batch_size": 8}
+LONG = " ".join(LETTERS * 7)  # 56 tokens, where the encoder reads 12
+
+
+def encoder():
+    size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    return BERT(13, **size, max_sequence_length=12)
+
+
+def usual(kind, count=8):
+    return {
+        "texts": lambda i: Example("a b", "yn"[i % 2]),
+        "pairs": lambda i: Example("a b", "yn"[i % 2], pair="c d"),
+        "scores": lambda i: Example("a b", float(i % 3), pair="c d"),
+        "words": lambda i: Example(["a", "b"], ["X", "Y"]),
+        "choices": lambda i: Example("a", i % 2, choices=["b", "c"]),
+        "answers": lambda i: Example("a", ["c"], pair="b c d", starts=[2]),
+    }[kind], count
+
+
+ODD = {
+    "texts": [Example("", "y"), Example(" ", "y"), Example(LONG, "y")],
+    "pairs": [Example(*two, pair=pair) for *two, pair in
+              [("", "y", "a"), ("a", "y", ""), ("", "y", ""), (LONG, "y", "a"), ("a", "y", LONG)]],
+    "scores": [Example("", 1.0, pair="a"), Example("a", 1.0, pair=LONG)],
+    "words": [Example([], []), Example(["a", "", "b"], ["X", "Y", "X"]),
+              Example(LONG.split(), ["X"] * 56), Example([LETTERS[0] * 99], ["X"])],
+    "choices": [Example("", 1, choices=["a", ""]), Example(LONG, 0, choices=[LONG, "a"])],
+    "answers": [Example(LONG, ["a"], pair="a b", starts=[0]),
+                Example("b", [], pair="a b", starts=[]),
+                Example("b", ["a"], pair=f"a {LONG}", starts=[0])],
+}  # fmt: skip
+CASES = [
+    (FineTune(**FAST), Classifier, "texts"),
+    (FeatureBased(**FAST), Classifier, "texts"),
+    (FeatureBased(reader="bcn", units=4, **FAST), Classifier, "texts"),
+    (FineTune(**FAST), Classifier, "pairs"),
+    (FeatureBased(reader="esim", units=4, **FAST), Classifier, "pairs"),
+    (FineTune(**FAST), Regressor, "scores"),
+    (FineTune(**FAST), Tagger, "words"),
+    (FeatureBased(reader="bilstm", units=4, character_filters=4, **FAST), CRFTagger, "words"),
+    (FineTune(**FAST), MultipleChoice, "choices"),
+    (FineTune(**FAST), SpanFinder, "answers"),
+    (FeatureBased(reader="bidaf", units=4, **FAST), SpanFinder, "answers"),
+]
+
+
+@pytest.mark.parametrize("method, head, kind", CASES)
+@pytest.mark.filterwarnings("ignore:Rows have at most")
+def test_it_is_trained_on_and_predicted(method, head, kind):
+    make, count = usual(kind)
+    rows = [make(i) for i in range(count)]
+    model = method.fit(encoder(), head, TOKENIZER, [*rows, *ODD[kind]], [*rows[:2], *ODD[kind]])
+    predicted = model.predict([rows[0], *ODD[kind]])
+    assert len(predicted) == 1 + len(ODD[kind])
+    if kind == "words":
+        assert [len(tags) for tags in predicted[1:]] == [len(e.text) for e in ODD[kind]]
+    for example in ODD[kind]:  # by itself
+        assert len(model.predict([example])) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Rows have at most")
+def test_odd_texts_have_features():
+    texts = [e.text for e in ODD["texts"]]
+    assert np.isfinite(extract_features(encoder(), TOKENIZER, texts, pool="mean")).all()
+    words = [e.text for e in ODD["words"]]
+    found = extract_features(encoder(), TOKENIZER, words, pool=None)
+    assert [len(rows) for rows in found] == [len(row) for row in words]
+
+
+def test_a_sentence_without_words_scores_nothing():
+    assert word_accuracy([[], ["X", "Y"]], [[], ["X", "X"]]) == 0.5
+    with pytest.raises(ValueError, match="Received: 1 and 0 tags in sentence 1"):
+        word_accuracy([["X"], ["X"]], [["X"], []])
+
+
+def test_cut_texts_are_warned_of():
+    texts = [Example("a", where="f:1"), Example(LONG, where="f:2"), Example(LONG, where="f:3")]
+    told = r"max_length=12 tokens: the texts of 2 of 3 examples were cut, by 92 .* first is f:2"
+    with pytest.warns(UserWarning, match=told):  # 2 (56 - 10)
+        PackedExamples(texts, TOKENIZER, max_length=12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PackedExamples(texts[:1], TOKENIZER, max_length=12)
+        # Tagged words go in windows.
+        PackedExamples([Example(LONG.split(), ["X"] * 56)], TOKENIZER, ["X"], 12)
+
+
+@pytest.mark.parametrize(
+    "tokenizer, apart, max_length, kept",
+    [(PIECES, False, 23, 10), (PIECES, False, 200, 200), (PIECES, False, 303, 64),
+     (Characters(), True, 23, 10), (Characters(), True, 303, 64)],
+)  # fmt: skip
+def test_a_question_that_leaves_no_room_is_cut(tokenizer, apart, max_length, kept):
+    """To 64 tokens as in run_squad.py, or to half of a row where that is less."""
+    words = (LETTERS * 50)[: 150 if kept == 200 else 300]
+    asked = Example(" ".join(words), ["c d"], pair="a b c d", starts=[4], where="f:7")
+    others = [Example("a b", ["a"], pair="a b c d", starts=[0])]
+    if kept == 200:  # there is room
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            windows = Windows([asked], tokenizer, max_length, apart=apart)
+        assert windows.cut_to is None and windows.asked.tolist() == [150]
+        return
+    told = rf"questions of 1 of 2 examples were cut, by {300 - kept} tokens .* first is f:7"
+    with pytest.warns(UserWarning, match=told):
+        windows = Windows([*others, asked], tokenizer, max_length, apart=apart)
+    assert windows.asked.tolist() == [2, kept] and windows.lengths.max() <= max_length
+    x, y, _ = windows.batches(training=False)[0]
+    shown = Windows([Example(" ".join(words[:kept]), ["c d"], "a b c d", starts=[4])],
+                    tokenizer, max_length, apart=apart)  # fmt: skip
+    alone, target, _ = shown.batches(training=False)[0]
+    name = "token_ids" if "token_ids" in x else "character_ids"
+    (row,) = (row for row, n in enumerate(y.tolist()) if n == target[0].tolist())
+    assert (x[name][row] == alone[name][0]).all()
