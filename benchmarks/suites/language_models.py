@@ -67,7 +67,7 @@ class Neural:
     direct: bool = setting(False, "connections from the context to the output")
     dropout: float = setting(0.0, "drop this fraction of the context and the hidden layer")
     epochs: int = setting(2, "passes over the text")
-    rate: float = setting(5e-3, "highest learning rate")
+    learning_rate: float = setting(5e-3, "highest learning rate")
     batch_size: int = setting(512, "words per step")
     limit: int = setting(0, "at most so many tokens of the text; 0 takes all")
 
@@ -185,7 +185,7 @@ class LanguageModelRunner:
         model.start_from_unigrams(train)
         batches = model.batches(train, settings.batch_size, seed)
         steps = settings.epochs * len(batches)
-        schedule = WarmupLinearDecay(settings.rate, steps, min(1000, steps // 10))
+        schedule = WarmupLinearDecay(settings.learning_rate, steps, min(1000, steps // 10))
         model.compile(BertAdamW(schedule, bias_correction=True))
         name, work = f"{settings.name} seed {seed}", self._work(settings, seed)
         seconds, _ = fit_resumed(model, batches, settings.epochs, work, name, self.progress)

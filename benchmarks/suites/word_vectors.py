@@ -89,7 +89,7 @@ SUITES = {
                 *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
                 # gensim's own rates are for many passes.
                 *(
-                    Vectors(kind, "gensim", rate=0.1, limit=10_000_000)
+                    Vectors(kind, "gensim", learning_rate=0.1, limit=10_000_000)
                     for kind in ("skip_gram", "cbow", "fasttext")
                 ),
             ],

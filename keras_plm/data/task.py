@@ -236,10 +236,13 @@ def split_groups(examples, fractions, seed=0):
         done += len(groups[name])
     moved = _move_rare_labels(examples, parts, groups)
     if not all(parts):
+        grouped = len(groups) < len(examples)
+        rule = "Examples of one group (in a CoNLL file, of one document) stay together. " * grouped
         raise ValueError(
-            f"Groups, in CoNLL's format documents, stay whole, and none of {len(fractions)} parts "
-            "may be empty: give more groups, or smaller ones. "
-            f"Received: {len(examples)} examples in {len(groups)} groups"
+            f"Each of {len(fractions)} parts must get an example. {rule}Give more "
+            f"{'groups, or smaller ones' if grouped else 'examples'}. Received: {len(examples)} "
+            f"examples"
+            + f" in {len(groups)} groups" * grouped
             + (f"; groups moved to the first part for their labels: {moved}" if moved else "")
         )
     if moved:

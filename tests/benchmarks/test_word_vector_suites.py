@@ -54,9 +54,12 @@ def data_folder(tmp_path):
 
 def test_settings_know_their_kind():
     assert Vectors().window == 5 and Vectors("glove").window == 10
-    assert Vectors("cbow", "gensim").rate == 0.05 and Vectors("cbow").rate == 1.0
+    assert Vectors("cbow", "gensim").learning_rate == 0.05 and Vectors("cbow").learning_rate == 1.0
     assert Vectors("cbow", dim=7).name == "cbow.keras_plm.dim7"
-    assert Vectors("cbow", "gensim", rate=0.1, limit=9).title == "CBOW, noise, gensim, rate 0.1"
+    assert (
+        Vectors("cbow", "gensim", learning_rate=0.1, limit=9).title
+        == "CBOW, noise, gensim, learning rate 0.1"
+    )
     assert len({s.name for s in SUITES["word_vectors"].scales["small"]}) == 14
     for wrong, match in (
         ({"kind": "lsa"}, "`kind` must be one of"),
@@ -90,7 +93,7 @@ def test_text_without_rare_words(data_folder, tmp_path):
 def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = []
-    settings = Vectors(kind, dim=8, epochs=4, sample=1.0, rate=0.5)
+    settings = Vectors(kind, dim=8, epochs=4, sample=1.0, learning_rate=0.5)
     word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
     path = tmp_path / "out" / "word_vectors" / f"{settings.name}.seed0.json"
     result = json.loads(path.read_text())

@@ -186,7 +186,7 @@ SUITES = {
             "long": [Translation(model, epochs=30) for model in ("transformer", "additive")],
             "test": [
                 *(Translation(model, **_TEST) for model in ("additive", "none", "transformer")),
-                StepTimes(width=16, vocabulary_size=20, lengths=(4, 8), tokens=16, turns=1),
+                StepTimes(width=16, vocabulary_size=20, lengths=(4, 8), tokens=16, repeats=1),
                 Copying(width=16, symbols=3, lengths=(2, 4), steps=3, tokens=20, seeds=1, test=5),
             ],
         },

@@ -56,7 +56,7 @@ class StepTimes:
     vocabulary_size: int = setting(1000, "tokens")
     lengths: tuple = setting((16, 32, 64, 128, 256, 512), "of source and target")
     tokens: int = setting(2048, "of one side in a step")
-    turns: int = setting(5, "how often each is timed, in turns; the median counts")
+    repeats: int = setting(5, "time each so often, interleaved; the median counts")
     name = "step_times"
 
     @property
@@ -78,7 +78,7 @@ class StepTimes:
             model.train_on_batch(x, ids)  # compiles
             model.train_on_batch(x, ids)
         seconds = {name: [] for name in made}
-        for _ in range(self.turns):
+        for _ in range(self.repeats):
             for name, model in made.items():
                 begun = time.perf_counter()
                 model.train_on_batch(x, ids)

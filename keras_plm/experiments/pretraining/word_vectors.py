@@ -50,7 +50,9 @@ class Vectors:
     epochs: int = setting(
         0, "read the text N times; 0 takes the kind's: 1, GloVe 10 over its pairs", at_least=0
     )
-    rate: float = setting(0.0, "highest learning rate; 0 takes the kind's own", at_least=0)
+    learning_rate: float = setting(
+        0.0, "set the highest learning rate; 0 takes the kind's own", at_least=0
+    )
     negatives: int = setting(5, "draw N noise words per pair", above=0)
     sample: float = setting(
         1e-3, "leave out at random words more frequent than this fraction", above=0
@@ -67,8 +69,8 @@ class Vectors:
         for name, own in (("window", 10 if glove else 5), ("epochs", 10 if glove else 1)):
             if not getattr(self, name):
                 object.__setattr__(self, name, own)
-        if not self.rate:
-            object.__setattr__(self, "rate", self._own_rate())
+        if not self.learning_rate:
+            object.__setattr__(self, "learning_rate", self._own_rate())
 
     def _own_rate(self):
         if self.by == "gensim":  # of word2vec.c and fastText
@@ -102,7 +104,11 @@ class Vectors:
     def title(self):
         """The name in tables, which have the size of the text in another column."""
         maker = ["gensim"] if self.by == "gensim" else []
-        changed = [f"{n} {value:g}" for n, value in self._changed().items() if n != "limit"]
+        changed = [
+            f"{n} {value:g}".replace("_", " ")
+            for n, value in self._changed().items()
+            if n != "limit"
+        ]
         return ", ".join([NAMES[self.kind], *maker, *changed])
 
     def _changed(self):
@@ -202,14 +208,14 @@ class VectorTrainer:
             # The released program's demonstration on a text of this size has 10, its paper 100.
             batches = model.batches(*pairs, x_max=10.0, seed=seed)
             extra = {"pairs": len(pairs[0]), "counting_seconds": round(counting, 1)}
-            model.compile(settings.rate)
+            model.compile(settings.learning_rate)
         else:
             kind, architecture, objective = settings.model
             first = tokenizer.vocabulary if kind is FastText else len(tokenizer)
             model = kind(first, settings.dim, architecture, objective, settings.window)
             batches = model.batches(ids, settings.negatives, settings.sample, seed=seed)
             counting, extra = 0.0, {}
-            model.compile(WarmupLinearDecay(settings.rate, settings.epochs * len(batches)))
+            model.compile(WarmupLinearDecay(settings.learning_rate, settings.epochs * len(batches)))
         name = f"{settings.name} seed {seed}"
         work = self.state(settings, seed)
         seconds, history = fit_resumed(model, batches, settings.epochs, work, name, self.progress)
@@ -241,7 +247,7 @@ def gensim_model(settings, seed, sentences):
         "hs": int(settings.kind.endswith("_hs")),
         "negative": 0 if settings.kind.endswith("_hs") else settings.negatives,
         "sample": settings.sample,
-        "alpha": settings.rate,
+        "alpha": settings.learning_rate,
         "seed": seed + 1,
         "workers": 2,
     }

@@ -396,7 +396,7 @@ def test_groups_are_never_parted():
     assert np.allclose(shares, (0.7, 0.15, 0.15), atol=0.06)
     assert split_groups(examples, (0.5, 0.5))[0] == split_groups(examples, (0.5, 0.5))[0]
     assert split_groups(examples, (0.5, 0.5), seed=1) != split_groups(examples, (0.5, 0.5))
-    with pytest.raises(ValueError, match="none of 3 parts may be empty"):
+    with pytest.raises(ValueError, match="Each of 3 parts must get an example"):
         split_groups(examples[:7], (0.7, 0.15, 0.15))
 
 
