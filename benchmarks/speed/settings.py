@@ -4,7 +4,7 @@ import dataclasses
 
 from benchmarks.speed import measurements  # noqa: F401 (registers all of them)
 from benchmarks.speed.registry import MEASUREMENTS, suite_settings
-from keras_plm.experiments.flags import setting
+from keras_plm.experiments.flags import check_settings, setting
 from keras_plm.models import BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
@@ -15,23 +15,29 @@ CHOOSING = ("sizes", "work", "shapes", "translators", "elmos")
 
 @dataclasses.dataclass(frozen=True)
 class SpeedSettings:
-    """What is timed, at which sizes, and how often."""
+    """What is timed, at which sizes, and how often.
+
+    Rows of fixed shapes have at most 512 tokens, the longest that BERT reads.
+    """
 
     sizes: str = setting("mini,base", "time BERTs and GPTs of these sizes, separated by commas")
     work: str = setting(
         suite_settings("bert")["work"],
         f"run these measurements, separated by commas: {', '.join(MEASUREMENTS)}",
     )
-    repeats: int = setting(7, "time each implementation so often")
+    repeats: int = setting(7, "time each implementation so often", least=1)
     steps: int = setting(
-        4, "take so many steps in a repeat at fixed shapes (a quarter of them for base and larger)"
+        4,
+        "take so many steps in a repeat at fixed shapes (a quarter of them for base and larger)",
+        least=1,
     )
     sentences: int = setting(
         1024,
         "read so many sentences or questions in a repeat (base and larger: a sixteenth to train, "
         "a quarter to encode)",
+        least=1,
     )
-    length: int = setting(128, "give rows of fixed shapes so many tokens")
+    length: int = setting(128, "give rows of fixed shapes so many tokens", least=1, most=512)
     hub: bool = setting(True, "also time KerasHub, which takes long to load")
     half: bool = setting(True, "also time bfloat16, slow on processors without instructions for it")
     seed: int = setting(0, "draw sentences and ids with this seed")
@@ -41,13 +47,16 @@ class SpeedSettings:
     )
     translators: str = setting("small,medium", "decode and translate with these Transformers")
     elmos: str = setting("small,original", "time lstm and bilm at these sizes of ELMo")
-    written: int = setting(64, "generate so many tokens for each source or prompt")
+    written: int = setting(64, "generate so many tokens for each source or prompt", least=1)
     words: int = setting(
-        1_000_000, "read so many words in n-grams, word vectors and prepare (also ten times)"
+        1_000_000,
+        "read so many words in n-grams, word vectors and prepare (also ten times)",
+        least=2000,
     )
-    rows: int = setting(50_000, "write so many rows into the file of word vectors")
+    rows: int = setting(50_000, "write so many rows into the file of word vectors", least=1)
 
     def __post_init__(self):
+        check_settings(self)
         known = {"sizes": BERT_SIZES, "work": MEASUREMENTS, "translators": TRANSFORMER_SIZES,
                  "elmos": ELMO_SIZES}  # fmt: skip
         for name, names in known.items():
@@ -57,13 +66,6 @@ class SpeedSettings:
                     f"`{name}` must be of {', '.join(names)}, separated by commas. "
                     f"Received: {wrong[0]!r}"
                 )
-        for name in ("repeats", "steps", "sentences", "length", "written", "words", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be 1 or more. Received: {getattr(self, name)}")
-        if self.words < 2000:
-            raise ValueError(f"`words` must be 2,000 or more. Received: {self.words}")
-        if self.length > 512:
-            raise ValueError(f"`length` must be at most BERT's 512. Received: {self.length}")
         self.attention_shapes  # noqa: B018 (raises)
 
     @property

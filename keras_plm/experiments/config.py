@@ -126,8 +126,8 @@ class Run:
     epochs: int = setting(10, "train each trial for N epochs and keep the best one on the dev set")
     batch_size: int = setting(32, "read N examples per step")
     dropout: float = setting(0.1, "drop this fraction in the reader and before the output layer")
-    train_limit: int = setting(0, "train on at most N examples; 0 takes all", at_least=0)
-    dev_limit: int = setting(0, "keep at most N examples of the dev set; 0 takes all", at_least=0)
+    train_limit: int = setting(0, "train on at most N examples; 0 takes all", least=0)
+    dev_limit: int = setting(0, "keep at most N examples of the dev set; 0 takes all", least=0)
     precision: str = setting(
         "float32", f"train an encoder in this precision: {', '.join(POLICIES)}", choices=POLICIES
     )
@@ -139,7 +139,7 @@ class Run:
     feature_dropout: float = setting(0.0, "drop this fraction of the features before a reader")
     words: str = setting("", "let a reader also read the word vectors of this folder; '' for none")
     units: int = setting(
-        0, "give each direction of a reader N units; 0 for half the encoder's width", at_least=0
+        0, "give each direction of a reader N units; 0 for half the encoder's width", least=0
     )
     schedule: str = setting(
         "linear", f"change a trained encoder's learning rate so: {', '.join(SCHEDULES)}"
@@ -155,7 +155,7 @@ class Run:
     )
     bias_correction: bool = setting(False, "correct the bias of a trained encoder's AdamW, as GPT")
     lora_rank: int = setting(
-        0, "train only added matrices of rank N next to attention's; 0 for none", at_least=0
+        0, "train only added matrices of rank N next to attention's; 0 for none", least=0
     )
     character_filters: int = setting(
         0,
@@ -167,7 +167,7 @@ class Run:
     remat: bool = setting(False, "use rematerialization in a trained Transformer, to save memory")
     document_tokens: int = setting(
         0, "let a tagger read a document's sentences together, up to N tokens; 0 for one each",
-        at_least=0,
+        least=0,
     )  # fmt: skip
 
     def __post_init__(self):

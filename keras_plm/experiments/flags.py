@@ -3,16 +3,9 @@
 import argparse
 import dataclasses
 import difflib
-import math
 import typing
 
-RULES = {
-    "choices": (lambda value, bound: value in bound, "one of {}"),
-    "at_least": (lambda value, bound: bound <= value < math.inf, "{} or more"),
-    "above": (lambda value, bound: bound < value < math.inf, "above {}"),
-    "below": (lambda value, bound: value < bound, "below {}"),
-    "at_most": (lambda value, bound: value <= bound, "at most {}"),
-}
+from keras_plm.files.arguments import check_number, check_one_of, check_whole
 
 
 def setting(default, help, models=(), **rules):  # noqa: A002
@@ -22,23 +15,28 @@ def setting(default, help, models=(), **rules):  # noqa: A002
         default: The default.
         help: What the flag says, without the models.
         models: The models that have the setting; `()` for all. The flag's help begins with them.
-        rules: Bounds by the names of `RULES`, which `check_settings` applies, as `at_least=1`.
+        rules: What `check_settings` checks: `choices`, or bounds of a number: `least` or `above`,
+            and `most` or `below`.
     """
     metadata = {"help": help, "models": tuple(models), "rules": rules}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_settings(settings):
-    """Raises a ValueError for the first field of a settings object that breaks one of its rules."""
+    """Raises for the first field of a settings object that breaks one of its rules.
+
+    Raises:
+        TypeError: If a number is none, or not whole where the field is an `int`.
+        ValueError: If a value is out of its bounds, or not one of the field's choices.
+    """
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        for name, bound in field.metadata.get("rules", {}).items():
-            keeps, rule = RULES[name]
-            if not keeps(value, bound):
-                shown = ", ".join(bound) if name == "choices" else f"{bound:g}"
-                raise ValueError(
-                    f"`{field.name}` must be {rule.format(shown)}. Received: {value!r}"
-                )
+        value, rules = getattr(settings, field.name), field.metadata.get("rules", {})
+        if "choices" in rules:
+            check_one_of(value, field.name, rules["choices"])
+        elif field.type is int:
+            check_whole(value, field.name, **rules)
+        elif field.type is float:
+            check_number(value, field.name, **rules)
 
 
 def help_of(field):

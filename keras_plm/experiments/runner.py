@@ -253,8 +253,8 @@ class Runner:
             return None
         if run.reads_features:
             raise ValueError(
-                "`--save-model` saves fine-tuned models; for frozen features use `FeatureBased.fit` "
-                f"in Python. Received: method={run.method!r} with --save-model"
+                "`--save-model` saves fine-tuned models; with frozen features use "
+                f"`FeatureBased.fit` in Python. Received: method={run.method!r} with --save-model"
             )
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name

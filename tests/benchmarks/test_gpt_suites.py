@@ -220,7 +220,7 @@ def test_names_of_runs():
         ({"method": "features", "language_model_weight": 0.5}, "a method that trains the encoder"),
         ({"method": "scratch", "pretrained_layers": "2"}, "needs method 'fine_tune'"),
         ({"method": "scratch", "lora_rank": 4}, "needs method 'fine_tune'"),
-        ({"lora_rank": -1}, "`lora_rank` must be 0"),
+        ({"lora_rank": -1}, "`lora_rank` must be a whole number, 0"),
         ({"pretrained_layers": "some"}, "'all' or a whole number. Received: 'some'"),
     ):
         with pytest.raises(ValueError, match=match):

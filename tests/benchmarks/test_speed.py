@@ -241,12 +241,12 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         (["--shapes", "8x12x512x0"], "Received: '8x12x512x0'"),
         (["--elmos", "large"], "`elmos` must be of tiny, mini, small"),
         (["--translators", "mini"], "`translators` must be of tiny, small"),
-        (["--written", "0"], "`written` must be 1 or more"),
-        (["--words", "50"], "`words` must be 2,000 or more"),
+        (["--written", "0"], "`written` must be a whole number, 1 or more"),
+        (["--words", "50"], "`words` must be a whole number, 2000 or more"),
         (["--sizes", "tiny,minni"], r"`sizes` must be of .*'minni'"),
         (["--work", "train,infr"], r"`work` must be of .*'infr'"),
-        (["--repeats", "0"], "`repeats` must be 1 or more"),
-        (["--length", "1024"], "`length` must be at most"),
+        (["--repeats", "0"], "`repeats` must be a whole number, 1 or more"),
+        (["--length", "1024"], "`length` must be .* at most 512"),
     ],
 )
 def test_speed_refuses_before_it_times(flags, match, capsys):

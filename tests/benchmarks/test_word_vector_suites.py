@@ -65,8 +65,8 @@ def test_settings_know_their_kind():
         ({"kind": "lsa"}, "`kind` must be one of"),
         ({"by": "me"}, "`by` must be one of"),
         ({"kind": "glove", "by": "gensim"}, "gensim trains no GloVe"),
-        ({"dim": 0}, "`dim` must be above 0"),
-        ({"epochs": -1}, "`epochs` must be 0 or more"),
+        ({"dim": 0}, "`dim` must be a whole number, above 0"),
+        ({"epochs": -1}, "`epochs` must be a whole number, 0 or more"),
     ):
         with pytest.raises(ValueError, match=match):
             Vectors(**wrong)

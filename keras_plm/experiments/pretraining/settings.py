@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
-from keras_plm.experiments.flags import policy, setting
+from keras_plm.experiments.flags import check_settings, policy, setting
 from keras_plm.experiments.pretraining.objectives import SIZES
-from keras_plm.files.arguments import check_number, check_one_of, check_whole
+from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.tokenizers.words import SPLITS
 
 # For a mini encoder and some ten million words.
@@ -39,10 +39,10 @@ _TEXT, _TRANSFORMERS = ("bert", "gpt", "lstm"), ("bert", "gpt")
 _BERT, _ELMO = ("bert",), ("elmo",)
 
 
-def _of_model(name, text):
+def _of_model(name, text, **rules):
     """A setting whose default depends on the model."""
     values = ", ".join(f"{model} {values[name]:g}" for model, values in DEFAULTS.items())
-    return setting(None, f"{text} (default {values})")
+    return setting(None, f"{text} (default {values})", **rules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +61,26 @@ class Pretraining:
     )
     tokens: float = _of_model("tokens", "read this many tokens in all, padding included")
     vocabulary_size: int = _of_model(
-        "vocabulary_size", "learn this many subword tokens; of elmo, predict this many words"
+        "vocabulary_size",
+        "learn this many subword tokens; of elmo, predict this many words",
+        least=1,
     )
     sentences: str = setting(
         "split", "'split' paragraphs into sentences, or read a sentence a line: 'lines'",
-        ("bert", "elmo"),
+        ("bert", "elmo"), choices=("split", "lines"),
     )  # fmt: skip
     tokens_per_batch: int = _of_model("tokens_per_batch", "read this many tokens in a step")
     learning_rate: float = _of_model(
-        "learning_rate", "set the highest learning rate of AdamW, or of ELMo's AdaGrad"
+        "learning_rate", "set the highest learning rate of AdamW, or of ELMo's AdaGrad", above=0
     )
-    dropout: float = _of_model("dropout", "drop this fraction of the encoder's units")
+    dropout: float = _of_model(
+        "dropout", "drop this fraction of the encoder's units", least=0, below=1
+    )
     precision: str = setting(
         "float32", "compute in 'float32', 'bfloat16' or 'float16'; weights stay in float32"
     )
     accumulation_steps: int = setting(
-        1, "split a step's batch into this many micro-batches, to save memory", _TEXT
+        1, "split a step's batch into this many micro-batches, to save memory", _TEXT, least=1
     )
     remat: bool = setting(
         False, "recompute the blocks for their gradients, to save memory", _TRANSFORMERS
@@ -88,35 +92,49 @@ class Pretraining:
         0, "limit rows of the first phase to this many tokens; 0 for a single phase", _TEXT
     )
     first_fraction: float = setting(
-        0.9, "train this fraction of the steps in the first phase, as the paper does", _TEXT
+        0.9,
+        "train this fraction of the steps in the first phase, as the paper does",
+        _TEXT,
+        above=0,
+        below=1,
     )
-    buckets: int = setting(4, "use this many row lengths; JAX compiles each once", _BERT)
-    warmup: float = setting(0.04, "raise the learning rate in this fraction of the steps", _TEXT)
-    weight_decay: float = setting(0.01, "set the weight decay", _TEXT)
+    buckets: int = setting(4, "use this many row lengths; JAX compiles each once", _BERT, least=1)
+    warmup: float = setting(
+        0.04, "raise the learning rate in this fraction of the steps", _TEXT, least=0, below=1
+    )
+    weight_decay: float = setting(0.01, "set the weight decay", _TEXT, least=0)
     pre_norm: bool = setting(
         False, "normalise before each part of a block, not after it", _TRANSFORMERS
     )
-    initializer_range: float = setting(0.02, "set the standard deviation of initial weights", _TEXT)
+    initializer_range: float = setting(
+        0.02, "set the standard deviation of initial weights", _TEXT, above=0
+    )
     whole_word: bool = setting(False, "mask all subword tokens of a word together", _BERT)
     next_sentence: bool = setting(True, "also predict whether two texts are adjacent", _BERT)
     left_to_right: bool = setting(
         False, "predict the next token from the tokens before it, and mask nothing", _BERT
     )
     mask_token_rate: float = setting(
-        0.8, "replace this fraction of the predicted tokens by [MASK]", _BERT
+        0.8, "replace this fraction of the predicted tokens by [MASK]", _BERT, least=0, most=1
     )
     random_token_rate: float = setting(
-        0.1, "replace this fraction of the predicted tokens by random ones", _BERT
+        0.1, "replace this fraction of the predicted tokens by random ones", _BERT, least=0, most=1
     )
     split: str = setting(
-        "punctuation", "end words at 'punctuation' and white space, or only at 'spaces'", _ELMO
+        "punctuation",
+        "end words at 'punctuation' and white space, or only at 'spaces'",
+        _ELMO,
+        choices=SPLITS,
     )
-    unroll_steps: int = setting(20, "send gradients back through this many steps", _ELMO)
+    unroll_steps: int = setting(20, "send gradients back through this many steps", _ELMO, least=1)
     snapshots: int = setting(
-        0, "keep this many encoders in OUT/snapshots, each at half the steps of the next"
+        0, "keep this many encoders in OUT/snapshots, each at half the steps of the next", least=0
     )
     num_sampled: int = setting(
-        2048, "sample this many words for the loss of larger vocabularies; 0 takes all", _ELMO
+        2048,
+        "sample this many words for the loss of larger vocabularies; 0 takes all",
+        _ELMO,
+        least=0,
     )
 
     def __post_init__(self):
@@ -136,7 +154,8 @@ class Pretraining:
                     f"Received: model={self.model!r}, {field.name}={value!r}"
                 )
         policy(self.precision)
-        self._check_ranges()
+        check_settings(self)
+        self._check_lengths()
         if self.mask_token_rate + self.random_token_rate > 1:
             raise ValueError(
                 "`mask_token_rate` and `random_token_rate` must be at most 1 together. "
@@ -148,31 +167,15 @@ class Pretraining:
                 f"Received: left_to_right={self.left_to_right}"
             )
 
-    def _check_ranges(self):
+    def _check_lengths(self):
+        """Bounds that depend on other settings."""
         longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
         row = self.unroll_steps if self.model == "elmo" else 1
-        check_one_of(self.sentences, "sentences", ("split", "lines"))
-        check_one_of(self.split, "split", SPLITS)
-        for check, name, bounds in (
-            (check_whole, "max_length", {"least": 8, "most": longest}),
-            (check_whole, "first_length", {"least": 8 * bool(self.first_length), "most": longest}),
-            (check_number, "first_fraction", {"above": 0, "below": 1}),
-            (check_whole, "buckets", {"least": 1}),
-            (check_whole, "accumulation_steps", {"least": 1}),
-            (check_number, "mask_token_rate", {"least": 0, "most": 1}),
-            (check_number, "random_token_rate", {"least": 0, "most": 1}),
-            (check_whole, "unroll_steps", {"least": 1}),
-            (check_whole, "num_sampled", {"least": 0}),
-            (check_whole, "snapshots", {"least": 0}),
-            (check_whole, "tokens_per_batch", {"least": row}),
-            (check_number, "tokens", {"least": self.tokens_per_batch}),
-            (check_number, "learning_rate", {"above": 0}),
-            (check_number, "warmup", {"least": 0, "below": 1}),
-            (check_number, "weight_decay", {"least": 0}),
-            (check_number, "dropout", {"least": 0, "below": 1}),
-            (check_number, "initializer_range", {"above": 0}),
-        ):
-            check(getattr(self, name), name, **bounds)
+        check_whole(self.max_length, "max_length", least=8, most=longest)
+        shortest = 8 * bool(self.first_length)
+        check_whole(self.first_length, "first_length", least=shortest, most=longest)
+        check_whole(self.tokens_per_batch, "tokens_per_batch", least=row)
+        check_number(self.tokens, "tokens", least=self.tokens_per_batch)
 
     @property
     def steps(self):

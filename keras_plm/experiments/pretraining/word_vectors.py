@@ -45,20 +45,20 @@ class Vectors:
     by: str = setting("keras_plm", f"train with this library: {', '.join(MAKERS)}", choices=MAKERS)
     dim: int = setting(100, "make vectors of this width", above=0)
     window: int = setting(
-        0, "read N neighbours to each side; 0 takes the kind's: 5, GloVe 10", at_least=0
+        0, "read N neighbours to each side; 0 takes the kind's: 5, GloVe 10", least=0
     )
     epochs: int = setting(
-        0, "read the text N times; 0 takes the kind's: 1, GloVe 10 over its pairs", at_least=0
+        0, "read the text N times; 0 takes the kind's: 1, GloVe 10 over its pairs", least=0
     )
     learning_rate: float = setting(
-        0.0, "set the highest learning rate; 0 takes the kind's own", at_least=0
+        0.0, "set the highest learning rate; 0 takes the kind's own", least=0
     )
     negatives: int = setting(5, "draw N noise words per pair", above=0)
     sample: float = setting(
         1e-3, "leave out at random words more frequent than this fraction", above=0
     )
     min_count: int = setting(5, "treat rarer words as unknown", above=0)
-    limit: int = setting(0, "read at most N tokens of the text; 0 takes all", at_least=0)
+    limit: int = setting(0, "read at most N tokens of the text; 0 takes all", least=0)
     lowercase: bool = setting(True, "lower-case the text")
 
     def __post_init__(self):

@@ -76,7 +76,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == 40 and sum(found[0]["probabilities"].values()) == pytest.approx(1)
     assert main([*command, "--save-model", str(tmp_path / "m"), "--method", "features"]) == 2
-    assert "fine-tuned whole" in capsys.readouterr().err
+    assert "saves fine-tuned models" in capsys.readouterr().err
 
 
 @pytest.mark.full
