@@ -12,21 +12,23 @@ import keras_plm
 from keras_plm.training.resume import set_seed
 
 
-def pytest_collection_modifyitems(items):
-    """Gives tests their tier, and runs backend-neutral ones under torch only.
+def pytest_collection_modifyitems(config, items):
+    """Gives tests their tier, and leaves backend-neutral ones to torch.
 
     torch starts fastest and compiles nothing.
     """
     on_torch = keras.backend.backend() == "torch"
-    skip = pytest.mark.skip(reason="backend-neutral: runs under torch")
+    left_out = [] if on_torch else [i for i in items if i.get_closest_marker("backend_neutral")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("backend_neutral")]
     for item in items:
         in_quick = item.get_closest_marker("quick_cases")
-        if in_quick and item.callspec.id not in in_quick.args:
+        compiles = None if on_torch else item.get_closest_marker("compiles")
+        if (in_quick and item.callspec.id not in in_quick.args) or (
+            compiles and (not compiles.args or item.callspec.id in compiles.args)
+        ):
             item.add_marker(pytest.mark.full)
-        if item.get_closest_marker("compiles") and not on_torch:
-            item.add_marker(pytest.mark.full)
-        if item.get_closest_marker("backend_neutral") and not on_torch:
-            item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)

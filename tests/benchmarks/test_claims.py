@@ -487,6 +487,7 @@ def test_todays_results_try_many(today):
     assert counts_line(today) in shown and "unverified" in shown
 
 
+@pytest.mark.full
 def test_readme_shows_todays_verdicts(today):
     mend = "run `python -m benchmarks claims --readme`"
     assert markdown(today, brief=True) in (ROOT / "README.md").read_text(), mend

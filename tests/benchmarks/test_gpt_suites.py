@@ -178,6 +178,7 @@ class TestGlue:
         with pytest.raises(ValueError, match="dev.tsv:2: A score is a number. Received: 'high'"):
             GLUE["stsb"].read(tmp_path, "test")
 
+    @pytest.mark.full
     def test_snli(self, data):
         data("snli_1.0/snli_1.0_train.jsonl.gz")
         root = data("snli_1.0").parent

@@ -527,6 +527,7 @@ def toy_sums(settings, inputs):
 '''
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_measurement_is_one_file(tmp_path, monkeypatch):
     """A new file of the package is found, run by name and suite, and shown in a table."""

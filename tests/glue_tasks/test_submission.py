@@ -42,6 +42,7 @@ def copy(folder, to, *names):
     return to
 
 
+@pytest.mark.full
 def test_a_submission_holds_what_was_predicted(predictions, tmp_path, capsys):
     folder, made = predictions
     out = tmp_path / "mine.zip"
@@ -108,6 +109,7 @@ def test_numbers_of_classes_are_labels(tmp_path):
     assert read_predictions(tmp_path, GLUE["wnli"]) == ["1"] * 146
 
 
+@pytest.mark.full
 def test_wrong_predictions_are_refused_before_anything_is_written(predictions, tmp_path):
     folder, made = predictions
     folder = copy(folder, tmp_path / "p", "wnli", "stsb", "rte")

@@ -224,6 +224,7 @@ class TestCommand:
         assert main([]) == 2
         assert re.search("error: .*dev.tsv:2: The labels of", capsys.readouterr().err)
 
+    @pytest.mark.full
     def test_of_the_real_files(self, data, capsys):
         assert main(["--data", str(data("glue").parent)]) == 0
         out = capsys.readouterr().out

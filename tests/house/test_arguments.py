@@ -251,6 +251,7 @@ def test_columns_of_one_number_are_scored():
         accuracy([["O", "B-A"]], [["O", "O"]])
 
 
+@pytest.mark.full
 def test_tags_that_training_had_not_are_evaluated_as_errors():
     tagger = Tagger(encoder(), ["O", "B-X", "I-X"], TOKENIZER)
     rows = [Example(["a"], ["B-X"]), Example(["b"], ["MISC"])]

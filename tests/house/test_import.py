@@ -79,6 +79,7 @@ def test_the_console_command_names_it_in_one_line(program):
     assert done.stderr.startswith("error: Keras is set to use torch, which is not installed.")
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_import_is_cheap_and_subpackages_load_when_used():
     code = """
@@ -97,6 +98,7 @@ except AttributeError as error:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_keras_knows_every_class_once_both_are_imported():
     """`keras.saving.load_model` finds registered classes only."""

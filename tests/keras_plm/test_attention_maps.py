@@ -35,6 +35,7 @@ def from_the_paper(encoder, inputs, causal):
 MASK = "padding_mask"
 
 
+@pytest.mark.compiles("BERT-False")
 @pytest.mark.parametrize("model, causal", [(BERT, False), (GPT, True)])
 def test_weights_of_all_layers_are_those_of_the_paper(model, causal):
     encoder = model(13, **SIZES, initializer_range=0.5)
@@ -51,6 +52,7 @@ def test_weights_of_all_layers_are_those_of_the_paper(model, causal):
     assert np.abs(weights[:, 0] - weights[:, 1]).max() > 0.05
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_words_of_several_tokens_look_on_the_mean_and_are_looked_at_as_their_sum(kind, tmp_path):
     (tmp_path / "text").write_text("\n".join(TEXTS))

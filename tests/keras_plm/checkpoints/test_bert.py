@@ -86,6 +86,7 @@ def saved(tmp_path):
 
 
 class TestReadsTransformers:
+    @pytest.mark.compiles
     @pytest.mark.parametrize(
         "settings",
         [{}, {"layer_norm_eps": 1e-2, "hidden_act": "relu"}, {"hidden_act": "gelu_new"}],

@@ -98,7 +98,7 @@ class TestGoogle:
     def model(self):
         return random_weights(MaskedLM(BERT(13, **SIZE, max_sequence_length=9)))
 
-    @pytest.mark.compiles
+    @pytest.mark.full
     def test_reads_a_checkpoint(self, write, model, recwarn):
         import keras_plm
 
@@ -124,6 +124,7 @@ class TestGoogle:
         wanted = pooled @ variables["output_weights"].T + variables["output_bias"]
         agree(head(inputs()), wanted)
 
+    @pytest.mark.full
     @pytest.mark.backend_neutral
     def test_bad_folders_are_explained(self, write, model, monkeypatch):
         variables = google_names(model)
@@ -182,6 +183,7 @@ class TestKerasHub:
         assert encoder.activation == "gelu_tanh" and encoder.dropout == 0.2
         assert tokenizer.tokenize("A b") == ["a", "b"]
 
+    @pytest.mark.full
     @pytest.mark.backend_neutral
     def test_bad_folders_are_explained(self, preset):
         folder, _ = preset

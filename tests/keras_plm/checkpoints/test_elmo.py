@@ -24,6 +24,7 @@ def files(tmp_path):
     return encoder, options, weights
 
 
+@pytest.mark.compiles
 def test_gives_back_what_was_saved(files, tmp_path):
     encoder, options, weights = files
     again = load_elmo(options, weights)

@@ -78,6 +78,7 @@ def agree(ours, theirs, texts=TEXTS, frame=True):
         assert offsets == [list(pair) for pair in wanted["offset_mapping"][i]], repr(text)
 
 
+@pytest.mark.quick_cases("True-True")
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("whole", [True, False])
 def test_bert_folders_agree_with_transformers(lowercase, whole, tmp_path):
@@ -195,6 +196,7 @@ def agree_gpt2(ours, theirs):
             assert own == [start, start if piece == "Ġ" else end], (text, piece)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("whole", [True, False])
 def test_gpt2_folders_agree_with_transformers(whole, gpt2, tmp_path):
     for prefix, added in itertools.product((False, True), (False, True)):

@@ -60,7 +60,10 @@ pytestmark = pytest.mark.backend_neutral
         (["run", "--task", "wikigold", "--method", "features", "--layers", "lats"], r"'lats'"),
         (["run", "--task", "wikigold", "--learning-rates", "fast"], r"numbers above 0, separated"),
         (["run", "--task", "wikigold", "--learning-rates", "1,nan"], r"numbers above 0"),
-        (["run", "--task", "wikigold", "--train-limit", "-5"], r"`train_limit` must be a whole number, 0"),
+        (
+            ["run", "--task", "wikigold", "--train-limit", "-5"],
+            r"`train_limit` must be a whole number, 0",
+        ),
         (["run", "--task", "wikigold", "--dev-limit", "-5"], r"`dev_limit` must be 0"),
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),

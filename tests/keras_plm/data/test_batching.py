@@ -450,6 +450,7 @@ def test_label_names_put_o_first():
     assert label_names(examples) == ["O", "B-X", "I-X"]
 
 
+@pytest.mark.compiles
 def test_fingerprint_follows_weights_not_names():
     first = BERT(13, num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
     second = BERT.from_config({**first.get_config(), "name": "other", "dtype": "mixed_bfloat16"})

@@ -174,6 +174,7 @@ def test_begins_anew_where_files_are_not_whole(files, tmp_path, monkeypatch, sma
     assert stream.tokens.tolist() == [5, 6, 8, 6, 8, 7, 7, 7, 8, 5, 8]
 
 
+@pytest.mark.full
 def test_known_chunks_are_what_the_package_finds(data):
     """Words between spaces, each encoded once, give the ids of whole texts."""
     tokenizer = WordPiece.load(data("vocabularies/bert_uncased_vocab.txt"))

@@ -112,6 +112,7 @@ def test_batches_are_the_rows():
     assert unlabelled.targets is None and len(unlabelled.batches(training=False)[0]) == 1
 
 
+@pytest.mark.full
 def test_answers_of_real_passages_are_found_by_their_tokens(data):
     import keras_plm.tokenizers as tokenizers
 

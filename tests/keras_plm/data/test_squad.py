@@ -205,6 +205,7 @@ class TestTasks:
         assert not {e.group for e in train} & {e.group for e in dev}
         assert len(read_squad1(folder, "test")) == 10_570
 
+    @pytest.mark.full
     def test_squad2_is_parted_by_article(self, data, tmp_path):
         folder = data("squad/dev-v2.0.json.gz").parent.parent
         parts = [read_squad2(folder, split) for split in ("train", "dev", "test")]

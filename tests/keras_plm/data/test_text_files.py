@@ -40,6 +40,7 @@ def test_sentences_before_the_first_mark_are_a_document_too(tmp_path):
     assert groups[0] == groups[1] != groups[2]
 
 
+@pytest.mark.full
 def test_real_conll_files_have_their_published_counts(data):
     wikigold = read_conll(data("wikigold/wikigold.conll.txt"))
     assert sum(len(e.text) for e in wikigold) == 39_007

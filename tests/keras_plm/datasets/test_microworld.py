@@ -143,6 +143,7 @@ def translated(sentence, other):
     return f" {other['and']} ".join(" ".join(words) for words in clauses) + " ."
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_translations_follow_their_rules(seed):
     world = World(seed)
@@ -165,6 +166,7 @@ def test_translations_by_hand():
         assert pairs[source] == " ".join(world.other_words.get(w, w) for w in order.split())
 
 
+@pytest.mark.full
 def test_translations_are_new_at_test_time_and_of_all_lengths():
     world = World()
     sources = {split: world.translations(split)[0] for split in SPLITS}
@@ -181,6 +183,7 @@ def test_translations_are_new_at_test_time_and_of_all_lengths():
         world.translations("valid")
 
 
+@pytest.mark.full
 def test_every_word_has_one_other_word():
     world = World()
     words = set(" ".join(world.translations("train")[0]).split())

@@ -62,6 +62,7 @@ def test_greedy_takes_the_best_token_each_time(model):
         assert_close(scores[b], score, atol=1e-4)
 
 
+@pytest.mark.compiles("recurrent-greedy", "transformer-beam_search")
 @pytest.mark.quick_cases("recurrent-greedy", "transformer-greedy", "transformer-beam_search")
 @pytest.mark.parametrize("decode", [greedy, beam_search, sample])
 def test_with_cache_equals_without(model, decode):
@@ -254,6 +255,7 @@ def test_without_cache_serves_any_model():
     assert (found.token_ids == wanted.token_ids).all()
 
 
+@pytest.mark.compiles
 def test_several_tokens_may_end_a_text(model):
     stops = (END, 5)
     endless, _ = greedy(model, INPUTS, START, (), max_new_tokens=6)

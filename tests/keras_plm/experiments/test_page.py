@@ -248,6 +248,7 @@ def test_own_results_have_no_claims_that_none_was_run_of(root):
     assert claims_of(root) is None
 
 
+@pytest.mark.full
 def test_pages_have_claims_or_why_not(root):
     found = sections(root)
     assert 'id="claims"' not in Page(root, found).html()

@@ -141,6 +141,7 @@ def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
         read_inputs(tmp_path / "null.jsonl", tagger)
 
 
+@pytest.mark.full
 def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     kept(tmp_path / "c.keras", Classifier, ["no", "yes"])
     kept(tmp_path / "choices.keras", MultipleChoice, range(2))

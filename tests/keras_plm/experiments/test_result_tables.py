@@ -163,6 +163,7 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert "what is shown, here one of: local" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_committed_results_and_readme_agree():
     """`python -m benchmarks report --readme` has nothing to change."""
     folder = ROOT / "benchmarks" / "results"

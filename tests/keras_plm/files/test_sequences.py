@@ -214,6 +214,7 @@ def test_scores_are_read_by_position():
         accuracy([1.0, 2.0], [1.0, float("nan")])
 
 
+@pytest.mark.quick_cases("None")
 @pytest.mark.parametrize(
     "missing",
     [None, float("nan"), np.float32("nan"), NAType()],
@@ -252,6 +253,7 @@ def test_missing_texts_and_labels_are_named(missing):
         tagger.batches([Example(["a", "b"], ["O", missing])])
 
 
+@pytest.mark.full
 def test_lists_of_names_have_each_once(tmp_path):
     def heads(labels):
         yield lambda: Classifier(encoder(), labels)
@@ -295,6 +297,7 @@ def test_labels_may_be_any_sequence():
         assert fitted.labels == LABELS
 
 
+@pytest.mark.full
 def test_methods_say_what_to_pass():
     given, labels = ["a", "b", "c"], ["no", "yes", "no"]
     for method in (FineTune(), FeatureBased()):
@@ -391,6 +394,7 @@ def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
         classifier().fit(made)
 
 
+@pytest.mark.full
 def test_what_may_be_a_pair_of_texts_is_read_as_words_only_where_words_are_asked_for():
     model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     rows = [["a", "b"], ["c", "d"]]
@@ -414,6 +418,7 @@ def test_what_may_be_a_pair_of_texts_is_read_as_words_only_where_words_are_asked
     assert len(tagger.batches([Example(("a", "b"), ("O", "O"))])) == 1
 
 
+@pytest.mark.full
 def test_a_label_that_no_output_has_is_found_by_its_example_or_its_line():
     model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     rows, tagged = texts(3), [Example(["a", "b"], ["O", "B-A"])]

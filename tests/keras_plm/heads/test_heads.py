@@ -68,6 +68,7 @@ def test_classifier_learns_predicts_and_reloads(options, tmp_path):
     assert_close(again.evaluate(source, verbose=0), model.evaluate(source, verbose=0), atol=1e-4)
 
 
+@pytest.mark.quick_cases("{}")
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     "options", [under_torch({}), {"units": 5}, under_torch({"frozen": True})], ids=str
@@ -505,6 +506,7 @@ class TestUnseenLabels:
             method(**fast).fit(encoder(), head, TOKENIZER, train, missing)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_tagger_names_tags_of_several_schemes():
     with pytest.raises(ValueError, match="one scheme.*Received: 'L-A'"):

@@ -39,6 +39,7 @@ def read_rows(part, rows):
     return [row[:length] for row, length in zip(found, lengths, strict=True)]
 
 
+@pytest.mark.compiles
 def test_bcn_is_that_of_mccann_et_al(tmp_path):
     x, mask = padded()
     layer = BCN(3)
@@ -193,6 +194,7 @@ def trilinear(kernel, x, y):
     return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
 
 
+@pytest.mark.quick_cases("alone")
 @pytest.mark.compiles
 @pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features behind"])
 def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):

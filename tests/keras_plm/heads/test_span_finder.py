@@ -90,6 +90,7 @@ def test_questions_without_answer(tmp_path):
     assert again.predict(train) == model.predict(train)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [FineTune, FeatureBased])
 def test_a_method_chooses_the_threshold(kind):
@@ -164,6 +165,7 @@ def test_the_n_best_are_those_of_loops():
         assert_close(np.array([span.probability for span in found]), shares, atol=1e-5)
 
 
+@pytest.mark.compiles
 def test_only_the_passage_and_the_null_position_can_be_chosen():
     model = finder()
     x, y, weights = model.batches(made_up(7), training=False, batch_size=7)[0]
@@ -218,6 +220,7 @@ def test_fine_tuning_in_bfloat16():
     )
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
 def test_features(reader, tmp_path):
@@ -249,6 +252,7 @@ def test_layers_are_compared(tmp_path):
     assert all(0 <= row["mean"] <= 1 for row in table)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_gpt_reads_the_question_first(tmp_path):
     train = made_up(48, unanswered=True)
@@ -266,6 +270,7 @@ def test_gpt_reads_the_question_first(tmp_path):
         FeatureBased(**FAST).fit(gpt(), SpanFinder, PAIRS, train)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_the_harness_runs_it(tmp_path, capsys):
     passage = "c a d b e"

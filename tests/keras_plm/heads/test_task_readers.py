@@ -189,6 +189,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
         }
 
 
+@pytest.mark.compiles
 def test_words_stand_beside_the_same_words_of_long_passages(tmp_path):
     passage = " ".join(np.random.default_rng(0).choice(list(LETTERS), 900))
     asked = [Example("a b", ["c"], pair=passage, starts=[passage.index("c")])]
@@ -314,6 +315,7 @@ class TestBadInput:
                 store.batches("last", batch_size=2, **{asked: True})
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_the_harness_runs_them(tmp_path, capsys):
     def write(name, header, rows):

@@ -110,6 +110,7 @@ def test_decoding_step_by_step_equals_the_whole(attention):
         state = step[0][:, 0]
 
 
+@pytest.mark.compiles
 def test_layers_pass_the_checks(tmp_path):
     check_layer(BidirectionalGRU(N), {"inputs": normal(B, S, E), "padding_mask": PADDING}, tmp_path)
     inputs = {"inputs": normal(B, T, E), "state": normal(B, N), "source": normal(B, S, M)}

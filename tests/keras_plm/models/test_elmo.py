@@ -119,6 +119,7 @@ def test_parameter_counts_are_the_published_ones(size):
         assert ELMo(**s).count_params() == COUNTS[size]
 
 
+@pytest.mark.compiles
 def test_keeps_the_encoder_contract(tmp_path):
     encoder = softened(ELMo(**TINY), scale=0.5)
     packed = Characters().pack(TEXTS)

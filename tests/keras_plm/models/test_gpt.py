@@ -51,6 +51,7 @@ def test_base_is_the_released_model():
     assert model.count_params() + (40_478 - 10) * 768 == 116_534_784
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_keeps_the_encoder_contract(pre_norm, tmp_path):
@@ -58,6 +59,7 @@ def test_keeps_the_encoder_contract(pre_norm, tmp_path):
     assert len(check_encoder(encoder, tmp_path, vocabulary_size=13)["layers"]) == 4
 
 
+@pytest.mark.compiles
 def test_every_weight_learns():
     model = gpt(max_sequence_length=7)
     ids = np.random.default_rng(0).integers(0, 17, (9, 7)).astype("int32")
@@ -65,6 +67,7 @@ def test_every_weight_learns():
     check_learns(keras.Model(model.input, model.output["sequence"]), inputs, np.ones((9, 7, 10)))
 
 
+@pytest.mark.compiles
 def test_what_stands_behind_is_not_seen():
     model = gpt()
     first = read(model, [3, 4, 5, 6, 7])
@@ -183,7 +186,7 @@ def released(request, tmp_path):
     return model, tmp_path / "released", ids, outputs
 
 
-@pytest.mark.compiles
+@pytest.mark.full
 def test_reads_what_transformers_wrote(released):
     _, folder, ids, wanted = released
     model = load_gpt(folder)
@@ -265,6 +268,7 @@ def slices(folder, model, count=10):
         np.save(folder / f"params_{i}.npy", part)
 
 
+@pytest.mark.compiles
 def test_reads_the_originals_slices(tmp_path):
     model = gpt()
     slices(tmp_path / "slices", model)

@@ -57,6 +57,7 @@ def examples(count):
     return [Example(text, "yes" if "a" in text else "no") for text in texts]
 
 
+@pytest.mark.compiles
 def test_keeps_the_encoder_contract(tmp_path):
     check_encoder(GRUEncoder(11, 2, 8), tmp_path, vocabulary_size=11)
 
@@ -73,6 +74,7 @@ def test_is_fine_tuned_and_read():
     assert clone(encoder, dropout=0.0).dropout == 0.0
 
 
+@pytest.mark.compiles
 def test_is_saved_with_its_tokenizer(tmp_path):
     encoder = GRUEncoder(11, 2, 8)
     keras_plm.save(tmp_path / "own", encoder, TOKENIZER)

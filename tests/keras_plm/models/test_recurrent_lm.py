@@ -24,6 +24,7 @@ def model(count=11):
     return made
 
 
+@pytest.mark.compiles
 def test_keeps_the_encoder_contract(tmp_path):
     encoder = RecurrentLM(13, **TINY)
     assert len(check_encoder(encoder, tmp_path, vocabulary_size=13)["layers"]) == 3

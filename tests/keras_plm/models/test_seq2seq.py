@@ -72,6 +72,7 @@ def make_loud(model, times=10):
             weight.assign(times * weight)
 
 
+@pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
 def test_models_are_causal_and_blind_to_padding(model):
     make_loud(model)
@@ -200,7 +201,7 @@ def test_sizes_are_arguments():
     Seq2Seq(V, **SEQ2SEQ_SIZES["tiny"])
 
 
-@pytest.mark.compiles
+@pytest.mark.full
 def test_half_precision_is_near():
     inputs = some_inputs()
     for make in (

@@ -23,6 +23,7 @@ def encoder():
     return WordVectors.from_vectors(WORDS, VECTORS)
 
 
+@pytest.mark.compiles
 def test_encoder_contract(encoder, tmp_path):
     outputs = check_encoder(encoder, tmp_path, len(VOCABULARY))
     assert len(outputs["layers"]) == 1

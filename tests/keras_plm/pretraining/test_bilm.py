@@ -240,6 +240,7 @@ def make(num_sampled=0, batch_size=2, dropout=0.0, vocabulary_size=8, dtype=None
     )
 
 
+@pytest.mark.compiles
 def test_losses_are_those_of_the_encoders_layers(text):
     """With states of zero, whole sentences: the top layer of `ELMo` and the softmax by hand."""
     stream, lexicon = text
@@ -320,6 +321,7 @@ def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     assert max(found["forward_perplexity"], found["backward_perplexity"]) < bound, found
 
 
+@pytest.mark.compiles
 def test_every_weight_learns_by_adagrad(text):
     stream, lexicon = text
     model = make(num_sampled=3)

@@ -140,6 +140,7 @@ class TestTokenLosses:
         logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         return [-logs[t, token] for t, token in enumerate(ids[0, 1:])]
 
+    @pytest.mark.compiles
     def test_are_those_of_the_model(self):
         encoder = self.model()
         found = token_losses(encoder, self.tokenizer, ["a b c", "d e"])

@@ -236,6 +236,7 @@ def test_head_scores_masked_positions_as_the_formula():
     assert tuple(outputs["next_sentence"].shape) == (2, 2)
 
 
+@pytest.mark.compiles
 def test_loss_is_the_sum_of_the_two_means(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=64, training=False)
     model = MaskedLM(BERT(25, **SIZE, dropout=0.0))
@@ -355,6 +356,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
         masked_lm_batches(stream, TOKENIZER, left_to_right=True)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     bert = BERT(len(TOKENIZER), **SIZE, max_sequence_length=32, causal=True, dropout=0.0)

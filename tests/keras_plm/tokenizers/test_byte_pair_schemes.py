@@ -63,6 +63,7 @@ class TestReleasedVocabulary:
         text = plain.detokenize([*ids, 240, 244, 603, 481])
         assert text == 'the president is a very good man. "\n" i\'m sure he is, " said the'
 
+    @pytest.mark.full
     def test_the_one_file_of_transformers_is_the_same(self, released, files, tmp_path):
         transformers = pytest.importorskip("transformers")
         transformers.OpenAIGPTTokenizer(*(str(p) for p in files)).save_pretrained(tmp_path)
@@ -75,6 +76,7 @@ class TestReleasedVocabulary:
         assert packed["token_ids"].tolist() == [[40478, 246, 762, 40479, 32850, 21187, 40480]]
         assert released.pad_id == 40_481
 
+    @pytest.mark.full
     def test_agrees_with_transformers_where_words_do(self, released, files):
         transformers = pytest.importorskip("transformers")
         theirs = transformers.OpenAIGPTTokenizer(*(str(path) for path in files))

@@ -114,6 +114,7 @@ def test_what_a_backend_has_not_is_named():
         distribute("model", layout="other")
 
 
+@pytest.mark.compiles
 def test_weights_that_do_not_part_evenly_are_named():
     from keras_plm.models import BERT
     from keras_plm.training.distribution.on_jax import check_layout

@@ -73,6 +73,7 @@ def test_a_comparison_names_the_choice_of_layers():
         compare_layers(encoder(), TOKENIZER, parts, Classifier, method, ["last"], seeds=1)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_an_epoch_without_a_number_is_never_the_best():
     scores = iter([math.nan, 0.25, math.nan])
@@ -132,6 +133,7 @@ def test_pretraining_says_so_and_writes_no_encoder(tmp_path, capsys):
     assert not (tmp_path / "bert" / "model.safetensors").exists()
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
     encoder,  # noqa: F811

@@ -103,6 +103,7 @@ def test_texts_of_many_lengths_have_few_shapes(name, monkeypatch):
             assert_close(two, three, atol=1e-5)
 
 
+@pytest.mark.quick_cases("None-encoder")
 @pytest.mark.parametrize("kind", [encoder, elmo])
 @pytest.mark.parametrize("pool", [None, "mean"])
 def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):

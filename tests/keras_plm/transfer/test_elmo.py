@@ -28,6 +28,7 @@ def elmo(seed=0):
     return encoder
 
 
+@pytest.mark.compiles
 def test_is_kept_in_a_folder(tmp_path):
     encoder = ELMo(**TINY, num_highway=1, cell_clip=None)
     keras_plm.save(tmp_path / "elmo", encoder, Characters())
@@ -129,6 +130,7 @@ def test_layers_are_compared():
     assert [row["layers"] for row in table] == ["embeddings", "layer_1", "last", "elmo_mix"]
 
 
+@pytest.mark.compiles
 def test_a_frozen_head_gives_the_features_of_each_word():
     encoder = elmo()
     head = Tagger(encoder, ["O", "B-PER"], tokenizer=Characters(), frozen=True)

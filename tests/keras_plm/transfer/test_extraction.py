@@ -38,6 +38,7 @@ def extractor(**options):
     return FeatureExtractor(encoder(num_layers=3), TOKENIZER, **options)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore:Can't test estimator")
 def test_passes_the_checks_of_scikit_learn():
@@ -96,6 +97,7 @@ def test_works_on_a_column_of_a_table():
         ColumnTransformer([("text", extractor(), ["text"])]).fit_transform(frame)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("layers", [(0, -1), (-1, 0), (2, 0, 3), (1,), (3, 1)], ids=str)
 def test_any_layers_in_any_order(layers, tmp_path):
     """By hand from the encoder's outputs."""
@@ -116,6 +118,7 @@ def test_any_layers_in_any_order(layers, tmp_path):
         np.testing.assert_allclose(found, wanted.reshape(len(wanted), -1), atol=2e-3)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_heads_keep_their_layers(tmp_path):
     rows = texts(16)

@@ -60,6 +60,7 @@ class TestTheAuxiliaryObjective:
         head = Classifier(gpt(len(TOKENIZER)), ["no", "yes"], tokenizer=TOKENIZER, dropout=0.0)
         return head, WithLanguageModel(head, weight)
 
+    @pytest.mark.compiles
     def test_is_the_sum_of_both_losses(self):
         """Equation 5, L3 = L2 + 0.5 L1, each in loops over texts and tokens."""
         head, model = self.both()
@@ -129,6 +130,7 @@ class TestTheAuxiliaryObjective:
             )
 
 
+@pytest.mark.quick_cases("0.5")
 @pytest.mark.compiles
 @pytest.mark.parametrize("weight", [under_torch(0.0), 0.5])
 def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
@@ -143,6 +145,7 @@ def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == fitted.predict(dev)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_fine_tunes_in_bfloat16():
     """As the suites do: the weights stay float32, both losses are finite."""
@@ -156,6 +159,7 @@ def test_fine_tunes_in_bfloat16():
     assert_close(shares.sum(1), np.ones(3), atol=1e-5)
 
 
+@pytest.mark.compiles
 def test_reads_at_classify():
     head = Classifier(gpt(len(TOKENIZER)), ["no", "yes"], tokenizer=TOKENIZER)
     x, *_ = head.batches([Example("a b"), Example("c d e f")], batch_size=2, training=False)[0]
@@ -178,6 +182,7 @@ class TestSimilarity:
         fitted.save(tmp_path / "model.keras")
         assert keras.saving.load_model(tmp_path / "model.keras").predict(some)
 
+    @pytest.mark.compiles
     def test_the_vectors_of_both_orders_are_added(self):
         encoder = gpt(len(TOKENIZER))
         head = Classifier(encoder, ["no", "yes"], tokenizer=TOKENIZER, pairs="both_orders")
@@ -199,7 +204,7 @@ class TestSimilarity:
 
 
 class TestRegressor:
-    @pytest.mark.compiles
+    @pytest.mark.full
     def test_learns_predicts_and_reloads(self, tmp_path):
         train = scored(96)
         settings = {**FAST, "epochs": 20, "learning_rate": 3e-3, "bias_correction": True}
@@ -212,6 +217,7 @@ class TestRegressor:
         fitted.save(tmp_path / "model.keras")
         assert_close(keras.saving.load_model(tmp_path / "model.keras").predict(train), found)
 
+    @pytest.mark.compiles
     def test_scores_are_shares_of_their_range(self):
         head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
         head.compile("sgd")
@@ -236,6 +242,7 @@ class TestRegressor:
         found = fitted.predict(scored(3))
         assert len(found) == 3 and all(isinstance(x, float) for x in found)
 
+    @pytest.mark.compiles
     def test_scores_beyond_the_range_are_scored(self):
         """Of examples that are evaluated, not of those that train."""
         head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
@@ -278,6 +285,7 @@ class TestRegressor:
 
 
 class TestMultipleChoice:
+    @pytest.mark.quick_cases("bert")
     @pytest.mark.compiles
     @pytest.mark.parametrize("kind", ["gpt", under_torch("bert")])
     def test_learns_predicts_and_reloads(self, kind, tmp_path):
@@ -297,6 +305,7 @@ class TestMultipleChoice:
         fitted.save(tmp_path / "model.keras")
         assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == found
 
+    @pytest.mark.compiles
     def test_a_choice_is_scored_by_itself(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(2), tokenizer=TOKENIZER)
         there = head.predict([Example("a b", choices=["c", "d e"])], probabilities=True)
@@ -339,6 +348,7 @@ class TestTransferOfLayers:
         fitted = FineTune(**FAST, pretrained_layers=0).fit(model, Classifier, TOKENIZER, texts(16))
         assert len(fitted.predict(texts(3))) == 3
 
+    @pytest.mark.compiles
     def test_berts_top_layers_and_pooler_begin_anew(self):
         model = BERT(9, 3, 2, 8, 16, max_sequence_length=8)
         for weight in model.weights:
@@ -364,6 +374,7 @@ class TestTransferOfLayers:
                 keep_pretrained_layers(gpt(), count)
 
 
+@pytest.mark.compiles
 def test_new_tokens_have_small_random_vectors():
     model = gpt()
     copy = resize_token_embeddings(model, model.vocabulary_size + 400, seed=1)

@@ -28,6 +28,7 @@ def thin(model):
     return [weight for weight in model.weights if "lora" in weight.path]
 
 
+@pytest.mark.compiles
 def test_a_matrix_has_a_product_added():
     """x (W + A B) + b, by hand in a copy whose W is changed instead."""
     ids = np.array([[2, 5, 6, 7, 3]], "int32")
@@ -74,6 +75,7 @@ def test_fine_tuning_moves_attention_alone(precision, tmp_path):
     )
 
 
+@pytest.mark.compiles
 def test_merged_gives_what_it_gave():
     model = clone(encoder())
     adapt(model, 3)

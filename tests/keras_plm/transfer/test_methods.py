@@ -111,6 +111,7 @@ def test_features_are_the_encoders_layers(pool):
     assert len(empty) == 0
 
 
+@pytest.mark.compiles
 def test_features_of_long_sentences_join_their_windows():
     model = encoder()  # reads 12 tokens
     words = list("abcdefgh" * 4)
@@ -121,6 +122,7 @@ def test_features_of_long_sentences_join_their_windows():
     np.testing.assert_allclose(features[:10], first, atol=4e-3)
 
 
+@pytest.mark.compiles
 def test_a_store_is_keyed_by_encoder_tokenizer_texts_and_pool(tmp_path, count_passes):
     model, rows = encoder(), ["a b", "c"]
 
@@ -140,6 +142,7 @@ def test_a_store_is_keyed_by_encoder_tokenizer_texts_and_pool(tmp_path, count_pa
     assert not [path for path in tmp_path.iterdir() if ".tmp" in path.name]
 
 
+@pytest.mark.compiles
 def test_a_store_is_keyed_by_precision(tmp_path):
     full, rows = encoder(), texts(4)
     half = clone(full, dtype="mixed_bfloat16")
@@ -183,6 +186,7 @@ def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
         of_texts.predict(pairs)
 
 
+@pytest.mark.quick_cases("Classifier-texts")
 @pytest.mark.parametrize("head, examples", [under_torch(Classifier, texts), (Tagger, sentences)])
 def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
     model = encoder()
@@ -302,6 +306,7 @@ class TestFineTuningOfAnELMo:
             FineTune(pool="max").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 
 
+@pytest.mark.compiles
 def test_a_copy_differs_only_as_asked():
     model = encoder()
     assert not clone(model, trainable=False).trainable_weights
@@ -358,8 +363,7 @@ def test_the_best_epoch_is_kept():
     assert fitted.predict(dev) == kept[1]
 
 
-@pytest.mark.compiles
-@pytest.mark.quick_cases("concat_last_four-bilstm-Tagger-sentences")
+@pytest.mark.full
 @pytest.mark.parametrize("head, examples", [(Classifier, texts), (Tagger, sentences)])
 @pytest.mark.parametrize(
     "layers, reader", [("concat_last_four", "bilstm"), under_torch("weighted_sum_all", "linear")]
@@ -390,6 +394,7 @@ def test_a_reader_under_its_encoder_predicts_as_on_the_store(
     assert model.trainable and len(whole.trainable_weights) == len(task_network.trainable_weights)
 
 
+@pytest.mark.compiles
 def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):
     table = compare_layers(
         encoder(),
@@ -406,6 +411,7 @@ def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):
         assert row["mean"] == pytest.approx(np.mean(row["scores"])) and len(row["scores"]) == 2
 
 
+@pytest.mark.compiles
 def test_compare_layers_parts_a_list_by_itself():
     rows = compare_layers(
         encoder(), TOKENIZER, sentences(60), Tagger,
