@@ -154,8 +154,8 @@ class Pretraining:
                     f"Received: model={self.model!r}, {field.name}={value!r}"
                 )
         policy(self.precision)
-        check_settings(self)
         self._check_lengths()
+        check_settings(self)
         if self.mask_token_rate + self.random_token_rate > 1:
             raise ValueError(
                 "`mask_token_rate` and `random_token_rate` must be at most 1 together. "
