@@ -1,7 +1,7 @@
-"""Runs the tests under each backend: `python -m tests [quick|rest|all] [backend ...] [options]`.
+"""Runs the tests: `python -m tests [quick|rest|all|everything] [backend ...] [options]`.
 
-The quick tier is the default. `rest` is what it leaves out, `all` is both. Options go to pytest.
-The last line counts the tests of each backend.
+The quick tier is the default. `rest` is what it leaves out, `all` is both. `everything` also runs
+each test under each backend. Options go to pytest. The last line counts the tests of each backend.
 """
 
 import os
@@ -15,7 +15,12 @@ from pathlib import Path
 from tests import ROOT
 
 BACKENDS = ("tensorflow", "jax", "torch")
-TIERS = {"quick": "not full and not slow", "rest": "full and not slow", "all": "not slow"}
+TIERS = {
+    "quick": ["-m", "not full and not slow"],
+    "rest": ["-m", "full and not slow", "--split"],
+    "all": ["-m", "not slow", "--split"],
+    "everything": ["-m", "not slow"],
+}
 
 
 def environment_of(backend):
@@ -42,7 +47,7 @@ def run(backend, tier, options):
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", TIERS[tier], f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-q", *TIERS[tier], f"--junitxml={report}"]
         # Two processes of one thread each: small tests gain nothing from threads.
         command += ["-n", "2", "--dist", "worksteal", "-W", "ignore"]
         command += ["--durations", "20", "--durations-min", "5", *options]

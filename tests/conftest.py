@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import zlib
 from pathlib import Path
 
 import keras
@@ -12,23 +13,50 @@ import keras_plm
 from keras_plm.training.resume import set_seed
 
 
-def pytest_collection_modifyitems(config, items):
-    """Gives tests their tier, and leaves backend-neutral ones to torch.
+def pytest_addoption(parser):
+    parser.addoption(
+        "--split", action="store_true",
+        help="run tests of the full tier under torch and one other backend",
+    )  # fmt: skip
 
-    torch starts fastest and compiles nothing.
+
+def pytest_collection_modifyitems(config, items):
+    """Gives tests their tier, and leaves out those of other backends.
+
+    Backend-neutral tests are left to torch, which starts fastest and compiles nothing.
     """
-    on_torch = keras.backend.backend() == "torch"
-    left_out = [] if on_torch else [i for i in items if i.get_closest_marker("backend_neutral")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("backend_neutral")]
+    backend = keras.backend.backend()
     for item in items:
-        in_quick = item.get_closest_marker("quick_cases")
-        compiles = None if on_torch else item.get_closest_marker("compiles")
-        if (in_quick and item.callspec.id not in in_quick.args) or (
-            compiles and (not compiles.args or item.callspec.id in compiles.args)
-        ):
+        if _only_in_full(item, backend):
             item.add_marker(pytest.mark.full)
+    here = [item for item in items if _is_here(item, backend, config.option.split)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(here)])
+    items[:] = here
+
+
+def _only_in_full(item, backend):
+    """Whether the quick tier leaves a test out that has no marker `full`."""
+    in_quick, compiles = item.get_closest_marker("quick_cases"), item.get_closest_marker("compiles")
+    if in_quick and item.callspec.id not in in_quick.args:
+        return True
+    if compiles is None or backend == "torch":
+        return False
+    return not compiles.args or item.callspec.id in compiles.args
+
+
+def _is_here(item, backend, split):
+    """Whether a test runs under this backend.
+
+    Where the full tier is split, a test of it runs under torch and under one other backend, fixed
+    by its name, unless it has the marker `each_backend`.
+    """
+    if backend == "torch":
+        return True
+    if item.get_closest_marker("backend_neutral"):
+        return False
+    if not split or item.get_closest_marker("each_backend") or not item.get_closest_marker("full"):
+        return True
+    return zlib.crc32(item.nodeid.encode()) % 2 == (backend == "jax")
 
 
 @pytest.fixture(autouse=True)

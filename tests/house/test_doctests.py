@@ -9,7 +9,7 @@ import pytest
 import glue_tasks
 import keras_plm
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.each_backend]
 MODULES = sorted(
     module.name
     for package in (keras_plm, glue_tasks)

@@ -15,6 +15,8 @@ from keras_plm.models import BERT, Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair, WordPiece
 from tests.helpers.checks import assert_close, to_numpy
 
+pytestmark = pytest.mark.each_backend
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
 SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}

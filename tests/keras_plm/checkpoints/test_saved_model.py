@@ -13,6 +13,8 @@ from keras_plm.tokenizers import BytePair, WordPiece
 from keras_plm.transfer import FineTune
 from tests.helpers.checks import assert_close
 
+pytestmark = pytest.mark.each_backend
+
 LETTERS = [*"abcdefgh", *(f"##{c}" for c in "abcdefgh")]
 TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])
 SIZE = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}

@@ -20,6 +20,8 @@ from keras_plm.layers import (
 )
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
+pytestmark = pytest.mark.each_backend
+
 B, T, S, D = 2, 3, 5, 7
 
 

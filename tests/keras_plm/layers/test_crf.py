@@ -16,6 +16,8 @@ from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.helpers.checks import assert_close, to_numpy, under_torch
 
+pytestmark = pytest.mark.each_backend
+
 # AllenNLP v0.8.4, conditional_random_field_test.py.
 LOGITS = np.array(
     [

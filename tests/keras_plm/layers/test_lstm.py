@@ -8,6 +8,8 @@ from keras import ops
 from keras_plm.layers import LSTM, CarriedStates, LSTMStack, ProjectedLSTM, reverse_rows
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
+pytestmark = pytest.mark.each_backend
+
 B, T, D, N, P = 3, 5, 7, 11, 2
 LENGTHS = np.array([5, 3, 0])
 PADDING = np.arange(T) < LENGTHS[:, None]

@@ -18,6 +18,8 @@ from keras_plm.layers.transformer_block import transformer_block
 from keras_plm.training.resume import set_seed
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
+pytestmark = pytest.mark.each_backend
+
 B, T, D = 2, 5, 6
 
 

@@ -13,6 +13,8 @@ from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
 from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun, lines
 
+pytestmark = pytest.mark.each_backend
+
 BACKEND = keras.backend.backend()
 # Each in processes of its own, for a backend has as many devices as it began with.
 TRIED = {

@@ -16,6 +16,8 @@ from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.surgery import keep_pretrained_layers
 from tests.helpers.checks import assert_close, to_numpy, waits
 
+pytestmark = pytest.mark.each_backend
+
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
 # The problem of google-research/bert's optimization_test.py, worked in float64.
 TRAJECTORY = {

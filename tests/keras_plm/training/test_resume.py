@@ -22,6 +22,8 @@ from keras_plm.training.state_files import has_state
 from tests.helpers.checks import assert_close
 from tests.keras_plm.training.small_training import TOKENIZER, Seen, start
 
+pytestmark = pytest.mark.each_backend
+
 
 @pytest.mark.compiles
 def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):

@@ -8,6 +8,8 @@ from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
 from tests.keras_plm.training.device_cases import Parted, Plain, batches
 
+pytestmark = pytest.mark.each_backend
+
 
 def test_parts_of_batches_hold_what_the_batches_hold():
     whole, parts = batches(), [batches().sharded(Parted(i)) for i in range(2)]
