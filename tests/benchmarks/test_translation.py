@@ -246,7 +246,7 @@ def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
 
 @pytest.mark.backend_neutral
 def test_wrong_settings_and_mixed_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match="must be one of transformer, none.*'mlp'"):
+    with pytest.raises(ValueError, match="must be one of 'transformer', 'none'.*'mlp'"):
         Translation("mlp")
     folder = tmp_path / "results" / "multi30k_en_de"
     folder.mkdir(parents=True)
