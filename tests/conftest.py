@@ -48,7 +48,7 @@ def _is_here(item, backend, split):
     """Whether a test runs under this backend.
 
     Where the full tier is split, a test of it runs under torch and under one other backend, fixed
-    by its name, unless it has the marker `each_backend`.
+    by `split_to` or else by its name, unless it has the marker `each_backend`.
     """
     if backend == "torch":
         return True
@@ -56,6 +56,9 @@ def _is_here(item, backend, split):
         return False
     if not split or item.get_closest_marker("each_backend") or not item.get_closest_marker("full"):
         return True
+    chosen = item.get_closest_marker("split_to")
+    if chosen:
+        return backend in chosen.args
     return zlib.crc32(item.nodeid.encode()) % 2 == (backend == "jax")
 
 

@@ -230,7 +230,7 @@ def copy_to(folder):
 def first_failure(folder, backend, tier, paths):
     """The name of the first test that fails, or `None`."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-W", "ignore"]
-    command += ["-p", "no:cacheprovider", "-m", TIERS[tier], *paths]
+    command += ["-p", "no:cacheprovider", *TIERS[tier], *paths]
     done = subprocess.run(
         command, cwd=folder, env=environment_of(backend), capture_output=True, text=True
     )

@@ -126,6 +126,7 @@ def enable_lora(model, rank=2):
     return thin
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.compiles
 @pytest.mark.quick_cases("lora-Classifier")
 @pytest.mark.filterwarnings("ignore")

@@ -48,6 +48,7 @@ def log_probabilities(model, target_ids, rows=slice(None)):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.compiles
 def test_greedy_takes_the_best_token_each_time(model):
     token_ids, scores = greedy(model, INPUTS, START, END, max_new_tokens=6)

@@ -76,6 +76,7 @@ def test_what_stands_behind_is_not_seen():
     assert np.abs(other[3:] - first[3:]).max() > 1e-3
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.compiles
 @pytest.mark.parametrize("pre_norm", [False, under_torch(True)])
 def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
@@ -122,6 +123,7 @@ def test_beams_score_what_they_wrote():
 PIECES = ["<unk>", *"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "tenamo.,"), "\n</w>"]
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.compiles
 def test_strings_in_strings_out():
     tokenizer = BytePair(PIECES, [], scheme="gpt")

@@ -173,6 +173,7 @@ def test_deep_output_agrees_with_its_formula():
         assert_close(to_numpy(logits)[b], table @ best)
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.full
 def test_transformer_encoder_passes_the_checks(tmp_path):
     check_encoder(TransformerEncoder(V, 2, 2, 8), tmp_path, V)
@@ -201,6 +202,7 @@ def test_sizes_are_arguments():
     Seq2Seq(V, **SEQ2SEQ_SIZES["tiny"])
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.full
 def test_half_precision_is_near():
     inputs = some_inputs()

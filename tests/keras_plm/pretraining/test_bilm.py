@@ -262,6 +262,7 @@ def test_losses_are_those_of_the_encoders_layers(text):
             assert abs(losses[0, direction, step] - wanted) < 1e-5
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.full
 def test_losses_are_counted_in_float32_under_bfloat16(text):
     stream, lexicon = text
@@ -278,6 +279,7 @@ def test_losses_are_counted_in_float32_under_bfloat16(text):
     half.fit(half.batches(stream, lexicon, unroll_steps=4), verbose=0)
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.full
 def test_is_built_from_its_config_and_saved(text, tmp_path):
     stream, lexicon = text
@@ -299,6 +301,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     assert mine["loss"] == pytest.approx(3 * np.log(mine["perplexity"]), rel=1e-4)
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.full
 @pytest.mark.parametrize("samples, bound", [under_torch(0, 1.1), (12, 1.3)])
 def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
@@ -321,6 +324,7 @@ def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     assert max(found["forward_perplexity"], found["backward_perplexity"]) < bound, found
 
 
+@pytest.mark.split_to("jax")
 @pytest.mark.compiles
 def test_every_weight_learns_by_adagrad(text):
     stream, lexicon = text
