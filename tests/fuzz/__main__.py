@@ -13,7 +13,6 @@ import tempfile
 import time
 from pathlib import Path
 
-EVERY = 15  # seconds between lines of progress, and between writings of `--out`
 ENVIRONMENT = {  # before Keras is imported
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -33,6 +32,9 @@ def flags_of(arguments):
     parser.add_argument("--show", action="store_true", help="show the traceback, keep the files")
     parser.add_argument("--out", type=Path, help="JSON file for counts and failures")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
+    parser.add_argument(
+        "--every", type=float, default=15, help="seconds between lines of progress (default 15)"
+    )
     parser.add_argument("--list", action="store_true", help="list the readers")
     return parser.parse_args(arguments)
 
@@ -120,7 +122,7 @@ class Campaign:
         self.seconds[found["reader"]] += found["seconds"]
         if found["outcome"] not in ALLOWED:
             self.failures.append(found)
-        if time.monotonic() - self.said > EVERY:
+        if time.monotonic() - self.said > self.flags.every:
             self.said = time.monotonic()
             done = sum(sum(counts.values()) for counts in self.counts.values())
             total = len(self.flags.seed) * max(self.flags.cases, len(self.readers))

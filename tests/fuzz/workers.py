@@ -87,12 +87,9 @@ def run(readers, seeds, cases, folder, jobs, report):
 
 def make_templates(readers, folder):
     """`{reader: folder}` of valid inputs."""
-    from keras_plm.training.resume import set_seed
-
     found = {}
     for reader in readers:
         found[reader.name] = folder / reader.name
-        set_seed(0)
         reader.make(found[reader.name])
     return found
 

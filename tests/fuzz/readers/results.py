@@ -130,6 +130,13 @@ def same_record(folder, found):
     return None
 
 
+def archived(folder):
+    """An older record, kept under another name."""
+    before = (folder / "t" / "r.json").read_bytes()
+    path = ResultFolder(folder).archive("t/r.json")
+    return before, path.read_bytes()
+
+
 def plan_and_costs(folder):
     results = [found for found in costs.measured(folder) if {"score", "method"} <= found.keys()]
     costs.strays(folder)
@@ -144,6 +151,9 @@ TABLES = [
            same_record, 0.6),
     Reader("record_packed", {"results.jsonl": json.dumps({"file": "t/r.json"} | record()) + "\n"},
            one_record, {"results.jsonl": "jsonl"}, same_record, 0.6),
+    Reader("archive", {"t/r.json": json.dumps(record())}, archived, {"t/r.json": "json"},
+           lambda f, found: None if found[0] == found[1] else "another content", 0.2,
+           leaves=("t/*",)),
     Reader("report", LOOSE, lambda f: markdown(read_results(f / "mine")), OF_LOOSE),
     Reader("report_packed", PACKED, lambda f: markdown(read_results(f / "mine")), OF_PACKED),
     Reader("page", LOOSE | FAILED, page_or_error, OF_LOOSE, still_shown, 0.1),

@@ -341,6 +341,22 @@ RELEASED = [
 # ---- other weights
 
 
+def write_both(folder):
+    keras_plm.save(folder / "m", bert(), WORDPIECE)
+    save_bert(folder / "n", bert(), WORDPIECE)
+
+
+def save_over(folder):
+    """Saves into folders that hold another model of ours, or something else."""
+    keras_plm.save(folder / "m", bert(), WORDPIECE)
+    save_bert(folder / "n", bert(), WORDPIECE)
+    return keras_plm.load(folder / "m"), keras_plm.load(folder / "n")
+
+
+def both_finite(folder, loaded):
+    return finite(loaded[0][0]) or finite(loaded[1][0])
+
+
 def write_averaged(folder):
     for name in ("a", "b"):
         bert().save_weights(folder / f"{name}.weights.h5")
@@ -421,6 +437,8 @@ STATES = {f"s/state-00000{i}.safetensors": "safetensors" for i in (3, 4)}
 NEWEST = {"s/state-000004.safetensors": "safetensors"}
 
 OTHERS = [
+    Reader("save_over", write_both, save_over, {"m/config.json": "json", "n/config.json": "json"},
+           both_finite, 0.15, leaves=("m/*", "n/*")),
     Reader("average_weights", write_averaged, average, {"a.weights.h5": "hdf5"}, is_mean, 0.25),
     Reader("ngram", write_ngram, read_ngram, {"n.safetensors": "safetensors"}, is_distribution,
            0.8),
