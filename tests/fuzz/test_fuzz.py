@@ -129,11 +129,11 @@ def test_valid_inputs_are_read_by_all_that_reads(tmp_path):
         if reader.gz == "always":
             continue
         before = state(folder)
-        sys.setprofile(note)
+        sys.settrace(note)
         try:
             found = reader.judge(folder)
         finally:
-            sys.setprofile(None)
+            sys.settrace(None)
         if found is not None or (state(folder) != before and not reader.leaves):
             wrong[reader.name] = found or "files changed"
     assert not wrong
