@@ -14,7 +14,7 @@ import pytest
 from tests import ROOT
 from tests.fuzz.cases import state
 from tests.fuzz.outcomes import ALLOWED, of_error
-from tests.fuzz.workers import damage_once, shares
+from tests.fuzz.workers import chunks, damage_once, shares
 
 pytestmark = [
     pytest.mark.backend_neutral,
@@ -158,6 +158,13 @@ def test_seed_reader_and_case_decide_the_damage(tmp_path):
     assert len({how for how, _ in found}) > 20
 
 
+def test_each_case_is_run_once():
+    for cases in (1, 500, 5000):
+        found = [case for chunk in chunks(readers(), SEEDS, cases) for case in chunk]
+        assert len(found) == 2 * max(cases, len(readers()))
+        assert len({(reader.name, seed, number) for reader, seed, number in found}) == len(found)
+
+
 def test_each_reader_has_its_share():
     counts = shares(readers(), 2000)
     assert sum(counts.values()) == 2000 and min(counts.values()) >= 1
@@ -190,7 +197,7 @@ from pathlib import Path
 from tests.fuzz import cases, workers
 from tests.fuzz.cases import Reader
 
-cases.COMPUTING, workers.ASLEEP = 4, 2
+cases.COMPUTING, cases.MEMORY, workers.ASLEEP = 4, 100 << 20, 2
 
 def computing(folder):
     while True:
@@ -223,7 +230,7 @@ READS = {
     "fifo": lambda folder: os.mkfifo(folder / "f") or open(folder / "f"),
     "held": held,
     "refused": lambda folder: bytearray(8 << 30),
-    "much": lambda folder: bytearray(1500 << 20).count(1),
+    "much": lambda folder: bytearray(200 << 20).count(1),
     "wrong": lambda folder: 1,
 }
 files = {"x.txt": "text", "y.txt": "text"}

@@ -19,7 +19,7 @@ from tests.fuzz.outcomes import OUTCOMES, Hang
 ADDRESSES = 2 << 30  # bytes of memory that a process may ask for beyond what it begins with
 ASLEEP = 10  # checks, a second each, of a process that sleeps and computes nothing
 GRACE = 10  # checks after which a process that was told to stop is ended
-AT_ONCE = 50  # cases of one process
+AT_ONCE, ROUND = 50, 2000  # cases of one process, and of a run over all readers
 
 
 class FuzzerError(Exception):
@@ -38,16 +38,23 @@ def shares(readers, cases):
 
 
 def chunks(readers, seeds, cases):
-    """Lists of `(reader, seed, case)`, each for one process; all readers begin early."""
-    counts = shares(readers, cases)
-    found = [
-        [(reader, seed, number) for number in range(first, min(first + AT_ONCE, count))]
-        for reader in readers
-        for count in [counts[reader.name]]
-        for seed in seeds
-        for first in range(0, count, AT_ONCE)
-    ]
-    return sorted(found, key=lambda chunk: chunk[0][2])
+    """Lists of `(reader, seed, case)`, each for one process.
+
+    Neighbours are of one reader, whose models are then made once. Long runs go over all readers
+    several times, so that one that is stopped has seen each.
+    """
+    counts, found = shares(readers, cases), []
+    rounds = max(1, cases // ROUND)
+    for turn in range(rounds):
+        of_turn = [
+            (reader, seed, number)
+            for reader in readers
+            for count in [counts[reader.name]]
+            for seed in seeds
+            for number in range(count * turn // rounds, count * (turn + 1) // rounds)
+        ]
+        found += [of_turn[i : i + AT_ONCE] for i in range(0, len(of_turn), AT_ONCE)]
+    return found
 
 
 def run(readers, seeds, cases, folder, jobs, report):

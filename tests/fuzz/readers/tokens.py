@@ -247,7 +247,7 @@ VECTORS = [
 
 def write_stream(folder):
     with_text(lambda path: TokenStream.build([path], WORDPIECE, folder / "s", "lines"))
-    (folder / "secret.bin").write_bytes(bytes(4000))  # a shard's name may lead out of its folder
+    (folder / "x").write_bytes(bytes(4000))  # the name of a shard may lead out of its folder
 
 
 def contents(stream):
