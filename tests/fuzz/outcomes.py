@@ -23,7 +23,8 @@ ALLOWED = ("ok", "clear")
 # What Python, NumPy and Keras say of a value that nobody checked.
 INTERNALS = re.compile(
     r"object is not (subscriptable|iterable|callable)|object does not support|has no attribute"
-    r"|has no len|unexpected keyword|positional argument|multiple values for|out of range"
+    r"|has no len|unexpected keyword|positional argument|multiple values for|index out of range"
+    r"|out of bounds for"
     r"|indices must be|invalid literal for|could not (convert|broadcast)|NoneType|unhashable type"
     r"|must be str, |cannot be interpreted as|unsupported operand|not supported between"
     r"|values to unpack|recursion depth|can only concatenate|os\.PathLike|embedded null"

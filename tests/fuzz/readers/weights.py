@@ -1,5 +1,6 @@
 """Readers of weights: our folders, released formats, states of training, stored features."""
 
+import ast
 import functools
 import json
 import math
@@ -120,7 +121,8 @@ def npy_array(path):
     size = struct.unpack("<H", data[8:10])[0]
     header = data[10 : 10 + size].decode("latin-1")
     kind = next(kind for kind in ("<f4", "<f8", "<f2", ">f4") if repr(kind) in header)
-    return np.frombuffer(data[10 + size :], kind)
+    count = math.prod(ast.literal_eval(header.strip())["shape"])
+    return np.frombuffer(data[10 + size :], kind, count)
 
 
 def same_values(model, arrays):
