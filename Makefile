@@ -1,13 +1,16 @@
-# `make bench` shows the library at work, `make test` tests it, `make test-all` tests all of it.
+# `make bench` shows the library at work, `make test` tests it, `make test-all` tests all of it,
+# `make fuzz SEED=1 CASES=10000` damages files for its readers.
 PYTHON ?= python3
 BACKEND ?= tensorflow
+SEED ?= 1
+CASES ?= 10000
 VENV = .venv
 BIN = $(VENV)/bin
 # Wheels only: building a package from source fetches newer build tools than those tested.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   --constraint constraints.txt
 
-.PHONY: bench test test-all lint clean
+.PHONY: bench test test-all fuzz lint clean
 
 bench: $(VENV)/installed-$(BACKEND)
 	KERAS_BACKEND=$(BACKEND) $(BIN)/python -W ignore -m benchmarks demo
@@ -18,6 +21,9 @@ test: $(VENV)/installed-tests
 # The quick tier first, then the rest: each test once.
 test-all: test
 	$(BIN)/python -m tests rest
+
+fuzz: $(VENV)/installed-tests
+	$(BIN)/python -W ignore -m tests.fuzz --seed $(SEED) --cases $(CASES) --out .fuzz.json
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -41,4 +47,4 @@ $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .demo .compiled build dist *.egg-info
+	rm -rf $(VENV) .demo .compiled .fuzz.json build dist *.egg-info

@@ -1,0 +1,169 @@
+"""The command line: `python -m tests.fuzz --seed 1 --cases 1000 --reader "own_*"`.
+
+With `--case 7 --show` one case is repeated with its traceback, and its files are kept.
+"""
+
+import argparse
+import collections
+import fnmatch
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ENVIRONMENT = {  # before Keras is imported
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "MPLBACKEND": "Agg",
+}
+
+
+def flags_of(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="seeds (default 1)")
+    parser.add_argument("--cases", type=int, default=1000, help="cases of each seed (default 1000)")
+    parser.add_argument("--reader", default="*", metavar="GLOB", help="readers, by commas")
+    parser.add_argument("--case", type=int, help="run this case only; it takes one reader")
+    parser.add_argument("--show", action="store_true", help="show the traceback, keep the files")
+    parser.add_argument("--out", type=Path, help="JSON file for counts and failures")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
+    parser.add_argument(
+        "--every", type=float, default=15, help="seconds between lines of progress (default 15)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the readers")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    flags = flags_of(arguments)
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.update(ENVIRONMENT)
+    if sys.platform != "linux":
+        raise SystemExit("The fuzzer needs Linux, for /proc and limits of memory")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        from tests.fuzz.readers import READERS
+
+        chosen = [
+            reader
+            for reader in READERS
+            if any(fnmatch.fnmatch(reader.name, glob) for glob in flags.reader.split(","))
+        ]
+        if not chosen:
+            raise SystemExit(f"--reader names a reader, see --list. Received: {flags.reader!r}")
+        if flags.list:
+            print("\n".join(reader.name for reader in chosen))
+            return 0
+        if flags.case is not None:
+            return repeat(chosen[0], flags.seed[0], flags.case, flags.show, Path(folder))
+        return Campaign(flags, chosen).run(Path(folder))
+
+
+def repeat(reader, seed, number, show, folder):
+    """Runs one case in this process, and says what happened."""
+    from tests.fuzz.cases import run_case
+    from tests.fuzz.outcomes import ALLOWED, Hang
+    from tests.fuzz.workers import make_templates
+
+    def stop(*_):
+        raise Hang
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    templates = make_templates([reader], folder / "templates")
+    work = Path(tempfile.mkdtemp(prefix="fuzz."))
+    found = run_case(reader, seed, number, templates[reader.name], work, show=show)
+    for name, value in found.items():
+        print(f"{name:10} {value}")
+    if show:
+        print(f"{'files':10} {work / f'{reader.name}.{number}' / 'a' / 'b'}")
+    else:
+        work.rmdir()
+    return found["outcome"] not in ALLOWED
+
+
+class Campaign:
+    """Many cases: progress, counts and failures."""
+
+    def __init__(self, flags, readers):
+        self.flags, self.readers = flags, readers
+        self.counts = {reader.name: collections.Counter() for reader in readers}
+        self.seconds = collections.Counter({reader.name: 0.0 for reader in readers})
+        self.failures, self.begun, self.said = [], time.monotonic(), time.monotonic()
+
+    def run(self, folder):
+        """Runs the cases; gives the exit status."""
+        from tests.fuzz import workers
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stopped = False
+        try:
+            workers.run(
+                self.readers, self.flags.seed, self.flags.cases, folder, self.flags.jobs, self.add
+            )
+        except KeyboardInterrupt:
+            stopped = True
+        self.write()
+        print(workers.table(self.counts, self.seconds))
+        for line in self.signatures():
+            print(line)
+        return 130 if stopped else int(bool(self.failures))
+
+    def add(self, found):
+        """Takes the result of a case."""
+        from tests.fuzz.outcomes import ALLOWED
+
+        self.counts[found["reader"]][found["outcome"]] += 1
+        self.seconds[found["reader"]] += found["seconds"]
+        if found["outcome"] not in ALLOWED:
+            self.failures.append(found)
+        if time.monotonic() - self.said > self.flags.every:
+            self.said = time.monotonic()
+            done = sum(sum(counts.values()) for counts in self.counts.values())
+            total = len(self.flags.seed) * max(self.flags.cases, len(self.readers))
+            print(
+                f"{done:,} of {total:,} cases, {len(self.failures):,} failures, "
+                f"{self.said - self.begun:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            self.write()
+
+    def write(self):
+        """Writes what was found so far, under a temporary name first."""
+        from keras_plm.files.writing import write_json
+
+        if self.flags.out is None:
+            return
+        failures = sorted(self.failures, key=lambda f: (f["reader"], f["seed"], f["case"]))
+        found = {
+            "seeds": self.flags.seed,
+            "cases": sum(sum(counts.values()) for counts in self.counts.values()),
+            "seconds": round(time.monotonic() - self.begun, 1),
+            "outcomes": self.counts,
+            "failures": failures,
+        }
+        write_json(self.flags.out, found)
+
+    def signatures(self):
+        """A line for each kind of failure, the most frequent of a reader first."""
+        kinds = collections.defaultdict(list)
+        for found in self.failures:
+            kinds[found["reader"], found["outcome"], found["signature"]].append(found)
+        for (reader, outcome, signature), all_of in sorted(
+            kinds.items(), key=lambda item: (item[0][0], -len(item[1]), item[0])
+        ):
+            first = min(all_of, key=lambda f: (f["seed"], f["case"]))
+            yield (
+                f"{outcome:8}{len(all_of):5}  --reader {reader} --seed {first['seed']} "
+                f"--case {first['case']}  [{first['damage']}] {signature}"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
