@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,16 +10,46 @@ import tokenizers
 from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
-from keras_plm.files.arrays import read_object
+from keras_plm.files.json_files import OneOf, Whole, check_shape, parse_json, read_json
 from keras_plm.files.sequences import as_text
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.encoded import Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import open_text
-from keras_plm.tokenizers.tokenizer_json import naming
+from keras_plm.tokenizers.tokenizer_json import (
+    ADDED_TOKEN,
+    ID,
+    VOCABULARY,
+    check_added_ids,
+    check_saved,
+    naming,
+    refused,
+    saved_vocabulary,
+)
 
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
+# The shape of what `HubTokenizer.save` writes, of its settings, and of the JSON among them.
+SPECIAL = {"pad_id": ID, "sep_id": ID, "cls_id?": ID, "mask_id?": ID, "unk_id?": ID}
+SETTINGS = {"tokenizer_json": str, "special": SPECIAL, "between": Whole(1), "has_segments": bool}
+SHAPE = {"model": {"type": OneOf(("HubTokenizer",)), "settings": SETTINGS}}
+JSON = {
+    "model": {"type": OneOf(("WordPiece", "BPE", "Unigram")), "dropout?": None},
+    "added_tokens?": ([{**ADDED_TOKEN, "id": ID}], None),
+    "truncation?": None,
+    "padding?": None,
+}
+# That of a KerasHub preset's `tokenizer.json`.
+PRESET = {
+    "registered_name": str,
+    "config?": {
+        "lowercase?": (bool, None),
+        "strip_accents?": (bool, None),
+        "split_on_cjk?": bool,
+        "suffix_indicator?": str,
+        "split?": bool,
+        "oov_token?": str,
+    },
+}
 TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
 
 
@@ -41,7 +72,17 @@ def load_hub(preset, dtype=None):
     preset = str(preset)
     dtype = dtype or keras.config.dtype_policy().name
     backbone = hub.models.Backbone.from_preset(preset, dtype=dtype)
-    return from_hub(backbone, hub.tokenizers.Tokenizer.from_preset(preset))
+    try:
+        tokenizer = hub.tokenizers.Tokenizer.from_preset(preset)
+    except Exception as error:
+        if not Path(preset).is_dir():  # but a name, which KerasHub looks for
+            raise
+        raise ValueError(
+            f"{preset}: the files of the tokenizer, tokenizer.json and assets/tokenizer, must be "
+            "those of a KerasHub preset. Received: files that KerasHub cannot read"
+        ) from error
+    with naming(preset):
+        return from_hub(backbone, tokenizer)
 
 
 def from_hub(backbone, tokenizer):
@@ -61,15 +102,16 @@ def load_preset_tokenizer(folder):
     Raises:
         ValueError: If the preset has another kind of tokenizer, or a file is damaged.
     """
-    settings = read_object(folder / "tokenizer.json")
-    kind = settings.get("registered_name")
+    settings = read_json(folder / "tokenizer.json", PRESET)
+    kind = settings["registered_name"]
     if kind != "keras_hub>BertTokenizer":
         raise ValueError(
             f"{folder / 'tokenizer.json'} must be that of a BertTokenizer; other presets are read "
             "whole, by `keras_plm.load` or `keras_plm.checkpoints.load_hub`. "
             f"Received: {kind!r}"
         )
-    options = _word_piece_options(settings.get("config", {}))
+    with naming(folder / "tokenizer.json"):
+        options = _word_piece_options(settings.get("config", {}))
     return WordPiece.load(folder / "assets" / "tokenizer" / "vocabulary.txt", **options)
 
 
@@ -218,13 +260,24 @@ class HubTokenizer(SubwordTokenizer):
         has_segments: Whether packs have `segment_ids`.
 
     Use `HubTokenizer.of` to make one.
+
+    Raises:
+        ValueError: If `tokenizer_json` is none that KerasHub's tokenizers become, or an id is not
+            in its vocabulary.
     """
 
     _middle, _last = "sep_id", "sep_id"
 
     def __init__(self, tokenizer_json, special, between=1, has_segments=False):
+        check_shape(special, SPECIAL, "`special`")
         self._json, self.special = tokenizer_json, dict(special)
-        self._set(tokenizers.Tokenizer.from_str(tokenizer_json))
+        self._set(_rebuilt(tokenizer_json))
+        for name, i in self.special.items():
+            if f"{name}?" not in SPECIAL and name not in SPECIAL or i >= len(self):
+                raise ValueError(
+                    f"`special` must hold ids below {len(self)}, the number of tokens, by the "
+                    f"names {', '.join(SPECIAL).replace('?', '')}. Received: {name}={i}"
+                )
         for name, i in self.special.items():
             setattr(self, name, i)
         # Of bytes, where nothing is unknown, what stands for a word that is nothing.
@@ -292,7 +345,11 @@ class HubTokenizer(SubwordTokenizer):
             )
         if special.get("cls_id") == special["sep_id"]:
             del special["cls_id"]  # GPT-2's one mark, between texts
-        core, unknown = build(tokenizer)
+        with refused(
+            "The tokens, merges and rules of a KerasHub tokenizer must be such that the package "
+            f"`tokenizers` takes. Received: {type(tokenizer).__name__} with others"
+        ):
+            core, unknown = build(tokenizer)
         if unknown is not None:
             special["unk_id"] = unknown
         between = 2 if type(tokenizer).__name__ in TWO_BETWEEN else 1
@@ -305,10 +362,11 @@ class HubTokenizer(SubwordTokenizer):
         Raises:
             ValueError: If the file is missing or is none.
         """
-        with open_text(path) as file:
-            text = file.read()
-        with naming(path, "HubTokenizer"):
-            return cls(**json.loads(text)["model"]["settings"])
+        saved = read_json(path, dict)
+        check_saved(saved, SHAPE, path)
+        settings = saved["model"]["settings"]
+        with naming(path):
+            return cls(**{name: settings[name] for name in SETTINGS})
 
     def _to_json(self):
         model = {"type": "HubTokenizer", "settings": self.get_config()}
@@ -339,6 +397,25 @@ class HubTokenizer(SubwordTokenizer):
             "between": self._between,
             "has_segments": self.has_segments,
         }
+
+
+def _rebuilt(text):
+    """The tokenizer of the `tokenizers` package that JSON describes, with the ids that it names."""
+    where = "`tokenizer_json`"
+    saved = parse_json(text, where, JSON)
+    if saved["model"]["type"] == "Unigram":
+        check_shape(saved, {"model": {"vocab": [[(str, float)]]}}, where)
+    else:
+        check_shape(saved, {"model": {"vocab": VOCABULARY}}, where)
+        saved_vocabulary(where, saved["model"]["vocab"])
+    with refused(
+        f"{where} must be a tokenizer of the package `tokenizers`. Received: one that it refuses"
+    ):
+        built = tokenizers.Tokenizer.from_str(text)
+    vocabulary = built.get_vocab()
+    check_added_ids(where, saved.get("added_tokens") or [], vocabulary)
+    saved_vocabulary(where, vocabulary)  # of unigrams one may stand twice
+    return built
 
 
 def _trim(row, text):
@@ -408,7 +485,12 @@ def _unigram(tokenizer):
             f"Received: {type(tokenizer).__name__}, which numbers its tokens otherwise"
         )
     scores = [(entry.piece, entry.score) for entry in proto.pieces]
-    unknown = next(i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN)
+    unknown = next((i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN), None)
+    if unknown is None:
+        raise ValueError(
+            "A SentencePiece model must have an unknown token. "
+            f"Received: {type(tokenizer).__name__} with {len(tokens)} tokens and none"
+        )
     ours = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unknown, byte_fallback=False))
     rules = proto.normalizer_spec
     steps = []

@@ -21,9 +21,9 @@ from keras_plm.files.arrays import (
     assign,
     model_type,
     read_config,
-    read_object,
     read_weights,
 )
+from keras_plm.files.json_files import read_json
 from keras_plm.files.writing import replacing_files, write_json
 from keras_plm.models import (
     BERT,
@@ -278,17 +278,18 @@ def load_tokenizer(path):
         return BytePair.load(*originals)
     if (path / "assets" / "tokenizer").is_dir():
         return load_preset_tokenizer(path)
-    own = _own_kind(path / "tokenizer.json")
-    return read_tokenizer(path) if own is None else own.load(path / "tokenizer.json")
+    file = path / "tokenizer.json"
+    if not os.path.lexists(file):
+        return read_tokenizer(path)
+    whole = read_json(file, {"model": dict})
+    own = _own_kind(whole["model"])
+    return read_tokenizer(path, whole) if own is None else own.load(file)
 
 
-def _own_kind(path):
-    """The class that wrote a `tokenizer.json` which `transformers` does not read."""
-    if not path.is_file():
-        return None
-    model = read_object(path).get("model")
-    model = model if isinstance(model, dict) else {}
+def _own_kind(model):
+    """The class that wrote a model which `transformers` does not read."""
     kinds = {"WordLevel": Words, "Characters": Characters, "HubTokenizer": HubTokenizer}
     if "unknown" in model:
         kinds["BPE"] = BytePair
-    return kinds.get(model.get("type"))
+    kind = model.get("type")
+    return kinds.get(kind) if isinstance(kind, str) else None

@@ -1,15 +1,27 @@
 """Tokenizers of folders in the format of `transformers`."""
 
+import os
+import re
 import warnings
 
-from keras_plm.files.arrays import read_object
-from keras_plm.tokenizers import BytePair, WordPiece, open_text
+from keras_plm.files.json_files import read_json, shown
+from keras_plm.files.opening import read_text
+from keras_plm.tokenizers import BytePair, WordPiece, byte_pair, word_piece
 from keras_plm.tokenizers.byte_pair_schemes import read_vocabulary
-from keras_plm.tokenizers.tokenizer_json import added_settings, check_added_ids
+from keras_plm.tokenizers.tokenizer_json import (
+    ADDED_TOKEN,
+    VOCABULARY,
+    added_settings,
+    check_added_ids,
+    check_saved,
+    completed,
+    naming,
+    token_lines,
+)
 from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-WHOLE = "tokenizer.json"
+WHOLE, MODEL = "tokenizer.json", "config.json"
 CLASSES = {"bert": "BertTokenizer", "gpt": "OpenAIGPTTokenizer", "gpt2": "GPT2Tokenizer"}
 # Classes that do what tokenizer.json says, and nothing else.
 GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
@@ -26,6 +38,34 @@ FIXED = {
     "word_tokenizer_type": None,
     "subword_tokenizer_type": None,
 }
+TOKEN = (str, ADDED_TOKEN)
+NAMED = {
+    **{f"{name}_token?": (*TOKEN, None) for name in ("bos", "eos", "unk", "sep", "pad", "cls")},
+    "mask_token?": (*TOKEN, None),
+    "additional_special_tokens?": ([TOKEN], None),
+    "extra_special_tokens?": ([TOKEN], {str: TOKEN}, None),
+}
+SHAPES = {
+    CONFIG: {
+        **NAMED,
+        "tokenizer_class?": (str, None),
+        "do_lower_case?": bool,
+        "strip_accents?": (bool, None),
+        "tokenize_chinese_chars?": bool,
+        "add_prefix_space?": bool,
+        "never_split?": ([str], None),
+        "model_max_length?": (float, None),
+        "added_tokens_decoder?": ({str: ADDED_TOKEN}, None),
+    },
+    MAP: NAMED,
+    ADDED: VOCABULARY,
+    WHOLE: {"model": dict},  # then that of its kind
+    MODEL: {
+        "tokenizer_class?": (str, None),
+        "max_position_embeddings?": (float, None),
+        "n_positions?": (float, None),
+    },
+}
 # Our attribute: the key, and what `transformers` takes where tokenizer_config.json lacks it.
 STATED = {
     "bert": {
@@ -41,7 +81,7 @@ NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # as
 DEFAULT_NAMES = {"bert": (), "gpt": ("<unk>",), "gpt2": ("<|endoftext|>",)}
 
 
-def read_tokenizer(folder):
+def read_tokenizer(folder, whole=None):
     """The `WordPiece` or `BytePair` of a folder that `transformers` reads.
 
     `tokenizer.json` is read where there is one, else `vocab.txt`, or `vocab.json` with
@@ -50,15 +90,23 @@ def read_tokenizer(folder):
     refused, and so is what our tokenizers do not do. Lengths that a folder names are the default
     of calls there; `pack` takes its `max_length`, and a warning names them.
 
+    Args:
+        folder: The folder.
+        whole: The object of its `tokenizer.json`, if that was read.
+
     Raises:
         ValueError: If a file is missing, damaged, contradicts another, or asks for something that
             our tokenizers do not do.
     """
-    said = {
-        name: read_object(folder / name) if (folder / name).is_file() else {}
-        for name in (CONFIG, MAP, ADDED, WHOLE)
-    }
+    said = {} if whole is None else {WHOLE: whole}
+    for name in SHAPES.keys() - said.keys():
+        path = folder / name
+        said[name] = read_json(path, SHAPES[name]) if _stands(path) else {}
     kind = _kind(folder, said[WHOLE])
+    if said[WHOLE]:
+        path = folder / WHOLE
+        check_saved(said[WHOLE], (word_piece if kind == "bert" else byte_pair).SHAPE, path)
+        said[WHOLE] = completed(path, said[WHOLE])
     generic = _check_class(folder, said, kind)
     for key, value in FIXED.items():
         if said[CONFIG].get(key) not in (None, value):
@@ -80,23 +128,29 @@ def read_tokenizer(folder):
     stated = {
         ours: said[CONFIG][key] for ours, (key, _) in STATED[kind].items() if key in said[CONFIG]
     }
-    tokenizer = _load(folder, said, kind, options, stated)
+    with naming(folder):
+        tokenizer = _load(folder, said, kind, options, stated)
     for ours, (key, default) in STATED[kind].items():
         value = said[CONFIG].get(key, default)
-        if key in said[CONFIG] or ((folder / CONFIG).is_file() and not generic):
+        if key in said[CONFIG] or (_stands(folder / CONFIG) and not generic):
             if getattr(tokenizer, ours) != value:
                 what = "says" if key in said[CONFIG] else "lacks the key, which means"
                 raise ValueError(
                     f"{folder}: the files must agree on `{key}`; state it in {CONFIG}. Received: "
                     f"{getattr(tokenizer, ours)} of the vocabulary, while {CONFIG} {what} {value}"
                 )
-    check_added_ids(folder, options["added_tokens"], tokenizer)
+    check_added_ids(folder, options["added_tokens"], tokenizer._vocabulary)
     never = set(said[CONFIG].get("never_split") or ()) - set(tokenizer.special_tokens)
     never -= {token["content"] for token in tokenizer.added_tokens}
     if never:
         raise _unfit(folder / CONFIG, "never_split", None, sorted(never))
     _warn_of_lengths(folder, said)
     return tokenizer
+
+
+def _stands(path):
+    """Whether anything has this name: what is no file is an error, not a file that is missing."""
+    return os.path.lexists(path)
 
 
 def _unfit(path, key, value, found):
@@ -106,20 +160,19 @@ def _unfit(path, key, value, found):
 def _kind(folder, whole):
     """Kind of vocabulary: "bert", "gpt" or "gpt2"."""
     if whole:
-        model = whole.get("model")
-        model = model if isinstance(model, dict) else {}
+        model = whole["model"]
         if model.get("type") == "WordPiece" or "max_input_chars_per_word" in model:
             return "bert"
         if model.get("type") == "BPE" or "merges" in model:
             return "gpt" if model.get("end_of_word_suffix") else "gpt2"
         raise ValueError(
             f"{folder / WHOLE}: the component `model` must be a WordPiece or BPE. "
-            f"Received: {model.get('type')!r}"
+            f"Received: {shown(model.get('type'))}"
         )
-    if (folder / "vocab.txt").is_file():
+    if _stands(folder / "vocab.txt"):
         return "bert"
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        tokens = read_object(folder / "vocab.json")
+    if _stands(folder / "vocab.json") and _stands(folder / "merges.txt"):
+        tokens = read_json(folder / "vocab.json", VOCABULARY)
         return "gpt" if any(token.endswith("</w>") for token in tokens) else "gpt2"
     raise ValueError(
         "No tokenizer.json, vocab.txt, or vocab.json with merges.txt in this folder. "
@@ -129,13 +182,12 @@ def _kind(folder, whole):
 
 def _check_class(folder, said, kind):
     """Raises on a class of tokenizers that cuts texts in another way; whether it is generic."""
-    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     generic = False
-    for name, where in (("config.json", config), (CONFIG, said[CONFIG])):
-        found = where.get("tokenizer_class")
+    for name in (MODEL, CONFIG):
+        found = said[name].get("tokenizer_class")
         if found is None:
             continue
-        plain = str(found).removesuffix("Fast")
+        plain = found.removesuffix("Fast")
         generic = plain in GENERIC and bool(said[WHOLE])
         if plain != CLASSES[kind] and not generic:
             raise ValueError(
@@ -150,11 +202,12 @@ def _check_class(folder, said, kind):
     return generic
 
 
-def _settings(token, special):
-    """All settings of one added token as JSON has it."""
+def _settings(path, token, special):
+    """All settings of one added token as the JSON of a file has it."""
     if isinstance(token, dict):
         token = {key: value for key, value in token.items() if key != "__type"}
-    (settings,) = added_settings([token], special).values()
+    with naming(path):
+        (settings,) = added_settings([token], special).values()
     return settings
 
 
@@ -170,7 +223,7 @@ def _named(folder, said):
             elif key.endswith("_token") and isinstance(token, str | dict):
                 tokens[key] = token
         for key, token in tokens.items():
-            settings = _settings(token, special=True)
+            settings = _settings(folder / file, token, special=True)
             before = found.setdefault(key, settings)
             if before["content"] != settings["content"] and "[" not in key:
                 raise ValueError(
@@ -186,12 +239,16 @@ def _added_tokens(folder, said, named, kind):
     """Added tokens with their ids, those that have one in the order of these, then others."""
     special = {token["content"] for token in named.values()}
     old = said[ADDED].items()
+    numbers = said[CONFIG].get("added_tokens_decoder") or {}
+    for i in numbers:
+        if not re.fullmatch("[0-9]{1,10}", i):
+            raise ValueError(
+                f"{folder / CONFIG}: a key of `added_tokens_decoder` must be an id. "
+                f"Received: {i!r:.60}"
+            )
     sources = {
-        CONFIG: [
-            {**token, "id": int(i)}
-            for i, token in (said[CONFIG].get("added_tokens_decoder") or {}).items()
-        ],
-        WHOLE: said[WHOLE].get("added_tokens") or [],
+        CONFIG: [{**token, "id": int(i)} for i, token in numbers.items()],
+        WHOLE: said[WHOLE].get("added_tokens", []),
         ADDED: [{"content": token, "id": i, "special": token in special} for token, i in old],
     }
     # Without a normalizer `normalized` says nothing.
@@ -199,7 +256,7 @@ def _added_tokens(folder, said, named, kind):
     listed = {}
     for file, tokens in sources.items():
         for token in tokens:
-            settings = {**_settings(token, special=False), "id": token.get("id")}
+            settings = _settings(folder / file, token, special=False) | {"id": token["id"]}
             before, where = listed.setdefault(settings["content"], (settings, file))
             differing = [key for key in compared if before[key] != settings[key]]
             if file == ADDED:  # only ids; the rest is assumed
@@ -211,10 +268,10 @@ def _added_tokens(folder, said, named, kind):
                     f"and {settings[differing[0]]!r}"
                 )
     for content, (token, file) in listed.items():
-        if type(token["id"]) is not int or (file != CONFIG and sources[CONFIG]):
+        if file != CONFIG and sources[CONFIG]:
             raise ValueError(
-                f"{folder}: every added token must have an id, and be in `added_tokens_decoder` of "
-                f"{CONFIG} where there is one. Received: {content!r} of {file}, id={token['id']!r}"
+                f"{folder}: every added token must be in `added_tokens_decoder` of {CONFIG} where "
+                f"there is one. Received: {content!r} of {file}, id={token['id']!r}"
             )
         token["special"] |= content in special
     tokens = sorted((token for token, _ in listed.values()), key=lambda token: token["id"])
@@ -230,17 +287,16 @@ def _added_tokens(folder, said, named, kind):
         tokens.append(token)
         known.add(token["content"])
     defaults = [name for name in DEFAULT_NAMES[kind] if name in vocabulary and name not in known]
-    return tokens + [_settings(name, special=True) for name in defaults]
+    return tokens + [_settings(folder, name, special=True) for name in defaults]
 
 
 def _saved_tokens(folder, said):
     """The tokens of the vocabulary, in any order."""
     if said[WHOLE]:
         return said[WHOLE]["model"]["vocab"].keys()
-    if (folder / "vocab.txt").is_file():
-        with open_text(folder / "vocab.txt") as file:
-            return {line.rstrip("\n") for line in file}
-    return read_object(folder / "vocab.json").keys()
+    if _stands(folder / "vocab.txt"):
+        return set(token_lines(read_text(folder / "vocab.txt")))
+    return read_json(folder / "vocab.json", VOCABULARY).keys()
 
 
 def _load(folder, said, kind, options, stated):
@@ -249,8 +305,8 @@ def _load(folder, said, kind, options, stated):
         own = "vocab.txt"
         if not said[WHOLE]:
             return WordPiece.load(folder / own, **options, **stated)
-        tokenizer = WordPiece.load(folder / WHOLE, **options)
-        agree = not (folder / own).is_file() or (
+        tokenizer = WordPiece.of_saved(folder / WHOLE, said[WHOLE], **options)
+        agree = not _stands(folder / own) or (
             WordPiece.load(folder / own, **options).vocabulary == tokenizer.vocabulary
         )
     else:
@@ -258,9 +314,9 @@ def _load(folder, said, kind, options, stated):
         own = "vocab.json with merges.txt"
         if not said[WHOLE]:
             return BytePair.load(*files, **options, **stated)
-        tokenizer = BytePair.load(folder / WHOLE, **options)
+        tokenizer = BytePair.of_saved(folder / WHOLE, said[WHOLE], **options)
         agree = True
-        if all(file.is_file() for file in files):
+        if all(map(_stands, files)):
             tokens, merges, _ = read_vocabulary(*files)
             agree = merges == tokenizer.merges and tokens == tokenizer.vocabulary[: len(tokens)]
     if not agree:
@@ -273,8 +329,7 @@ def _load(folder, said, kind, options, stated):
 
 def _warn_of_lengths(folder, said):
     """Warns where a folder's texts are shorter than its model could read."""
-    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
-    positions = config.get("max_position_embeddings", config.get("n_positions"))
+    positions = said[MODEL].get("max_position_embeddings", said[MODEL].get("n_positions"))
     truncation = said[WHOLE].get("truncation") or {}
     lengths = [said[CONFIG].get("model_max_length"), truncation.get("max_length")]
     shortest = min((length for length in lengths if length is not None), default=None)

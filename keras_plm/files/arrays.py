@@ -1,31 +1,24 @@
 """Reading of a configuration and weights, in safetensors or torch files."""
 
-import json
 import warnings
 from pathlib import Path
+
+from keras_plm.files.json_files import read_json
 
 # What Hugging Face calls the weights of a folder, the better format first.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_config(folder, kind):
-    path = folder / "config.json"
+    """The JSON object `config.json` of a folder; `kind` says of what, for errors."""
     if not folder.is_dir():
         raise ValueError(f"No such folder. Received: {str(folder)!r}")
-    if not path.is_file():
-        raise ValueError(f"No config.json {kind} in this folder. Received: {str(folder)!r}")
-    return read_object(path)
+    return read_object(folder / "config.json", kind)
 
 
-def read_object(path):
+def read_object(path, description=""):
     """A JSON object of a file."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON. Received: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is not a JSON object. Received: {type(config).__name__}")
-    return config
+    return read_json(path, dict, description=description)
 
 
 def model_type(config):

@@ -6,6 +6,7 @@ import keras
 import tokenizers
 
 from keras_plm.files.arguments import check_one_of
+from keras_plm.files.json_files import OneOf, check_shape, read_json
 from keras_plm.files.sequences import as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,
@@ -15,17 +16,35 @@ from keras_plm.tokenizers.byte_pair_schemes import (
 )
 from keras_plm.tokenizers.encoded import Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
+    check_component,
     check_lengths,
+    check_saved,
     check_shared,
+    completed,
     naming,
     numbered,
-    read_saved,
+    saved_shape,
     saved_vocabulary,
 )
+
+SETTINGS = {
+    "lowercase": bool,
+    "scheme": OneOf(tuple(SCHEMES)),
+    "clean": bool,
+    "special_tokens": ([str], None),
+    "add_prefix_space?": bool,
+    "end_token?": (str, None),
+    "pad_token?": (str, None),
+}
+# `unknown` and `settings` are in files of `BytePair.save`. A merge may be one text with a space.
+SHAPE = saved_shape(
+    "BPE", **{"merges": ([[str]], [str]), "unknown?": (str, None), "settings?": SETTINGS}
+)
+LONGEST = 1000  # characters that are learned from together
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -129,7 +148,7 @@ class BytePair(SubwordTokenizer):
                 )
         own = self._scheme.unknown
         if unknown not in (None, own, "error"):
-            raise ValueError(f'`unknown` must be "{own}" or "error". Received: {unknown!r}')
+            raise ValueError(f"`unknown` must be {own!r} or 'error'. Received: {unknown!r:.60}")
         lowercase = self._scheme.lowercase if lowercase is None else bool(lowercase)
         added = added_settings(added_tokens)
         foreign = (added or pad_token) and not self._scheme.appended
@@ -185,7 +204,8 @@ class BytePair(SubwordTokenizer):
 
         The most frequent pair is merged first, of equals the one of smaller ids; pairs that occur
         once are left apart. Every character of the text becomes a token; of "gpt" the 1,000 most
-        frequent, alone and at the end of a word.
+        frequent, alone and at the end of a word. A word of more than 1,000 characters is learned
+        from in parts of that length.
 
         Args:
             files: One path or a list of paths; for translation both languages' files.
@@ -223,9 +243,13 @@ class BytePair(SubwordTokenizer):
             **options,
         )
         text = (line.rstrip("\n") for line in lines(files)) if scheme == "gpt" else lines(files)
+        parts = tokenizers.pre_tokenizers.FixedLength(LONGEST)  # time is the square of a length
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+            [tokenizer.pre_tokenizer, parts]
+        )
         tokenizer.train_from_iterator(text, trainer)
         model = json.loads(tokenizer.to_str())["model"]
-        vocabulary = saved_vocabulary(model, "BPE")
+        vocabulary = sorted(model["vocab"], key=model["vocab"].get)
         if len(vocabulary) == len(kind.extra) or (scheme == "gpt2" and not model["merges"]):
             raise no_text(files)
         if len(vocabulary) + reserved > vocabulary_size:
@@ -256,31 +280,47 @@ class BytePair(SubwordTokenizer):
         """
         if merges is not None:
             tokens, pairs, scheme = read_vocabulary(path, merges)
-            tokenizer = cls(tokens, pairs, **{"scheme": scheme, **options})
+            with naming(path):
+                tokenizer = cls(tokens, pairs, **{"scheme": scheme, **options})
             _check_order(path, tokens, tokenizer)
             return tokenizer
         if not options.keys() <= DEFAULTS.keys():
             raise ValueError(
                 f"A saved tokenizer has its settings with it. Received: {', '.join(options)}"
             )
-        with open_text(path) as file:
-            text = file.read()
-        with naming(path, "BPE"):
-            saved = read_saved(text)
-            model = saved["model"]
-            tokens = saved_vocabulary(model, "BPE")
-            config = {"added_tokens": saved["added_tokens"]}
-            if "unknown" not in model:
-                config |= _config_of_others(path, saved) | options
-            else:
-                settings = model.get("settings")
-                if settings is None:
-                    settings = {"lowercase": saved["normalizer"]["normalizers"][0]["lowercase"]}
-                config |= {**settings, "unknown": model["unknown"], **options}
-        tokenizer = cls(tokens, model["merges"], **config)
+        saved = read_json(path, dict)
+        check_saved(saved, SHAPE, path)
+        return cls.of_saved(path, completed(path, saved), **options)
+
+    @classmethod
+    def of_saved(cls, path, saved, **options):
+        """The tokenizer of a `tokenizer.json`.
+
+        Args:
+            path: The file, for errors.
+            saved: Its object, of the shape `SHAPE` and `completed`.
+            **options: As in `load` with one file.
+
+        Raises:
+            ValueError: As `load`.
+        """
+        model = saved["model"]
+        own = "unknown" in model
+        config = _own_config(path, saved) if own else _config_of_others(path, saved)
+        tokens = saved_vocabulary(path, model["vocab"])
+        merges = [
+            merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]
+        ]
+        with naming(path):
+            config |= {"added_tokens": saved["added_tokens"], **options}
+            tokenizer = cls(tokens, merges, **config)
+        if own:
+            check_shared(path, saved, tokenizer._tokenizer, expressions=False)
+            for name in ("post_processor", "truncation", "padding"):
+                check_component(path, saved, name, None)
         _check_order(path, tokens, tokenizer)
         check_lengths(path, saved, tokenizer.pad_id)
-        check_added_ids(path, saved["added_tokens"], tokenizer)
+        check_added_ids(path, saved["added_tokens"], tokenizer._vocabulary)
         return tokenizer
 
     def _to_json(self):
@@ -400,6 +440,19 @@ def _check_order(path, tokens, tokenizer):
             f"{path}: special tokens of tasks must come last, in the order "
             f"{' '.join(TASK_TOKENS.values())}. Received: {' '.join(tokens[-4:])}"
         )
+
+
+def _own_config(path, saved):
+    """The settings of a `tokenizer.json` that `BytePair.save` wrote."""
+    check_shape(saved, {"model": {"settings": SETTINGS}}, path)
+    settings = saved["model"]["settings"]
+    foreign = settings.keys() - {key.removesuffix("?") for key in SETTINGS}
+    if foreign:
+        raise ValueError(
+            f"{path}: `model.settings` must hold settings that `BytePair` has. "
+            f"Received: {sorted(foreign)[0]!r:.60}"
+        )
+    return {**settings, "unknown": saved["model"]["unknown"]}
 
 
 def _config_of_others(path, saved):

@@ -1,12 +1,13 @@
 """Schemes of words for `BytePair`: translation's, GPT's and GPT-2's."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
-from keras_plm.tokenizers.text import open_text
+from keras_plm.files.json_files import read_json
+from keras_plm.files.opening import read_text
+from keras_plm.tokenizers.tokenizer_json import VOCABULARY, saved_vocabulary, token_lines
 
 NEWLINE = "\n</w>"  # the last token of GPT's vocabulary
 # After the learned tokens: Radford et al. 2018, section 3.3, and padding, which needs an id too.
@@ -110,7 +111,8 @@ def _word_ends(model, lowercase, clean):
 
 
 def _one_break():
-    return normalizers.Replace(Regex(r"\s*\n\s*"), "\n")
+    # From the first blank only: from each blank in turn, a long run of them takes its square.
+    return normalizers.Replace(Regex(r"(?<!\s)\s*\n\s*"), "\n")
 
 
 def _bytes(model, lowercase, clean):
@@ -153,29 +155,17 @@ def read_vocabulary(path, merges_path):
     Raises:
         ValueError: If a file is missing, or not of this kind.
     """
-    with open_text(path) as file:
-        text = file.read()
-    try:
-        ids = json.loads(text)
-        tokens = sorted(ids, key=ids.get)
-        whole = [ids[token] for token in tokens] == list(range(len(tokens)))
-    except (json.JSONDecodeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must be a JSON object of tokens and ids. {error}") from error
-    if not whole or not tokens:
-        raise ValueError(
-            f"{path} must number its tokens from 0 without a gap. Received: {len(tokens)} tokens"
-        )
+    ids = read_json(path, VOCABULARY)
+    tokens = saved_vocabulary(path, ids)
     merges = []
-    with open_text(merges_path) as file:
-        for number, line in enumerate(file, 1):
-            line = line.rstrip("\n")
-            if not line or (number == 1 and line.startswith("#version")):
-                continue
-            pair = line.split(" ")
-            if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
-                raise ValueError(
-                    f"{merges_path}:{number}: A line is two tokens of {path} which join to a "
-                    f"third: are both files of one tokenizer? Received: {line!r}"
-                )
-            merges.append(tuple(pair))
+    for number, line in enumerate(token_lines(read_text(merges_path)), 1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.split(" ")
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
+            raise ValueError(
+                f"{merges_path}:{number}: A line is two tokens of {path} which join to a "
+                f"third: are both files of one tokenizer? Received: {line!r:.60}"
+            )
+        merges.append(tuple(pair))
     return tokens, merges, "gpt" if any(p.endswith("</w>") for p in tokens) else "gpt2"

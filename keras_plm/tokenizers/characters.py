@@ -1,21 +1,21 @@
 """ELMo's character ids: each word as the bytes of its spelling."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
 import tokenizers
 
+from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.files.sequences import as_list, as_text
 from keras_plm.tokenizers.encoded import FlatTokens, Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer
-from keras_plm.tokenizers.text import open_text
-from keras_plm.tokenizers.tokenizer_json import naming
+from keras_plm.tokenizers.tokenizer_json import check_saved
 from keras_plm.tokenizers.words import word_tokenizer
 
 # A byte b is b + 1, because 0 stands for a position without a word.
 WIDTH = 50
+SHAPE = {"model": {"type": OneOf(("Characters",)), "width": OneOf((WIDTH,))}}
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PAD = 257, 258, 259, 260, 261
 
 
@@ -123,11 +123,7 @@ class Characters(SubwordTokenizer):
         Raises:
             ValueError: If the file is missing or was not written by `Characters.save`.
         """
-        with open_text(Path(path)) as file:
-            text = file.read()
-        with naming(path, "Characters"):
-            if json.loads(text)["model"]["type"] != "Characters":
-                raise KeyError("type")
+        check_saved(read_json(path, dict), SHAPE, path)
         return cls()
 
     def _to_json(self):

@@ -2,29 +2,37 @@
 
 import itertools
 import json
+import re
 
 import keras
 import numpy as np
 import tokenizers
 
 from keras_plm.files.arguments import check_whole
+from keras_plm.files.json_files import parse_json
+from keras_plm.files.opening import read_text
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers.encoded import FlatTokens
 from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, open_text, paths
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
     check_component,
     check_lengths,
+    check_saved,
     check_shared,
+    completed,
     naming,
     numbered,
-    read_saved,
+    saved_shape,
     saved_vocabulary,
+    token_lines,
 )
 
+SHAPE = saved_shape("WordPiece", **{"special_tokens?": [str]})
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST = 100  # characters; a longer word is unknown, as in the original
 SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 
 
@@ -86,7 +94,9 @@ class WordPiece(SubwordTokenizer):
         ids = numbered(vocabulary, needed, "WordPiece")
         if lowercase is None:
             lowercase = not any(p != p.lower() for p in ids if p not in special)
-        model = tokenizers.models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=100)
+        model = tokenizers.models.WordPiece(
+            ids, unk_token=unknown, max_input_chars_per_word=LONGEST
+        )
         tokenizer = _bert_tokenizer(model, lowercase, strip_accents, split_on_cjk)
         tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in added.values()])
         self._set(tokenizer)
@@ -103,6 +113,8 @@ class WordPiece(SubwordTokenizer):
     def train(cls, files, vocabulary_size, lowercase=True):
         """Learns a vocabulary from text files (plain or .gz).
 
+        Words of more than 100 characters, which are unknown in a text, are left out.
+
         Args:
             files: One path or a list of paths.
             vocabulary_size: Number of tokens, special tokens included.
@@ -114,7 +126,7 @@ class WordPiece(SubwordTokenizer):
         """
         files = paths(files)
         check_whole(vocabulary_size, "vocabulary_size")
-        model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100)
+        model = tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=LONGEST)
         tokenizer = _bert_tokenizer(model, lowercase)
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         limit = min(max(100, vocabulary_size // 20), 1000)
@@ -131,6 +143,13 @@ class WordPiece(SubwordTokenizer):
                 f"This text needs a vocabulary of at least {len(letters)} tokens: its letters, "
                 "alone and inside words, and the special tokens. "
                 f"Received: vocabulary_size={vocabulary_size}"
+            )
+        long = re.compile(rf"[^ \t\r\n]{{{LONGEST + 1}}}")
+        if any(long.search(line) for line in lines(files)):  # the check of each word takes time
+            too_long = tokenizers.Regex(rf"[\s\S]{{{LONGEST + 1},}}")
+            left_out = tokenizers.pre_tokenizers.Split(too_long, "removed")
+            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+                [tokenizer.pre_tokenizer, left_out]
             )
         trainer = tokenizers.trainers.WordPieceTrainer(
             vocab_size=vocabulary_size,
@@ -159,26 +178,42 @@ class WordPiece(SubwordTokenizer):
         """
         if lowercase is not None:
             options["lowercase"] = lowercase
-        with open_text(path) as file:
-            text = file.read()
+        text = read_text(path)
         if not text.lstrip().startswith("{"):
-            return cls(_lines(path, text), **options)
-        with naming(path, "WordPiece"):
-            saved = read_saved(text)
-            model, normalizer = saved["model"], saved["normalizer"] or {}
-            config = {
-                "vocabulary": saved_vocabulary(model, "WordPiece"),
-                "lowercase": normalizer.get("lowercase"),
-                "strip_accents": normalizer.get("strip_accents"),
-                "split_on_cjk": normalizer.get("handle_chinese_chars", True),
-                "special_tokens": model.get("special_tokens", SPECIAL_TOKENS),
-                "added_tokens": saved["added_tokens"],
-            }
-        tokenizer = cls(**{**config, **options})
+            tokens = _lines(path, text)
+            with naming(path):
+                return cls(tokens, **options)
+        saved = parse_json(text, path, dict)
+        check_saved(saved, SHAPE, path)
+        return cls.of_saved(path, completed(path, saved), **options)
+
+    @classmethod
+    def of_saved(cls, path, saved, **options):
+        """The tokenizer of a `tokenizer.json`.
+
+        Args:
+            path: The file, for errors.
+            saved: Its object, of the shape `SHAPE` and `completed`.
+            **options: As in `load`.
+
+        Raises:
+            ValueError: As `load`.
+        """
+        model, normalizer = saved["model"], saved["normalizer"] or {}
+        config = {
+            "vocabulary": saved_vocabulary(path, model["vocab"]),
+            "lowercase": normalizer.get("lowercase"),
+            "strip_accents": normalizer.get("strip_accents"),
+            "split_on_cjk": normalizer.get("handle_chinese_chars", True),
+            "special_tokens": model.get("special_tokens", SPECIAL_TOKENS),
+            "added_tokens": saved["added_tokens"],
+        }
+        with naming(path):
+            tokenizer = cls(**{**config, **options})
         special, ids = tokenizer.special_tokens, tokenizer._vocabulary
         built = _bert_tokenizer(
             tokenizers.models.WordPiece(
-                {special[1]: 0}, unk_token=special[1], max_input_chars_per_word=100
+                {special[1]: 0}, unk_token=special[1], max_input_chars_per_word=LONGEST
             ),
             bool(config["lowercase"]),
             config["strip_accents"],
@@ -190,7 +225,7 @@ class WordPiece(SubwordTokenizer):
         of_bert = tokenizers.processors.BertProcessing(frame[1], frame[0])
         check_component(path, saved, "post_processor", None, of_bert, _template(frame))
         check_lengths(path, saved, tokenizer.pad_id)
-        check_added_ids(path, saved["added_tokens"], tokenizer)
+        check_added_ids(path, saved["added_tokens"], ids)
         return tokenizer
 
     def _to_json(self):
@@ -234,16 +269,19 @@ DEFAULTS = {
 
 
 def _lines(path, text):
-    """The tokens of a `vocab.txt`, without a byte order mark and blank lines at its end."""
-    tokens = text.rstrip("\n").split("\n")
+    """The tokens of a `vocab.txt`, without blank lines at its end."""
+    tokens = token_lines(text)
+    while len(tokens) > 1 and not tokens[-1]:
+        tokens.pop()
     places = {}
     for number, token in enumerate(tokens, 1):
-        if not token or token in places:
-            what = f"a token of line {places[token]}" if token else "an empty line"
+        if not token or token in places or "\0" in token:
+            what = f"a token of line {places[token]}" if token in places else "a null character"
+            what = what if token else "an empty line"
             raise ValueError(
                 f"{path}:{number}: Every line must hold another token. If ids depend on this line, "
                 f"give it a name that no text has, as '[line {number}]'. Received: {what}, "
-                f"{token!r}"
+                f"{token!r:.60}"
             )
         places[token] = number
     return tokens

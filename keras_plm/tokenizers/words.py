@@ -4,19 +4,27 @@ import keras
 import tokenizers
 
 from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.files.sequences import as_text
 from keras_plm.tokenizers.encoded import Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import lines, no_text, open_text, paths
+from keras_plm.tokenizers.text import lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
+    check_component,
+    check_saved,
     check_shared,
+    completed,
     naming,
     numbered,
-    read_saved,
+    saved_shape,
     saved_vocabulary,
 )
 
 SPLITS = ("punctuation", "spaces")
+SHAPE = saved_shape("WordLevel", unk_token=str) | {
+    "normalizer": {"type": OneOf(("BertNormalizer",)), "lowercase": bool},
+    "pre_tokenizer": {"type": OneOf(("BertPreTokenizer", "WhitespaceSplit"))},
+}
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -120,15 +128,22 @@ class Words(SubwordTokenizer):
         Raises:
             ValueError: If the file is missing or was not written by `Words.save`.
         """
-        with open_text(path) as file:
-            text = file.read()
-        with naming(path, "WordLevel"):
-            saved = read_saved(text)
-            split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
-            tokens = saved_vocabulary(saved["model"], "WordLevel")
+        saved = read_json(path, dict)
+        check_saved(saved, SHAPE, path)
+        saved = completed(path, saved)
+        split = "spaces" if saved["pre_tokenizer"]["type"] == "WhitespaceSplit" else SPLITS[0]
+        tokens = saved_vocabulary(path, saved["model"]["vocab"])
+        with naming(path):
             lowercase, unk_token = saved["normalizer"]["lowercase"], saved["model"]["unk_token"]
             tokenizer = cls(tokens, lowercase, split, unk_token)
         check_shared(path, saved, tokenizer._tokenizer)
+        for name in ("post_processor", "truncation", "padding"):
+            check_component(path, saved, name, None)
+        if saved["added_tokens"]:
+            raise ValueError(
+                f"{path}: `added_tokens` must be empty, because `Words` has none. "
+                f"Received: {saved['added_tokens'][0]['content']!r:.60}"
+            )
         return tokenizer
 
     def detokenize(self, token_ids):

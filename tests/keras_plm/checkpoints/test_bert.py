@@ -343,7 +343,7 @@ class TestRefuses:
             load_bert(changed(intermediate_size=11))
         with pytest.raises(ValueError, match="does not hold the weights of the head 'classifier'"):
             load_bert(changed(), head="classifier")
-        with pytest.raises(ValueError, match="No config.json of a Hugging Face or KerasHub BERT"):
+        with pytest.raises(ValueError, match="config.json of a Hugging Face or KerasHub BERT"):
             load_bert(tmp_path)
         (folder / "model.safetensors").unlink()
         with pytest.raises(ValueError, match="No file .*model.safetensors, nor pytorch_model.bin"):

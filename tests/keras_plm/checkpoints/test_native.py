@@ -92,9 +92,9 @@ class TestOurs:
 
         with pytest.raises(ValueError, match="No such folder"):
             keras_plm.load(tmp_path / "nothing")
-        with pytest.raises(ValueError, match="No config.json written by keras_plm.save"):
+        with pytest.raises(ValueError, match="No file .*config.json written by keras_plm.save"):
             keras_plm.load(tmp_path)
-        with pytest.raises(ValueError, match="is not JSON"):
+        with pytest.raises(ValueError, match="must be JSON"):
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
             keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints import load_tokenizer, save_bert, save_gpt
+from keras_plm.checkpoints.keras_hub import HubTokenizer
 from keras_plm.models import BERT, GPT
 from keras_plm.tokenizers import BytePair, WordPiece
 from tests.keras_plm.tokenizers.released_texts import ADDED, TEXTS
@@ -312,7 +313,7 @@ LATER |= {"normalized": True, "special": False}
         ),
         (
             lambda saved: saved["model"]["vocab"].update(low=500),
-            "from 0 without a gap. Received: 91 for 'Low' instead of 90",
+            'from 0 without a gap.* Received: 91 for "Low" instead of 90',
         ),
         (
             lambda saved: saved["model"]["vocab"].update(added=len(saved["model"]["vocab"])),
@@ -463,3 +464,104 @@ def test_byte_order_marks_line_ends_and_lengths(tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.warns(UserWarning, match="cuts texts to 256 tokens .* `max_length=256`"):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("tokenizer_config", [], "it must hold an object"),
+        ("tokenizer_config", {"do_lower_case": None}, "`do_lower_case` must be true or false"),
+        ("tokenizer_config", {"strip_accents": 1}, "`strip_accents` must be true or false or null"),
+        ("tokenizer_config", {"tokenizer_class": 3}, "`tokenizer_class` must be text or null"),
+        ("tokenizer_config", {"model_max_length": "9"}, "`model_max_length` must be a number"),
+        ("tokenizer_config", {"never_split": "[CLS]"}, "`never_split` must be a list or null"),
+        ("tokenizer_config", {"pad_token": 0}, "`pad_token` must be text or an object or null"),
+        ("tokenizer_config", {"pad_token": {"lstrip": True}}, "`pad_token.content` must be text"),
+        ("tokenizer_config", {"pad_token": ""}, "An added token has a content of its own"),
+        ("tokenizer_config", {"added_tokens_decoder": []}, "`added_tokens_decoder` must be an obj"),
+        ("tokenizer_config", {"added_tokens_decoder": {"-2": {"content": "a"}}},
+         "a key of `added_tokens_decoder` must be an id. Received: '-2'"),
+        ("tokenizer_config", {"added_tokens_decoder": {"1": {"content": 1}}},
+         "`added_tokens_decoder.1.content` must be text"),
+        ("tokenizer_config", {"additional_special_tokens": ["a", None]},
+         r"`additional_special_tokens\[1\]` must be text or an object"),
+        ("special_tokens_map", {"mask_token": ["a"]}, "`mask_token` must be text or an object"),
+        ("special_tokens_map", 3, "it must hold an object"),
+        ("added_tokens", {"<a>": "9"}, "`<a>` must be a whole number"),
+        ("added_tokens", {"<a>": -2}, "`<a>` must be a whole number, 0 or more"),
+        ("config", {"tokenizer_class": []}, "`tokenizer_class` must be text or null"),
+        ("tokenizer", {}, "`model` must be an object. Received: no such key"),
+        ("tokenizer", {"model": {"type": ["BPE"]}}, "`model` must be a WordPiece or BPE"),
+        ("tokenizer", {"model": {"type": "BPE", "vocab": [], "merges": []}}, "`model.vocab` must"),
+        ("tokenizer", {"model": {"type": "BPE", "vocab": {"a": 2**31}, "merges": []}},
+         "`model.vocab.a` must be a whole number"),
+    ],
+)  # fmt: skip
+def test_files_of_another_shape_are_named(name, content, message, tmp_path):
+    folder = write(tmp_path / "one", **{name: content})
+    with pytest.raises(ValueError, match=f"{folder / name}.json: .*{message}"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer_config.json", "tokenizer.json", "vocab.txt", "added_tokens.json"]
+)
+def test_what_is_no_file_is_not_missing(name, tmp_path):
+    folder = write(tmp_path / "one")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("nowhere")
+    with pytest.raises(ValueError, match=f"No file .*{name}"):
+        load_tokenizer(folder)
+
+
+def hub_tokenizer(**changes):
+    """A saved `HubTokenizer` with other settings; those of its JSON by `json_` and their name."""
+    saved = json.loads(WordPiece([*SPECIAL, "low"])._tokenizer.to_str())
+    saved |= {key.removeprefix("json_"): value for key, value in changes.items() if "json_" in key}
+    special = dict(zip(("pad_id", "unk_id", "cls_id", "sep_id"), range(4), strict=True))
+    settings = {"tokenizer_json": json.dumps(saved), "special": special, "between": 1}
+    settings |= {"has_segments": True}
+    settings |= {key: value for key, value in changes.items() if "json_" not in key}
+    return {"model": {"type": "HubTokenizer", "settings": settings}}
+
+
+BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]]}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"special": {"pad_id": -2, "sep_id": 0}}, "`model.settings.special.pad_id` must be a"),
+        ({"special": {"pad_id": 0, "sep_id": 6}}, "must hold ids below 6, .* Received: sep_id=6"),
+        ({"special": {"pad_id": 0, "sep_id": 1, "end_id": 2}}, "by the names pad_id, .*end_id=2"),
+        ({"special": [0, 1]}, "`model.settings.special` must be an object"),
+        ({"between": 0}, "`model.settings.between` must be a whole number, 1 or more"),
+        ({"has_segments": 1}, "`model.settings.has_segments` must be true or false"),
+        ({"tokenizer_json": "{"}, "`tokenizer_json` must be JSON"),
+        ({"tokenizer_json": "[" * 100_000}, "`tokenizer_json` must be JSON. .* in hundreds"),
+        ({"tokenizer_json": "[]"}, "`tokenizer_json`: it must hold an object"),
+        ({"json_model": {"type": "WordLevel", "vocab": {}}}, "`model.type` must be one of"),
+        ({"json_model": {**BPE, "vocab": {"a": 0, "b": 2**31}}}, "`model.vocab.b` must be a whole"),
+        ({"json_model": {**BPE, "vocab": {"a": 0, "b": 0}}}, "each id once"),
+        ({"json_model": {**BPE, "vocab": {"a": 0, "b": 7}}}, "without a gap"),
+        ({"json_model": {**BPE, "dropout": 0.5}}, "`model.dropout` must be null"),
+        ({"json_model": {**BPE, "merges": [["a", "c"]]}}, "must be a tokenizer of the package"),
+        ({"json_model": {**UNIGRAM, "unk_id": 9}}, "must be a tokenizer of the package"),
+        ({"json_model": {**UNIGRAM, "vocab": [["a", 0.0], ["a", -1.0]]}, "json_added_tokens": []},
+         "without a gap"),
+        ({"json_normalizer": {"type": "Nothing"}}, "must be a tokenizer of the package"),
+        ({"json_padding": {"strategy": "BatchLongest"}}, "`padding` must be null"),
+        ({"json_added_tokens": [{"id": 9, "content": "<a>", "single_word": False, "lstrip": False,
+                                 "rstrip": False, "normalized": False, "special": True}]},
+         "follow it without a gap. Received: 9 for '<a>'"),
+    ],
+)  # fmt: skip
+def test_damaged_tokenizers_of_keras_hub_are_named(changes, message, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(hub_tokenizer()))
+    assert load_tokenizer(tmp_path).tokenize("low") == ["low"]
+    path.write_text(json.dumps(hub_tokenizer(**changes)))
+    for load in (HubTokenizer.load, lambda file: load_tokenizer(file.parent)):
+        with pytest.raises(ValueError, match=f"^{path}: .*{message}"):
+            load(path)

@@ -147,7 +147,9 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
         return text
 
     places = ["--results", str(tmp_path / "results"), "--feature-cache", str(tmp_path / "f")]
-    assert "No config.json" in error(["run", *table, "--encoder", str(tmp_path), *places])
+    assert "config.json written by keras_plm.save" in error(
+        ["run", *table, "--encoder", str(tmp_path), *places]
+    )
     weights = Path(encoder) / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])

@@ -283,16 +283,16 @@ def test_damaged_and_foreign_files_are_named(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="No file .*tokenizer.json"):
         BytePair.load(path)
     WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]).save(path)
-    with pytest.raises(ValueError, match="JSON file with a BPE model. Received: .*tokenizer.json"):
+    with pytest.raises(ValueError, match='`model.type` must be .*"BPE".*"WordPiece"'):
         BytePair.load(path)
     tokenizer.save(path)
-    with pytest.raises(ValueError, match="JSON file with a WordPiece model"):
+    with pytest.raises(ValueError, match='`model.type` must be .*"WordPiece".*"BPE"'):
         WordPiece.load(path)
     text = path.read_text()
     for damaged in (text[: len(text) // 2], "[1]", '{"model": 3}', "", text.replace("merges", "m")):
         path.write_text(damaged)
-        with pytest.raises(ValueError, match="BPE model. Received: .*tokenizer.json"):
+        with pytest.raises(ValueError, match="tokenizer.json"):
             BytePair.load(path)
     path.write_bytes(text.encode() + b"\n\xff")
-    with pytest.raises(ValueError, match="tokenizer.json:2: This is not a whole UTF-8 text file"):
+    with pytest.raises(ValueError, match="tokenizer.json:2: the file must be UTF-8 text"):
         BytePair.load(path)

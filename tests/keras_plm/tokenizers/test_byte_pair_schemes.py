@@ -264,7 +264,7 @@ def test_files_that_do_not_belong_together(tmp_path):
     with pytest.raises(ValueError, match="from 0 without a gap"):
         BytePair.load(encoder, merges)
     encoder.write_text("[1, 2]")
-    with pytest.raises(ValueError, match="must be a JSON object of tokens and ids"):
+    with pytest.raises(ValueError, match="encoder.json: it must hold an object"):
         BytePair.load(encoder, merges)
     encoder.write_text(json.dumps({"a": 0, "b</w>": 1, "ab</w>": 2}))
     with pytest.raises(ValueError, match="must hold <unk>"):

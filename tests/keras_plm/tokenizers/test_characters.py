@@ -75,7 +75,7 @@ def test_reads_back_what_it_wrote():
 def test_is_kept_in_a_file(tmp_path):
     Characters().save(tmp_path / "tokenizer.json")
     assert isinstance(load_tokenizer(tmp_path), Characters)
-    with pytest.raises(ValueError, match="a JSON file with a Characters model"):
+    with pytest.raises(ValueError, match='words.json: `model.type` must be one of "Characters"'):
         Words(["[PAD]", "[UNK]", "[EOS]"]).save(tmp_path / "words.json")
         Characters.load(tmp_path / "words.json")
     assert Characters.from_config(Characters().get_config()).get_config() == {}

@@ -181,7 +181,7 @@ def test_bad_input_is_explained(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="No file .*missing.txt"):
         WordPiece.load(tmp_path / "missing.txt")
     (tmp_path / "broken.json").write_text('{"model": ')
-    with pytest.raises(ValueError, match="JSON file with a WordPiece model"):
+    with pytest.raises(ValueError, match="broken.json must be JSON"):
         WordPiece.load(tmp_path / "broken.json")
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match="files without any"):

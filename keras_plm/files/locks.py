@@ -1,0 +1,58 @@
+"""One writer at a time for a file or folder, over processes of one machine."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+@contextlib.contextmanager
+def one_writer(path, wait=False):
+    """Holds the lock of a file or folder during the block.
+
+    The lock is the file `.NAME.lock` next to it. It stays there, empty, when no one holds it: the
+    system frees the lock of a process that ends, however it ends. A thread that holds the lock may
+    take it again, so that a writer may call another one.
+
+    Args:
+        path: The file or folder that is to be written. It need not exist.
+        wait: Whether to wait for another writer. Otherwise there must be none.
+
+    Raises:
+        ValueError: If another process or thread writes it, with who holds the lock.
+        OSError: If the folder around it cannot be written.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(f".{path.name}.lock")
+    lock = FileLock(file, is_singleton=True)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        raise ValueError(
+            f"{path} must have one writer at a time: wait until the other one ends, or name "
+            f"another path. Received: {str(path)!r}, {_holder(file)}"
+        ) from error
+    try:
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        file.write_text(json.dumps(holder))
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with contextlib.suppress(OSError):
+                os.truncate(file, 0)
+        lock.release()
+
+
+def _holder(file):
+    """Who holds a lock, as far as its file says it."""
+    try:
+        holder = json.loads(file.read_text())
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
+        return f"written by process {holder['process']} on {holder['host']} since {since}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "written by another process"

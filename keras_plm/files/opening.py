@@ -1,0 +1,126 @@
+"""Opening of files to read: regular files only, with a bound on what compressed ones expand to."""
+
+import errno
+import gzip
+import io
+import os
+import stat
+from pathlib import Path
+
+# Text compresses to a fifth, and repeated lines to a hundredth.
+MOST_EXPANSION, EXPANSION_FROM = 200, 1 << 24
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_file(path, description=""):
+    """Raises unless `path` is a regular file, or a link to one.
+
+    Reading from a named pipe or a device can wait forever.
+
+    Args:
+        path: The path.
+        description: What the file is, for the error, as `"written by keras_plm.save"`.
+
+    Returns:
+        The path as a `pathlib.Path`.
+
+    Raises:
+        ValueError: If it is missing, or anything but a regular file.
+    """
+    path = Path(path)
+    what = f"{path} {description}".rstrip()
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ValueError(f"No file {what}. Received: {os.fspath(path)!r}") from error
+    except OSError as error:  # a loop of links, or a folder that may not be read
+        reason = "a loop of links" if error.errno == errno.ELOOP else error.strerror
+        raise ValueError(f"{what} could not be opened. Received: {reason}") from error
+    except ValueError as error:  # a null character
+        raise ValueError(f"No file {path!r:.200}. Received: a path that no file has") from error
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+        raise ValueError(f"{what} must be a regular file. Received: {kind}")
+    return path
+
+
+def open_bytes(path):
+    """Opens a regular file for reading bytes, unpacked where its name ends in `.gz`.
+
+    Raises:
+        ValueError: If it is no regular file; on reading, if a `.gz` file expands to more than 200
+            times its size.
+        OSError: If it may not be read.
+    """
+    path = check_file(path)
+    if path.suffix != ".gz":
+        return open(path, "rb")
+    return io.BufferedReader(_Unpacked(path))
+
+
+def read_bytes(path, most=1 << 30, description=""):
+    """The bytes of a regular file of at most so many.
+
+    Raises:
+        ValueError: If it is no regular file, or larger.
+        OSError: If it may not be read.
+    """
+    path = check_file(path, description)
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(
+            f"{path} must have at most {most:,} bytes. Received: a file of {size:,} bytes"
+        )
+    return path.read_bytes()
+
+
+def read_text(path, most=1 << 30, description=""):
+    """The text of a UTF-8 file of at most so many bytes, without a byte order mark.
+
+    Raises:
+        ValueError: If it is no regular file, larger, or not UTF-8; then with the line.
+        OSError: If it may not be read.
+    """
+    content = read_bytes(path, most, description)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}:{line}: the file must be UTF-8 text. Received: {error.reason} at byte "
+            f"{error.start}"
+        ) from error
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a gzip file, which stop where they are too many for its size."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path, self._given = path, 0
+        self._most = max(EXPANSION_FROM, MOST_EXPANSION * path.stat().st_size)
+        self._file = gzip.open(path)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        count = self._file.readinto(buffer)
+        self._given += count
+        if self._given > self._most:
+            raise ValueError(
+                f"{self._path} must not expand to more than {MOST_EXPANSION} times its size: "
+                f"unpack it first if you trust it. Received: more than {self._most:,} bytes"
+            )
+        return count
+
+    def close(self):
+        self._file.close()
+        super().close()

@@ -1,0 +1,84 @@
+"""One writer at a time: over processes, over threads, and after a kill."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from keras_plm.files import locks
+from keras_plm.files.locks import one_writer
+
+pytestmark = pytest.mark.backend_neutral
+
+HOLD = f"""
+import runpy, sys
+one_writer = runpy.run_path({locks.__file__!r})["one_writer"]
+with one_writer(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of `tmp_path / "out"`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "out")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_another_process_is_refused_and_told_who_writes(holder, tmp_path):
+    with pytest.raises(ValueError, match=f"one writer at a time.*by process {holder.pid} on"):
+        with one_writer(tmp_path / "out"):
+            pass
+    with one_writer(tmp_path / "other"):
+        pass
+
+
+def test_a_link_has_the_lock_of_its_target(holder, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    with pytest.raises(ValueError, match="one writer at a time"):
+        with one_writer(tmp_path / "link"):
+            pass
+
+
+def test_a_lock_ends_with_its_process(holder, tmp_path):
+    holder.kill()
+    holder.wait()
+    with one_writer(tmp_path / "out"):
+        pass
+
+
+def test_who_waits_writes_next(holder, tmp_path):
+    threading.Timer(0.2, lambda: holder.communicate("\n")).start()
+    with one_writer(tmp_path / "out", wait=True):
+        assert holder.wait(10) == 0
+
+
+def test_a_thread_may_take_it_again_and_another_may_not(tmp_path):
+    refused = []
+
+    def other():
+        try:
+            with one_writer(tmp_path / "out"):
+                pass
+        except ValueError as error:
+            refused.append(str(error))
+
+    with one_writer(tmp_path / "out"):
+        with one_writer(tmp_path / "out"):
+            pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1 and "one writer at a time" in refused[0]
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
+    assert (tmp_path / ".out.lock").read_text() == ""
+    other()
+    assert len(refused) == 1
