@@ -130,7 +130,7 @@ class TokenStream:
         Args:
             files: One path or a list of paths, plain or .gz: a paragraph a line.
             tokenizer: Gives the ids.
-            folder: Where to put the stream; written under a temporary name, then renamed.
+            folder: Where to put the stream; written as `.NAME.KEY.tmp` next to it, then renamed.
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
                 is one.
             progress: Called with the number of tokens written so far.
@@ -140,7 +140,8 @@ class TokenStream:
 
         Raises:
             ValueError: If a file is missing, there is no text at all, or the folder holds something
-                else.
+                else, a damaged stream or has another writer.
+            OSError: If there is no room on the disk; the next call resumes.
         """
         check_one_of(sentences, "sentences", ("split", "lines"))
         check_whole(workers, "workers", least=1)

@@ -100,8 +100,9 @@ def replacing_folder(folder, keep_existing=False):
 
 def write_text(path, text):
     """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+    content = text.encode()
+    with explaining_no_room(path, len(content)), replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path, value):
