@@ -258,7 +258,7 @@ class Tokens:
                 f"the vocabulary. {REPAIR} Received: {int(ids.max())}, and {int(ids.min())} the "
                 "smallest"
             )
-        return ids
+        return ids if ids.ndim else ids[()]
 
 
 def check_is_stream(stream, *more):

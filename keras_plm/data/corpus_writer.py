@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_plm.files.json_files import Whole, read_json
 from keras_plm.files.manifest import check_files, describe_files
-from keras_plm.files.writing import explaining_no_room, remove_leftovers, write_json
+from keras_plm.files.writing import explaining_no_room, write_json
 from keras_plm.tokenizers.text import line_parts
 
 BLOCK = 2**21  # characters that are tokenised at a time
@@ -234,7 +234,8 @@ class _Writer:
             folder.mkdir(parents=True)
             for name in BOUNDS:
                 (folder / name).write_bytes(bytes(8))
-        remove_leftovers(folder, STATE)
+        for path in folder.glob("*.tmp"):  # of a process that was killed
+            path.unlink()
         self.tokens = sum(self.done["shards"])
 
     def _known(self):

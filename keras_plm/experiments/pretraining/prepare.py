@@ -11,7 +11,7 @@ from keras_plm.files import manifest
 from keras_plm.files.arguments import check_one_of
 from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
 from keras_plm.files.locks import one_writer
-from keras_plm.files.writing import write_json
+from keras_plm.files.writing import remove_leftovers, write_json
 
 NOTE, TOKENIZER, STREAM = "prepared.json", "tokenizer.json", "stream"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text
@@ -86,6 +86,7 @@ def prepare(
             objective, out / TOKENIZER, corpus, tokenizer, vocabulary_size, lowercase
         )
         out.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(out, "*")
         write_json(out / NOTE, described)
         found.save(out / TOKENIZER)
         stream = objective.text_stream(

@@ -7,7 +7,7 @@ from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
 from keras_plm.experiments.results import environment
 from keras_plm.files.json_files import Whole, read_json
-from keras_plm.files.writing import write_json
+from keras_plm.files.writing import remove_leftovers, write_json
 from keras_plm.training.state_files import has_state
 
 
@@ -89,6 +89,8 @@ class RunFolder:
             (self.training / "tokenizer.json").unlink(missing_ok=True)
         self.distribution.wait()  # until all processes have read the folder
         if self.distribution.is_chief:
+            for folder in (self.out, self.training):
+                remove_leftovers(folder, "*")
             write_json(self._settings, self.described)
 
     def _check_resume(self, resume, before):

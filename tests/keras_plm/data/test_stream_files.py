@@ -204,7 +204,7 @@ class TestProcesses:
             for one in outcomes:
                 assert one.status == 0 or "must have one writer at a time" in one.error, outcomes
             assert TokenStream(copy / "stream", verify=True).tokens[:].tolist() == IDS
-            assert not list(copy.glob("*.tmp")) + list(copy.glob(".*.tmp"))
+            assert not list(copy.rglob("*.tmp"))
 
     def test_the_second_of_two_is_told_who_writes(self, folder):
         code = """
@@ -245,7 +245,7 @@ else:
         for copy, (outcome,) in zip(copies, run_together(code, copies, 1, SETUP), strict=True):
             assert outcome.status == 0, (copy, outcome)
             assert TokenStream(copy / "stream", verify=True).tokens[:].tolist() == IDS
-            assert not list(copy.glob("*.tmp")) + list(copy.glob(".*.tmp")), copy
+            assert not list(copy.rglob("*.tmp")), copy
 
     def test_no_room_is_named_and_the_next_call_resumes(self, folder):
         limited = "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)); build(10**6)"
