@@ -104,6 +104,7 @@ def prepare(
 def _is_ended(out, described):
     """Whether a folder holds this text; raises if it holds anything else."""
     note = out / NOTE
+    remove_leftovers(out, NOTE)
     if not note.is_file():
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise ValueError(
