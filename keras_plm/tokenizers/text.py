@@ -36,12 +36,13 @@ def line_parts(path, most=PART):
         ValueError: As `open_text`, and if a word has more than 8,388,608 characters.
     """
     with open_text(path) as file:
-        begun = ""
-        while found := file.readline(most):
+        begun, file.line, read = "", 1, file.part
+        while found := read(most):
             part = begun + found if begun else found
             if found[-1] == "\n" or len(found) < most:  # the end of the line, or of the file
                 yield part, True
                 begun = ""
+                file.line += 1
                 continue
             cut = _last_cut(part)
             if len(part) - cut > LONGEST_WORD:
@@ -84,38 +85,42 @@ def fields(line):
     return [field for field in re.split("[ \t\r\n]+", line) if field]
 
 
-class _TextFile(io.TextIOWrapper):
-    """A text file whose errors name it, and the line.
+_DAMAGE = (EOFError, OSError, zlib.error, UnicodeDecodeError)
 
-    Attributes:
-        line: The number of the line that is read, from 1.
-    """
+
+class _TextFile(io.TextIOWrapper):
+    """A text file whose errors name it, and the line."""
 
     def __init__(self, path):
         super().__init__(open_bytes(path), "utf-8-sig")
-        self._path, self._ended = path, 0
-
-    @property
-    def line(self):
-        return self._ended + 1
+        self._path, self.line = path, 0
 
     def read(self, size=-1):
         if size is None or size < 0:
             return "".join(self)  # line by line, so that errors name the line
         return super().read(size)
 
-    def readline(self, size=-1):  # iteration calls it, too
+    def __next__(self):
+        self.line += 1
         try:
-            found = super().readline(size)
-        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
-            line = self.line
-            if isinstance(error, UnicodeDecodeError):
-                line, error = self._undecodable()
-            raise ValueError(
-                f"{self._path}:{line}: This is not a whole UTF-8 text file. Received: {error}"
-            ) from error
-        self._ended += found.endswith("\n")
-        return found
+            return super().__next__()
+        except _DAMAGE as error:
+            raise self._explained(error) from error
+
+    def part(self, size):
+        """The rest of a line, but at most so many characters; nothing at the end."""
+        try:
+            return self.readline(size)
+        except _DAMAGE as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error):
+        line = self.line
+        if isinstance(error, UnicodeDecodeError):
+            line, error = self._undecodable()
+        return ValueError(
+            f"{self._path}:{line}: This is not a whole UTF-8 text file. Received: {error}"
+        )
 
     def _undecodable(self):
         """The first line that is no UTF-8, and why: text is decoded in blocks of many lines."""
