@@ -98,25 +98,72 @@ def group_phrases(examples):
     phrase that contains it word for word; one that stands in several sentences goes with the
     longest of them.
     """
-    texts = [" ".join(example.text.split()) for example in examples]
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i].split()))
-    # Every phrase that stands in a longer one met before, to that one's group.
-    known, group_of, groups = set(texts), {}, [None] * len(texts)
-    for i in order:
-        words = texts[i].split()
-        group = group_of.get(texts[i])
-        if group is None:
-            group = f"phrase {i}"
-            for start in range(len(words)):
-                for end in range(start + 1, len(words) + 1):
-                    run = " ".join(words[start:end])
-                    if run in known:
-                        group_of.setdefault(run, group)
-        groups[i] = group
+    texts = [tuple(example.text.split()) for example in examples]
+    phrases = _Phrases(texts)
+    groups = [None] * len(texts)
+    for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
+        groups[i] = phrases.group_of(texts[i])
+        if groups[i] is None:
+            groups[i] = f"phrase {i}"
+            phrases.give(texts[i], groups[i])
     return [
         dataclasses.replace(example, group=group)
         for example, group in zip(examples, groups, strict=True)
     ]
+
+
+class _Phrases:
+    """Phrases and their groups, found within a text in one pass over its words.
+
+    Reference: Aho and Corasick, "Efficient string matching: an aid to bibliographic search", 1975.
+    """
+
+    def __init__(self, phrases):
+        self._next = {}  # (node, word) -> node
+        self._group = {}  # node of a phrase's end -> its group or None
+        order = []  # nodes with their parents and words
+        for phrase in phrases:
+            node = 0
+            for word in phrase:
+                parent, node = node, self._next.setdefault((node, word), len(self._next) + 1)
+                if node > len(order):
+                    order.append((parent, word))
+            if phrase:
+                self._group.setdefault(node, None)
+        # By length: the node of the longest end of a node's words that begins a phrase, and the
+        # node of the longest shorter phrase that these words end with.
+        self._shorter, self._phrase = [0] * (len(order) + 1), [0] * (len(order) + 1)
+        depths = [0] * (len(order) + 1)
+        for node, (parent, _) in enumerate(order, 1):
+            depths[node] = depths[parent] + 1
+        for node in sorted(range(1, len(order) + 1), key=depths.__getitem__):
+            parent, word = order[node - 1]
+            if parent:
+                self._shorter[node] = self._step(self._shorter[parent], word)
+            shorter = self._shorter[node]
+            self._phrase[node] = shorter if shorter in self._group else self._phrase[shorter]
+
+    def _step(self, node, word):
+        while node and (node, word) not in self._next:
+            node = self._shorter[node]
+        return self._next.get((node, word), 0)
+
+    def group_of(self, phrase):
+        """The group of a phrase, or `None`."""
+        node = 0
+        for word in phrase:
+            node = self._next[node, word]
+        return self._group.get(node)
+
+    def give(self, text, group):
+        """Puts all phrases in a text that have no group into this one."""
+        node = 0
+        for word in text:
+            node = self._step(node, word)
+            found = node if node in self._group else self._phrase[node]
+            while found and self._group[found] is None:  # those behind one with a group have theirs
+                self._group[found] = group
+                found = self._phrase[found]
 
 
 def group_first_texts(examples):

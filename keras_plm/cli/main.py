@@ -30,7 +30,8 @@ def main(arguments=None):
         arguments: The words after the program's name, by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 after an error, 1 after a broken pipe, 130 after an interrupt.
+        The exit code: 0, or 2 after an error, 1 after a broken pipe, 130 after an interrupt; the
+        commands that train on raw text end with 143 after SIGTERM, 129 after SIGHUP.
     """
     parser = argparse.ArgumentParser(
         prog="keras-plm",
@@ -72,9 +73,9 @@ def run_command(parser, adders, arguments=None):
         return 1
     except Exception as error:
         return show_error(error, debug)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("\nstopped; finished work is kept", file=sys.stderr)
-        return 130
+        return getattr(error, "exit_status", 130)
     return 0
 
 

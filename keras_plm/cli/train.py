@@ -31,6 +31,7 @@ def run_pretrain(flags):
     from keras_plm.experiments.flags import devices, from_flags
     from keras_plm.experiments.pretraining.objectives import about_init
     from keras_plm.experiments.pretraining.pretrain import pretrain
+    from keras_plm.experiments.pretraining.run_folder import read_note
     from keras_plm.experiments.pretraining.settings import Pretraining
     from keras_plm.experiments.progress import (
         console,
@@ -38,7 +39,7 @@ def run_pretrain(flags):
         pretraining_line,
         progress_bar,
     )
-    from keras_plm.experiments.results import read_json
+    from keras_plm.training.stopping import handling_signals, raise_stopped
 
     settings = from_flags(Pretraining, flags)
     if bool(flags.corpus) == bool(flags.prepared):
@@ -63,7 +64,8 @@ def run_pretrain(flags):
                 )
         for line in about_init(settings, Path(flags.init)):
             console.print(line)
-    with progress_bar("pre-training", settings.steps) as advance:
+    bar = progress_bar("pre-training", settings.steps)
+    with handling_signals(raise_stopped), bar as advance:
 
         def progress(entry):
             advance(pretraining_line(entry, settings.steps), entry["step"])
@@ -74,7 +76,7 @@ def run_pretrain(flags):
         )  # fmt: skip
     if int(os.environ.get("RANK", 0)):
         return  # only the first process prints
-    note = read_json(Path(flags.out) / "pretraining.json")
+    note = read_note(flags.out)
     for when, key in (("before", "valid_before"), ("after", "valid")):
         if key in note:
             console.print(held_out_line(when, note[key]))
@@ -86,7 +88,7 @@ def add_prepare(commands):
 
     text = "tokenise raw text of any size to disk, for `pretrain --prepared`"
     parser = commands.add_parser("prepare", help=text, description=text)
-    parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE", help="text files")
+    parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="text files")
     parser.add_argument(
         "--out", required=True, metavar="DIR", help="folder to write; a stopped one is resumed"
     )
@@ -108,15 +110,26 @@ def add_prepare(commands):
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="number of processes (default 1)"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare the files of a finished --out with their checksums, and write nothing",
+    )
     parser.set_defaults(run=run_prepare)
 
 
 def run_prepare(flags):
     import time
 
-    from keras_plm.experiments.pretraining.prepare import prepare
+    from keras_plm.experiments.pretraining.prepare import prepare, read_prepared
     from keras_plm.experiments.progress import console
+    from keras_plm.training.stopping import handling_signals, raise_stopped
 
+    if bool(flags.corpus) == flags.verify:
+        raise ValueError(
+            "`prepare` takes either --corpus or --verify. "
+            f"Received: {'both' if flags.corpus else 'neither'}"
+        )
     begun = shown = time.monotonic()
 
     def progress(tokens):
@@ -125,10 +138,14 @@ def run_prepare(flags):
             shown = time.monotonic()
             console.print(f"{tokens:,} tokens")
 
-    stream = prepare(
-        flags.corpus, flags.out, flags.model, flags.tokenizer, flags.vocabulary_size,
-        flags.lowercase, flags.sentences, flags.workers, progress,
-    )  # fmt: skip
+    if flags.verify:
+        _, _, stream = read_prepared(flags.out, verify=True)
+    else:
+        with handling_signals(raise_stopped):
+            stream = prepare(
+                flags.corpus, flags.out, flags.model, flags.tokenizer, flags.vocabulary_size,
+                flags.lowercase, flags.sentences, flags.workers, progress,
+            )  # fmt: skip
     about = stream.description
     console.print(
         f"{flags.out}: {about['tokens']:,} tokens, {about['sentences']:,} sentences, "
@@ -174,6 +191,7 @@ def run_word_vectors(flags):
     from keras_plm.experiments.flags import from_flags
     from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
     from keras_plm.experiments.progress import console
+    from keras_plm.training.stopping import handling_signals, raise_stopped
 
     given = [field.name for field in dataclasses.fields(Vectors) if field.name in flags]
     if not flags.file and not flags.corpus:
@@ -191,16 +209,17 @@ def run_word_vectors(flags):
         raise ValueError(f"`--characters` must be 0 or more. Received: {flags.characters}")
     if Path(flags.out).is_file():
         raise ValueError(f"`--out` must be a folder. Received: the file {flags.out}")
-    encoder = make_word_vectors(
-        from_flags(Vectors, flags),
-        flags.corpus,
-        flags.out,
-        console.print,
-        flags.file,
-        flags.max_words,
-        flags.seed,
-        flags.characters,
-    )
+    with handling_signals(raise_stopped):
+        encoder = make_word_vectors(
+            from_flags(Vectors, flags),
+            flags.corpus,
+            flags.out,
+            console.print,
+            flags.file,
+            flags.max_words,
+            flags.seed,
+            flags.characters,
+        )
     for word in flags.like:
         try:
             nearest = encoder.most_similar(word, count=8)

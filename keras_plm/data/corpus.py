@@ -1,20 +1,35 @@
 """Token ids of raw text on disk, for pre-training."""
 
 import hashlib
-import itertools
-import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
 
-from keras_plm.data.corpus_writer import SHARD_TOKENS, split_sentences, write_stream
+from keras_plm.data.corpus_writer import (
+    BOUNDS,
+    DESCRIPTION,
+    SHARD_TOKENS,
+    ids_dtype,
+    shard_name,
+    split_sentences,
+    write_stream,
+)
+from keras_plm.files import manifest
 from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.fingerprint import fingerprint
+from keras_plm.files.json_files import OneOf, Whole, read_json
+from keras_plm.files.locks import one_writer
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.subwords import check_special
-from keras_plm.tokenizers.text import paths
+from keras_plm.tokenizers.text import batches_of, line_parts, paths
 
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
+
+
+LAYOUT = 3  # of the folder
+REPAIR = "Copy the folder again, or remove it to build it again."
 
 
 class TokenStream:
@@ -23,23 +38,77 @@ class TokenStream:
     Built once from text files of any size, then memory-mapped: what is in memory does not grow with
     the text. A document ends at a blank line and at the end of a file.
 
+    `stream.json` holds the size and the SHA-256 of every other file. Opening compares the sizes and
+    reads the bounds of sentences, 8 bytes each; ids are compared with the vocabulary where they are
+    read. `build` compares checksums, too.
+
+    Args:
+        folder: The folder, of `build`.
+        verify: Whether to compare the checksums and all ids, which reads every byte.
+
     Attributes:
         tokens: (number of tokens,) ids, to be indexed by a slice or an array of places.
         sentences: (number of sentences + 1,) where each begins in `tokens`.
         documents: (number of documents + 1,) where each begins in `sentences`.
+        description: What `stream.json` holds.
+
+    Raises:
+        ValueError: If a file is missing or is not the one that was written.
     """
 
-    def __init__(self, folder):
-        folder = Path(folder)
-        self.folder = folder
-        self.description = json.loads((folder / "stream.json").read_text())
-        dtype = self.description["dtype"]
-        shards = [
-            np.memmap(folder / name, dtype=dtype, mode="r") for name in self.description["shards"]
-        ]
-        self.tokens = shards[0] if len(shards) == 1 else Joined(shards)
-        self.sentences = np.memmap(folder / "sentences.bin", dtype=np.int64, mode="r")
-        self.documents = np.memmap(folder / "documents.bin", dtype=np.int64, mode="r")
+    shape = {
+        "layout": OneOf((LAYOUT,)),
+        "key": str,
+        "tokenizer": str,
+        "vocabulary_size": Whole(1, 2**31 - 1),
+        "dtype": OneOf(("uint16", "int32")),
+        "files": [str],
+        "tokens": Whole(1),
+        "sentences": Whole(1),
+        "documents": Whole(1),
+        "shards": [str],
+        "manifest": manifest.SHAPE,
+    }
+
+    def __init__(self, folder, verify=False):
+        self.folder = folder = Path(folder)
+        about = read_json(folder / DESCRIPTION, self.shape, description="of a TokenStream")
+        self.description = about
+        self._check_description()
+        manifest.check_files(folder, about["manifest"], verify, REPAIR)
+        shards = [np.memmap(folder / name, about["dtype"], mode="r") for name in about["shards"]]
+        self.tokens = Tokens(shards, about["vocabulary_size"], folder)
+        self.sentences, self.documents = (
+            np.memmap(folder / name, np.int64, mode="r") for name in BOUNDS
+        )
+        _check_bounds(folder / BOUNDS[0], self.sentences, about["tokens"])
+        _check_bounds(folder / BOUNDS[1], self.documents, about["sentences"])
+        if verify:
+            self.tokens.check()
+
+    def _check_description(self):
+        """Raises unless `stream.json` agrees with itself."""
+        about, shards = self.description, self.description["shards"]
+        size = np.dtype(about["dtype"]).itemsize
+        files = {name: entry["bytes"] for name, entry in about["manifest"].items()}
+        wanted = {
+            "shards": ([*map(shard_name, range(len(shards)))], shards),
+            "files": (sorted({*shards, *BOUNDS}), sorted(files)),
+            "dtype": (ids_dtype(about["vocabulary_size"]), about["dtype"]),
+        }
+        if wanted["files"][0] == wanted["files"][1]:
+            whole = sum(files[name] for name in shards if files[name] and not files[name] % size)
+            wanted |= {
+                "bytes of tokens": (size * about["tokens"], whole),
+                "bytes of sentences": (8 * (about["sentences"] + 1), files[BOUNDS[0]]),
+                "bytes of documents": (8 * (about["documents"] + 1), files[BOUNDS[1]]),
+            }
+        for name, (right, found) in wanted.items():
+            if found != right:
+                raise ValueError(
+                    f"{self.folder / DESCRIPTION} must agree with itself. {REPAIR} "
+                    f"Received: {name} {found!r:.80} instead of {right!r:.80}"
+                )
 
     @classmethod
     def build(
@@ -61,7 +130,7 @@ class TokenStream:
         Args:
             files: One path or a list of paths, plain or .gz: a paragraph a line.
             tokenizer: Gives the ids.
-            folder: Where to put the stream; written under a temporary name, then renamed.
+            folder: Where to put the stream; written as `.NAME.KEY.tmp` next to it, then renamed.
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
                 is one.
             progress: Called with the number of tokens written so far.
@@ -71,45 +140,84 @@ class TokenStream:
 
         Raises:
             ValueError: If a file is missing, there is no text at all, or the folder holds something
-                else.
+                else, a damaged stream or has another writer.
+            OSError: If there is no room on the disk; the next call resumes.
         """
         check_one_of(sentences, "sentences", ("split", "lines"))
         check_whole(workers, "workers", least=1)
         check_whole(shard_tokens, "shard_tokens", least=1)
-        folder = Path(folder)
+        folder = Path(os.path.realpath(folder))
         files = [Path(path) for path in paths(files)]
-        key = hashlib.sha256(b"2")  # the layout of the folder
+        key = hashlib.sha256(str(LAYOUT).encode())
         for path in files:
             open_text(path).close()  # says what is missing
-            with open(path, "rb") as file:
-                key.update(hashlib.file_digest(file, "sha256").digest())
+            key.update(bytes.fromhex(manifest.file_sha256(path)))
         made_with = _text_fingerprint(tokenizer)
         key.update(f"{sentences} {made_with} {shard_tokens}".encode())
         if end_id is not None:
             key.update(f" {end_id}".encode())
-        description = {"key": key.hexdigest(), "tokenizer": made_with}
+        description = {"layout": LAYOUT, "key": key.hexdigest(), "tokenizer": made_with}
         description["files"] = [path.name for path in files]
-        if (folder / "stream.json").is_file():
-            known = json.loads((folder / "stream.json").read_text())
-            if known["key"] == description["key"]:
-                return cls(folder)
-        elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-            raise ValueError(
-                "A stream needs a folder of its own, a new one or that of an older stream. "
-                f"Received: {str(folder)!r}"
-            )
-        write_stream(
-            files, tokenizer, folder, description, sentences, end_id, workers, shard_tokens,
-            progress,
-        )  # fmt: skip
-        return cls(folder)
+        if _key_of(folder) == description["key"]:
+            return cls(folder, verify=True)
+        with one_writer(folder):
+            if _key_of(folder) != description["key"]:  # another call may have ended meanwhile
+                write_stream(
+                    files, tokenizer, folder, description, sentences, end_id, workers,
+                    shard_tokens, progress,
+                )  # fmt: skip
+            return cls(folder)
 
 
-class Joined:
-    """Arrays one behind the other, read as one by slices and by arrays of places."""
+def _key_of(folder):
+    """The key of the stream that a folder holds, or `None` if it is a new one.
 
-    def __init__(self, arrays):
+    Raises:
+        ValueError: If it holds anything else, which must not be replaced.
+    """
+    if not os.path.lexists(folder):
+        return None
+    names = sorted(os.listdir(folder)) if folder.is_dir() else [folder.name]
+    known = re.compile("|".join(map(re.escape, (DESCRIPTION, *BOUNDS))) + r"|tokens\.\d{5}\.bin")
+    foreign = [name for name in names if not known.fullmatch(name)]
+    if foreign or (names and DESCRIPTION not in names):
+        raise ValueError(
+            "A stream needs a folder of its own, a new one or that of an older stream. "
+            f"Received: {str(folder)!r} with {(foreign or names)[0]!r:.60}"
+        )
+    if not names:
+        return None
+    return read_json(folder / DESCRIPTION, {"key": str}, description="of a TokenStream")["key"]
+
+
+def _check_bounds(path, bounds, last, size=1 << 20):
+    """Raises unless bounds ascend from 0 to the last one."""
+    right = bounds[0] == 0 and bounds[-1] == last
+    for begin in range(0, len(bounds), size) if right else ():
+        part = bounds[begin : begin + size + 1]
+        right = right and bool((part[1:] >= part[:-1]).all())
+    if not right:
+        raise ValueError(
+            f"{path} is not the file that was written. {REPAIR} "
+            f"Received: bounds that do not ascend from 0 to {last:,}"
+        )
+
+
+class Tokens:
+    """Ids in files one behind the other, read by slices and arrays of places.
+
+    Args:
+        arrays: An array of each file.
+        vocabulary_size: Ids must be below it.
+        folder: Of the files, for errors.
+
+    Raises:
+        ValueError: Where ids are read that are not in the vocabulary.
+    """
+
+    def __init__(self, arrays, vocabulary_size, folder):
         self.arrays, self.dtype = arrays, arrays[0].dtype
+        self.vocabulary_size, self.folder = vocabulary_size, folder
         self.ends = np.cumsum([len(array) for array in arrays])
         self.shape = (int(self.ends[-1]),)
 
@@ -117,6 +225,8 @@ class Joined:
         return self.shape[0]
 
     def __getitem__(self, places):
+        if len(self.arrays) == 1:
+            return self._known(np.asarray(self.arrays[0][places]))
         if isinstance(places, slice):
             places = np.arange(*places.indices(len(self)))
         places = np.asarray(places)
@@ -127,10 +237,28 @@ class Joined:
             array = self.arrays[number]  # one too many where a place lies behind the end
             here = which == number
             found[here] = array[places[here] - (self.ends[number] - len(array))]
-        return found
+        return self._known(found)
 
     def __array__(self, dtype=None, copy=None):
-        return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
+        found = self._known(np.concatenate(self.arrays))
+        return found.astype(dtype or self.dtype, copy=False)
+
+    def check(self, size=1 << 24):
+        """Raises unless all ids are in the vocabulary."""
+        for array in self.arrays:
+            for begin in range(0, len(array), size):
+                self._known(array[begin : begin + size])
+
+    def _known(self, ids):
+        # Negative ones are large without a sign.
+        largest = int(ids.view(f"u{ids.itemsize}").max(initial=0))
+        if largest >= self.vocabulary_size:
+            raise ValueError(
+                f"{self.folder}: ids of tokens must be below {self.vocabulary_size}, the size of "
+                f"the vocabulary. {REPAIR} Received: {int(ids.max())}, and {int(ids.min())} the "
+                "smallest"
+            )
+        return ids if ids.ndim else ids[()]
 
 
 def check_is_stream(stream, *more):
@@ -177,23 +305,19 @@ def read_ids(files, tokenizer, blank_lines=False):
     """
     check_special(tokenizer, ["end_id"], "Lines need a tokenizer with an end token, as `Words`.")
     parts = []
-    for batch in _line_batches(paths(files)):
-        kept = [line for line in batch if blank_lines or line.strip()]
-        rows = tokenizer.encode(kept)
-        ends = np.cumsum(rows.lengths + 1) - 1
-        ids = np.full(int(rows.lengths.sum()) + len(kept), tokenizer.end_id, np.int32)
+    found = (part for path in paths(files) for part in line_parts(path))
+    for batch in batches_of(found, length=lambda part: len(part[0])):
+        # A part that does not end its line has a word.
+        kept = [(part, ends) for part, ends in batch if blank_lines or not ends or part.strip()]
+        rows = tokenizer.encode([part for part, _ in kept])
+        ended = np.array([ends for _, ends in kept], bool)
+        behind = np.cumsum(rows.lengths + ended)
+        ids = np.full(int(rows.lengths.sum()) + int(ended.sum()), tokenizer.end_id, np.int32)
         inside = np.ones(len(ids), bool)
-        inside[ends] = False
+        inside[behind[ended] - 1] = False
         ids[inside] = rows.token_ids
         parts.append(ids)
     ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
     if not (ids != tokenizer.end_id).any():
         raise ValueError(f"There is no text in these files. Received: {files}")
     return ids
-
-
-def _line_batches(files, size=20_000):
-    for path in files:
-        with open_text(path) as file:
-            while batch := list(itertools.islice(file, size)):
-                yield batch

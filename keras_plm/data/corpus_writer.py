@@ -3,21 +3,45 @@
 import collections
 import concurrent.futures
 import contextlib
-import json
 import multiprocessing
 import os
+import re
 import shutil
 import time
+import typing
+import uuid
 
 import numpy as np
 
-from keras_plm.files.writing import remove_leftovers, write_json
-from keras_plm.tokenizers import open_text
+from keras_plm.files.json_files import Whole, read_json
+from keras_plm.files.manifest import check_files, describe_files
+from keras_plm.files.writing import explaining_no_room, write_json
+from keras_plm.tokenizers.text import line_parts
 
 BLOCK = 2**21  # characters that are tokenised at a time
 SHARD_TOKENS = 2**28  # half a gigabyte of 2-byte ids
+DESCRIPTION = "stream.json"
+BOUNDS = ("sentences.bin", "documents.bin")
 STATE = "progress.json"
 STATE_SECONDS = 5
+# How far an unfinished stream is whole: blocks of `block` characters, ids of each shard, numbers in
+# the files of sentences and documents.
+_STATE_SHAPE = {
+    "key": str,
+    "block": Whole(1),
+    "blocks": Whole(),
+    "shards": [Whole()],
+    "bounds": [Whole(1)],
+}
+
+
+def shard_name(number):
+    return f"tokens.{number:05d}.bin"
+
+
+def ids_dtype(vocabulary_size):
+    """The type that ids of so many tokens are kept in."""
+    return "uint16" if vocabulary_size <= 2**16 else "int32"
 
 
 def split_sentences(paragraph):
@@ -37,19 +61,35 @@ def split_sentences(paragraph):
     return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]
 
 
+class Block(typing.NamedTuple):
+    """Lines that are tokenised together.
+
+    Attributes:
+        lines: The lines. Long ones stand in several blocks.
+        continued: Whether the first line began in an earlier block.
+        unfinished: Whether the last line goes on in the next block.
+    """
+
+    lines: list
+    continued: bool = False
+    unfinished: bool = False
+
+
 def blocks(files):
-    """Lists of lines, some `BLOCK` characters each; a blank line behind every file."""
-    block, size = [], 0
+    """Yields the lines of files as `Block`s of some `BLOCK` characters, a blank line behind each.
+
+    A part of a line that does not end it has a word.
+    """
+    lines, size, continued = [], 0, False
     for path in files:
-        with open_text(path) as file:
-            for line in file:
-                block.append(line)
-                size += len(line)
-                if size >= BLOCK:
-                    yield block
-                    block, size = [], 0
-        block.append("")
-    yield block
+        for part, ends in line_parts(path, BLOCK):
+            lines.append(part)
+            size += len(part)
+            if size >= BLOCK or not ends:
+                yield Block(lines, continued, not ends)
+                lines, size, continued = [], 0, not ends
+        lines.append("")
+    yield Block(lines, continued)
 
 
 class BlockEncoder:
@@ -57,22 +97,14 @@ class BlockEncoder:
 
     def __init__(self, tokenizer, sentences, end_id):
         self.tokenizer, self.sentences, self.end_id = tokenizer, sentences, end_id
-        self.dtype = "uint16" if len(tokenizer) <= 2**16 else "int32"
+        self.dtype = ids_dtype(len(tokenizer))
 
-    def __call__(self, lines):
-        """The ids of a block, the tokens of each sentence, and its sentences before each end.
+    def __call__(self, block):
+        """The ids of a block, where its sentences end in them, its sentences before each end.
 
         Ends are those of documents.
         """
-        texts, ends = [], []
-        for line in lines:
-            line = line.strip()
-            if not line:
-                ends.append(len(texts))
-            elif self.sentences == "lines":
-                texts.append(line)
-            else:
-                texts.extend(split_sentences(line))
+        texts, whole, ends = self._texts(block)
         if not texts:
             return np.zeros(0, self.dtype), np.zeros(0, np.int64), ends
         rows = self.tokenizer.encode(texts)
@@ -82,19 +114,75 @@ class BlockEncoder:
         keep[rows.starts[before * rows.lengths > 0]] = False
         keep[(rows.starts + rows.lengths - 1)[behind * rows.lengths > 0]] = False
         ids, lengths = rows.token_ids[keep], rows.lengths - before - behind
+        whole = np.array(whole)
         if self.end_id is not None:
-            ids = np.insert(ids, np.cumsum(lengths), self.end_id)
-            lengths = lengths + 1
-        return ids.astype(self.dtype), lengths, ends
+            ids = np.insert(ids, np.cumsum(lengths)[whole], self.end_id)
+            lengths = lengths + whole
+        if len(ids) and not 0 <= ids.min() <= ids.max() < len(self.tokenizer):
+            raise ValueError(
+                f"A tokenizer's ids must be below its length, {len(self.tokenizer)}. "
+                f"Received: {ids.min()} to {ids.max()} of {type(self.tokenizer).__name__}"
+            )
+        return ids.astype(self.dtype), np.cumsum(lengths)[whole], ends
+
+    def _texts(self, block):
+        """The texts of a block, whether each ends its sentence, and the sentences before ends."""
+        texts, whole, ends, count = [], [], [], 0
+        for number, line in enumerate(block.lines):
+            continues = block.continued and number == 0
+            ended = not block.unfinished or number < len(block.lines) - 1
+            # Within a line a blank may be part of the next token.
+            line = line if continues else line.lstrip()
+            line = line.rstrip() if ended else line
+            if not line and not continues:
+                ends.append(count)
+            elif self.sentences == "lines":
+                texts.append(line)
+                whole.append(ended)
+                count += ended
+            else:  # a sentence ends where its line is cut
+                found = split_sentences(line)
+                texts.extend(found)
+                whole.extend([True] * len(found))
+                count += len(found)
+        return texts, whole, ends
 
 
 def write_stream(
     files, tokenizer, folder, description, sentences, end_id, workers, shard_tokens, progress
 ):
-    """Writes the files of a `TokenStream` into `folder`, or resumes a call that stopped."""
-    temporary = folder.with_name(folder.name + ".tmp")
+    """Writes the files of a `TokenStream` into `folder`, or resumes a call that stopped.
+
+    What is written is named by its key, so that it is found again; what other calls left is
+    removed. `folder` must have one writer at a time and hold nothing but an older stream.
+    """
+    mark = description["key"][:16]
+    temporary = _temporary(folder, mark)
+    for path in folder.parent.glob("*"):
+        if _temporary_mark(folder, path) not in (None, mark):
+            shutil.rmtree(path, ignore_errors=True)
+    if temporary.is_symlink():
+        temporary.unlink()
     encoder = BlockEncoder(tokenizer, sentences, end_id)
-    description = description | {"dtype": encoder.dtype}
+    description |= {"vocabulary_size": len(tokenizer), "dtype": encoder.dtype}
+    if not _is_complete(temporary):
+        kept = "What is written is kept: the same call resumes there."
+        with explaining_no_room(temporary, kept=kept):
+            _write(files, temporary, encoder, description, workers, shard_tokens, progress)
+    (temporary / STATE).unlink(missing_ok=True)
+    old = _temporary(folder, uuid.uuid4().hex[:16])
+    if folder.exists():
+        os.replace(folder, old)
+    try:
+        os.replace(temporary, folder)
+    except OSError:
+        if old.exists():
+            os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(files, temporary, encoder, description, workers, shard_tokens, progress):
     with _Writer(temporary, description, shard_tokens) as writer:
         rest = blocks(files)
         for _ in range(writer.done["blocks"]):
@@ -107,8 +195,27 @@ def write_stream(
         shutil.rmtree(temporary)
         raise ValueError(f"There is no text in these files. Received: {files}")
     writer.finish()
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
+
+
+def _temporary(folder, mark):
+    return folder.with_name(f".{folder.name}.{mark}.tmp")
+
+
+def _temporary_mark(folder, path):
+    """The mark in the temporary name of a stream, or `None` for other names and for links."""
+    found = re.fullmatch(rf"\.{re.escape(folder.name)}\.([0-9a-f]{{16}})\.tmp", path.name)
+    return found[1] if found and path.is_dir() and not path.is_symlink() else None
+
+
+def _is_complete(temporary):
+    """Whether a stream was finished under its temporary name, where a process was killed."""
+    if not (temporary / DESCRIPTION).is_file():
+        return False
+    try:
+        check_files(temporary, read_json(temporary / DESCRIPTION, dict)["manifest"])
+    except ValueError:
+        return False
+    return True
 
 
 class _Writer:
@@ -116,34 +223,45 @@ class _Writer:
 
     def __init__(self, folder, description, shard_tokens):
         self.folder, self.description, self.shard_tokens = folder, description, shard_tokens
-        # What is whole: blocks, ids of each shard, numbers in the files of sentences and documents.
-        self.done = {"key": description["key"], "blocks": 0, "shards": [0], "bounds": [1, 1]}
-        if (folder / STATE).is_file():
-            known = json.loads((folder / STATE).read_text())
-            if known["key"] == description["key"] and self._all_there(known):
-                self.done = known
+        self.done = {
+            "key": description["key"], "block": BLOCK, "blocks": 0, "shards": [0], "bounds": [1, 1]
+        }  # fmt: skip
+        known = self._known()
+        if known is not None:
+            self.done = known
         if not self.done["blocks"]:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            for name in ("sentences.bin", "documents.bin"):
-                np.zeros(1, np.int64).tofile(folder / name)
-        remove_leftovers(folder, STATE)
+            for name in BOUNDS:
+                (folder / name).write_bytes(bytes(8))
+        for path in folder.glob("*.tmp"):  # of a process that was killed
+            path.unlink()
         self.tokens = sum(self.done["shards"])
 
-    def _shard(self, number):
-        return self.folder / f"tokens.{number:05d}.bin"
+    def _known(self):
+        """What a stopped call noted, if the files are as long as it says."""
+        try:
+            known = read_json(self.folder / STATE, _STATE_SHAPE)
+        except ValueError:  # there is none, or it is damaged
+            return None
+        same = all(known[name] == self.done[name] for name in ("key", "block"))
+        whole = same and known["shards"] and len(known["bounds"]) == 2
+        return known if whole and self._all_there(known) else None
 
     def _sizes(self, done):
         """Path -> bytes of each file."""
         size = np.dtype(self.description["dtype"]).itemsize
-        sizes = {self._shard(i): count * size for i, count in enumerate(done["shards"])}
-        names = ("sentences.bin", "documents.bin")
-        bounds = zip(names, done["bounds"], strict=True)
+        sizes = {
+            self.folder / shard_name(i): count * size for i, count in enumerate(done["shards"])
+        }
+        bounds = zip(BOUNDS, done["bounds"], strict=True)
         return sizes | {self.folder / name: 8 * count for name, count in bounds}
 
     def _all_there(self, done):
-        sizes = self._sizes(done).items()
-        return all(path.is_file() and path.stat().st_size >= size for path, size in sizes)
+        return all(
+            path.is_file() and not path.is_symlink() and path.stat().st_size >= size
+            for path, size in self._sizes(done).items()
+        )
 
     def __enter__(self):
         """Opens the files, cut to what is known to be whole."""
@@ -151,58 +269,67 @@ class _Writer:
         *_, self.shard, self.sentence_file, self.document_file = [
             self._open(path, size) for path, size in self._sizes(self.done).items()
         ]
-        last = np.memmap(self.folder / "documents.bin", np.int64, mode="r")[-1]
-        self.last_end, self.noted = int(last), time.monotonic()
+        before = 8 * (self.done["bounds"][1] - 1)
+        (self.last_end,) = np.fromfile(self.folder / BOUNDS[1], np.int64, offset=before).tolist()
+        self.noted = time.monotonic()
         return self
 
     def _open(self, path, size):
-        file = self.stack.enter_context(open(path, "ab"))
+        # Without a buffer, so that a full disk is seen at once.
+        file = self.stack.enter_context(open(path, "ab", buffering=0))
         file.truncate(size)
         return file
 
-    def __exit__(self, *error):
-        self.note()
+    def __exit__(self, kind, error, _):
         self.stack.close()
+        if not isinstance(error, OSError):  # there may be no room for a note
+            self.note()
 
-    def add(self, ids, lengths, ends):
+    def add(self, ids, sentence_ends, ends):
         """A block."""
         shards, (sentences, documents) = self.done["shards"], self.done["bounds"]
         if shards[-1] >= self.shard_tokens:
             self.shard.close()
-            self.shard = self._open(self._shard(len(shards)), 0)
+            self.shard = self._open(self.folder / shard_name(len(shards)), 0)
             shards = [*shards, 0]
-        ids.tofile(self.shard)
-        (self.tokens + np.cumsum(lengths, dtype=np.int64)).tofile(self.sentence_file)
+        _append(self.shard, ids)
+        _append(self.sentence_file, self.tokens + sentence_ends.astype(np.int64))
         ends = np.unique([self.last_end, *(sentences - 1 + end for end in ends)])
-        ends[1:].tofile(self.document_file)
+        _append(self.document_file, ends[1:].astype(np.int64))
         self.last_end = int(ends[-1])
         self.tokens += len(ids)
-        self.done = {
-            "key": self.description["key"],
+        self.done = self.done | {
             "blocks": self.done["blocks"] + 1,
             "shards": [*shards[:-1], shards[-1] + len(ids)],
-            "bounds": [sentences + len(lengths), documents + len(ends) - 1],
+            "bounds": [sentences + len(sentence_ends), documents + len(ends) - 1],
         }
         if time.monotonic() - self.noted > STATE_SECONDS:
             self.note()
 
     def note(self):
-        """Everything that is counted is on disk."""
-        for file in (self.shard, self.sentence_file, self.document_file):
-            file.flush()
+        """Writes how much is whole."""
         write_json(self.folder / STATE, self.done)
         self.noted = time.monotonic()
 
     def finish(self):
         sentences, documents = self.done["bounds"]
+        shards = [shard_name(number) for number in range(len(self.done["shards"]))]
         description = self.description | {
             "tokens": self.tokens,
             "sentences": sentences - 1,
             "documents": documents - 1,
-            "shards": [self._shard(number).name for number in range(len(self.done["shards"]))],
+            "shards": shards,
+            "manifest": describe_files(self.folder, [*shards, *BOUNDS]),
         }
-        (self.folder / STATE).unlink()
-        write_json(self.folder / "stream.json", description)
+        write_json(self.folder / DESCRIPTION, description)
+
+
+def _append(file, array):
+    """Writes an array at the end of a file."""
+    rest = memoryview(array.tobytes())
+    with explaining_no_room(file.name, len(rest), "The same call resumes."):
+        while rest:
+            rest = rest[file.write(rest) :]
 
 
 _encoder = None  # of a worker
@@ -213,8 +340,8 @@ def _set_encoder(encoder):
     _encoder = encoder
 
 
-def _encode(lines):
-    return _encoder(lines)
+def _encode(block):
+    return _encoder(block)
 
 
 def _in_order(encoder, rest, workers):
@@ -227,8 +354,8 @@ def _in_order(encoder, rest, workers):
     with concurrent.futures.ProcessPoolExecutor(workers, context, _set_encoder, (encoder,)) as pool:
         under_way = collections.deque()
         try:
-            for lines in rest:
-                under_way.append(pool.submit(_encode, lines))
+            for block in rest:
+                under_way.append(pool.submit(_encode, block))
                 if len(under_way) > 2 * workers:
                     yield under_way.popleft().result()
             while under_way:

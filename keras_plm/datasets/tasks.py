@@ -1,7 +1,6 @@
 """The tasks beyond GLUE, a row each, and the user's own from a file."""
 
 import dataclasses
-import gzip
 import hashlib
 import re
 import zlib
@@ -16,6 +15,7 @@ from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
+from keras_plm.files.opening import open_bytes
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
@@ -262,10 +262,9 @@ def checksum(path):
     if not path.is_file():
         kind = "This is a folder, name its files" if path.is_dir() else f"No file {path}"
         raise ValueError(f"{kind}. Received: {str(path)!r}")
-    opener = gzip.open if path.suffix == ".gz" else open
     digest = hashlib.sha256()
     try:
-        with opener(path, "rb") as file:
+        with open_bytes(path) as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     except (EOFError, OSError, zlib.error) as error:

@@ -62,7 +62,7 @@ def open_bytes(path):
     path = check_file(path)
     if path.suffix != ".gz":
         return open(path, "rb")
-    return io.BufferedReader(_Unpacked(path))
+    return io.BufferedReader(_Unpacked(path), 1 << 17)
 
 
 def read_bytes(path, most=1 << 30, description=""):

@@ -5,6 +5,7 @@ write the same path, and the last one to finish wins. A reader never sees a part
 """
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -99,13 +100,56 @@ def replacing_folder(folder, keep_existing=False):
 
 def write_text(path, text):
     """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+    content = text.encode()
+    with explaining_no_room(path, len(content)), replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path, value):
     """Writes a JSON file whole or not at all, indented and with a line end."""
     write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+# Why a file could not be written, where it is not its own fault.
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "files must not be so large here",
+    errno.EROFS: "the file system is read-only",
+}
+
+
+class NoRoom(OSError):
+    """A file that could not be written, because of a full disk or a limit."""
+
+
+@contextlib.contextmanager
+def explaining_no_room(path, needed=None, kept=""):
+    """Says in errors of a full disk which file could not be written, and how much is missing.
+
+    Args:
+        path: The file or folder that is written in the block.
+        needed: How many bytes, where that is known.
+        kept: A sentence on what is there now.
+
+    Raises:
+        NoRoom: For a full disk, a used quota, a limit on sizes or a read-only file system, with
+            the same `errno`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM or isinstance(error, NoRoom):
+            raise
+        folder = Path(path).parent
+        free = f"{shutil.disk_usage(folder).free:,} bytes free" if folder.is_dir() else "no folder"
+        wanted = "" if needed is None else f"{needed:,} bytes to write, "
+        explained = NoRoom(
+            f"{path} could not be written: {_NO_ROOM[error.errno]}. {kept}{' ' * bool(kept)}"
+            f"Received: {wanted}{free} in {folder}"
+        )
+        explained.errno = error.errno
+        raise explained from error
 
 
 def remove_leftovers(folder, pattern):

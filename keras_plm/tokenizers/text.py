@@ -1,16 +1,17 @@
 """Text files, plain or compressed, whose errors name the line."""
 
-import gzip
 import io
-import itertools
 import os
 import re
 import zlib
-from pathlib import Path
 
 import numpy as np
 
+from keras_plm.files.opening import open_bytes
 from keras_plm.files.sequences import as_list
+
+PART = 1 << 16  # characters of a long line that are read at a time
+LONGEST_WORD = 1 << 23  # characters without a blank or a tab
 
 
 def open_text(path):
@@ -19,13 +20,51 @@ def open_text(path):
     A byte order mark is left out. Lines end with LF, CRLF or CR, and are given with LF.
 
     Raises:
-        ValueError: If the file does not exist or is a folder; on reading, if it is damaged, cut
-            short or no UTF-8 text.
+        ValueError: If it is no regular file; on reading, if it is damaged, cut short or no UTF-8
+            text.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
     return _TextFile(path)
+
+
+def line_parts(path, most=PART):
+    """Yields `(part, ends)`: the lines of a text file, those of more than `most` characters cut.
+
+    A line is cut before a run of blanks or tabs, which begins a token of every tokenizer: the
+    tokens of its parts are those of the line. `ends` says whether the part ends its line.
+
+    Raises:
+        ValueError: As `open_text`, and if a word has more than 8,388,608 characters.
+    """
+    with open_text(path) as file:
+        begun, file.line, read = "", 1, file.part
+        while found := read(most):
+            part = begun + found if begun else found
+            if found[-1] == "\n" or len(found) < most:  # the end of the line, or of the file
+                yield part, True
+                begun = ""
+                file.line += 1
+                continue
+            cut = _last_cut(part)
+            if len(part) - cut > LONGEST_WORD:
+                raise ValueError(
+                    f"{path}:{file.line}: a word must have at most {LONGEST_WORD:,} characters, "
+                    f"blanks before it included. Received: one of {len(part) - cut:,} or more"
+                )
+            if cut:
+                yield part[:cut], False
+            begun = part[cut:]
+        if begun:
+            yield begun, True
+
+
+def _last_cut(part):
+    """Where the last run of blanks and tabs begins that is behind a character; 0 without one."""
+    last = {space: part.rfind(space, 1) for space in " \t"}
+    while (at := max(last.values())) > 0:
+        if not part[at - 1].isspace():
+            return at
+        last[part[at]] = part.rfind(part[at], 1, at)
+    return 0
 
 
 def numbered_lines(path):
@@ -46,16 +85,15 @@ def fields(line):
     return [field for field in re.split("[ \t\r\n]+", line) if field]
 
 
-def _open_bytes(path):
-    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+_DAMAGE = (EOFError, OSError, zlib.error, UnicodeDecodeError)
 
 
 class _TextFile(io.TextIOWrapper):
     """A text file whose errors name it, and the line."""
 
     def __init__(self, path):
-        super().__init__(_open_bytes(path), "utf-8-sig")
-        self._path, self._line = path, 0
+        super().__init__(open_bytes(path), "utf-8-sig")
+        self._path, self.line = path, 0
 
     def read(self, size=-1):
         if size is None or size < 0:
@@ -63,21 +101,31 @@ class _TextFile(io.TextIOWrapper):
         return super().read(size)
 
     def __next__(self):
-        self._line += 1
+        self.line += 1
         try:
             return super().__next__()
-        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
-            line = self._line
-            if isinstance(error, UnicodeDecodeError):
-                line, error = self._undecodable()
-            raise ValueError(
-                f"{self._path}:{line}: This is not a whole UTF-8 text file. Received: {error}"
-            ) from error
+        except _DAMAGE as error:
+            raise self._explained(error) from error
+
+    def part(self, size):
+        """The rest of a line, but at most so many characters; nothing at the end."""
+        try:
+            return self.readline(size)
+        except _DAMAGE as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error):
+        line = self.line
+        if isinstance(error, UnicodeDecodeError):
+            line, error = self._undecodable()
+        return ValueError(
+            f"{self._path}:{line}: This is not a whole UTF-8 text file. Received: {error}"
+        )
 
     def _undecodable(self):
         """The first line that is no UTF-8, and why: text is decoded in blocks of many lines."""
         number = 1
-        with _open_bytes(self._path) as file:
+        with open_bytes(self._path) as file:
             for part in file:
                 try:
                     part.decode()
@@ -92,9 +140,23 @@ def paths(files):
 
 
 def lines(paths):
+    """The lines of text files, long ones in parts: see `line_parts`."""
     for path in paths:
-        with open_text(path) as file:
-            yield from file
+        for part, _ in line_parts(path):
+            yield part
+
+
+def batches_of(lines, count=20_000, size=1 << 21, length=len):
+    """Lists of lines: at most `count`, and `size` characters with the last one."""
+    batch, characters = [], 0
+    for line in lines:
+        batch.append(line)
+        characters += length(line)
+        if len(batch) == count or characters >= size:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def no_text(files):
@@ -104,8 +166,7 @@ def no_text(files):
 def frequent_characters(lines, normalizer, limit):
     """The most frequent characters of a text after normalising, in their code's order."""
     counts = np.zeros(0x110000, dtype=np.int64)
-    lines = iter(lines)
-    while batch := list(itertools.islice(lines, 10_000)):
+    for batch in batches_of(lines):
         text = normalizer.normalize_str("".join(batch))
         codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
         counts += np.bincount(codes, minlength=len(counts))

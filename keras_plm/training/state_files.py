@@ -4,12 +4,18 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from keras_plm.files.json_files import Whole, parse_json
+from keras_plm.files.opening import check_file
 from keras_plm.files.writing import remove_leftovers, replacing
+
+# The note of a state; what else it holds, `TrainingState` compares with the model.
+SHAPE = {"steps": Whole(), "history?": [dict]}
 
 
 def has_state(folder):
@@ -43,8 +49,11 @@ def write_state(path, note, arrays):
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
+        needed = sum(array.nbytes for array in arrays.values())
+        free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
         raise OSError(
-            f"{path} could not be written; those before it are whole. Received: {error}"
+            f"{path} could not be written; those before it are whole. "
+            f"Received: {error}; {needed:,} bytes to write, {free:,} bytes free"
         ) from error
     if hasattr(os, "O_DIRECTORY"):  # so that the new name is on the disk, too
         folder = os.open(path.parent, os.O_DIRECTORY)
@@ -59,13 +68,15 @@ def newest_state(folder):
     damaged = []
     for path in reversed(state_files(folder)):
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(check_file(path), framework="numpy") as file:
                 about = file.metadata()
-                note = json.loads(about["state"])
+                if not about or "state" not in about:
+                    raise ValueError("it holds no state")
+                note = parse_json(about["state"], path, SHAPE, nan=True)
                 arrays = {name: file.get_tensor(name) for name in file.keys()}
-            if path.stem != "state" and about["sha256"] != _digest(about["state"], arrays):
+            if path.stem != "state" and about.get("sha256") != _digest(about["state"], arrays):
                 raise ValueError("its checksum is another")
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, OSError, ValueError) as error:
             damaged.append((path, error))
             continue
         if damaged:

@@ -1,5 +1,6 @@
 """GLUE's files, splits, labels and test files."""
 
+import random
 import re
 
 import pytest
@@ -51,6 +52,35 @@ def test_phrases_go_with_the_longest_that_holds_them():
     texts = ["a good film", "good film", "film", "a bad play", "bad", "good film and play"]
     groups = [e.group for e in group_phrases([Example(t, "1") for t in texts])]
     assert groups[1] == groups[5] and groups[3] == groups[4] and groups[3] != groups[5]
+
+
+def _groups_by_search(texts):
+    """What `group_phrases` gives, by a search for every run of words."""
+    texts = [text.split() for text in texts]
+    groups, group_of = [None] * len(texts), {}
+    for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
+        words = texts[i]
+        groups[i] = group_of.get(tuple(words), f"phrase {i}")
+        for start in range(len(words)):
+            for end in range(start + 1, len(words) + 1):
+                if words[start:end] in texts:
+                    group_of.setdefault(tuple(words[start:end]), groups[i])
+    return groups
+
+
+def test_phrases_are_grouped_as_a_search_does():
+    rng = random.Random(0)
+    for letters in ("a", "ab", "abc") * 20:
+        count = rng.randint(1, 20)
+        texts = [" ".join(rng.choices(letters, k=rng.randint(0, 6))) for _ in range(count)]
+        found = [e.group for e in group_phrases([Example(t, "1") for t in texts])]
+        assert found == _groups_by_search(texts), texts
+
+
+def test_phrases_of_a_very_long_text_are_found_in_one_pass():
+    texts = ["a " * 30_000, "a a", "a a " * 10_000]  # a search has billions of runs
+    groups = [e.group for e in group_phrases([Example(t, "1") for t in texts])]
+    assert groups == ["phrase 0"] * 3
 
 
 def test_pairs_that_share_a_text_over_others_are_one_group():

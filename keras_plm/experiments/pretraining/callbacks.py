@@ -1,17 +1,18 @@
 """Callbacks of a pre-training run: its log, its stop, snapshots of the encoder."""
 
-import contextlib
 import json
 import signal
-import threading
 import time
 
 import keras
 
 import keras_plm
-from keras_plm.files.writing import write_text
+from keras_plm.files.json_files import Whole, parse_json
+from keras_plm.files.opening import read_text
+from keras_plm.files.writing import explaining_no_room, write_text
 from keras_plm.training.fit import check_loss
 from keras_plm.training.processes import anywhere
+from keras_plm.training.stopping import StopRequest
 
 
 def snapshot_name(step):
@@ -41,11 +42,13 @@ class Snapshots(keras.callbacks.Callback):
 class Meter(keras.callbacks.Callback):
     """Logs losses and speed of pre-training, and stops it after its last step."""
 
+    shape = {"step": Whole(), "seconds?": float}  # of a line
+
     def __init__(self, settings, path, progress=None, every_seconds=10, chief=True):
         super().__init__()
         self.settings, self.path, self.progress = settings, path, progress
         self.every_seconds, self.chief = every_seconds, chief
-        self.state, self.end, self.stop_requested = None, settings.steps, False
+        self.state, self.end, self.stop = None, settings.steps, StopRequest()
         self._begun, self._before = time.monotonic(), 0.0
         self._at, self._last, self._first = time.monotonic(), 0, 0
 
@@ -57,36 +60,21 @@ class Meter(keras.callbacks.Callback):
         """Drops log lines after a resumed step, and held-out losses, which are measured again."""
         kept, steps = [], steps // self.settings.accumulation_steps
         if self.path.is_file():
-            for line in self.path.read_text().splitlines():
+            for line in read_text(self.path).splitlines():
                 try:
-                    entry = json.loads(line)
-                except json.JSONDecodeError:
+                    entry = parse_json(line, self.path, self.shape)
+                except ValueError:
                     continue  # half a line, where the run was stopped
                 if entry["step"] <= steps and "seconds" in entry:
                     kept.append(line)
-                    self._before = entry.get("seconds", self._before)
+                    self._before = entry["seconds"]
         if self.chief:
             write_text(self.path, "".join(line + "\n" for line in kept))
         self._last = self._first = steps
 
-    @contextlib.contextmanager
     def stopping(self):
-        """Lets Ctrl-C end `fit` after a whole step, which is saved; a second one at once."""
-
-        def ask(*_):
-            self.stop_requested = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGINT, ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-        if self.stop_requested:
-            raise KeyboardInterrupt
+        """A context in which a signal ends `fit` after a whole step, which is saved."""
+        return self.stop.listening()
 
     def on_train_begin(self, logs=None):
         self._begun = self._at = time.monotonic()
@@ -99,8 +87,9 @@ class Meter(keras.callbacks.Callback):
         now = time.monotonic()
         done, micro_batch = divmod(self.state.steps, self.settings.accumulation_steps)
         # All processes stop and log at one step, for they sum their metrics.
-        self.stop_requested = anywhere(self.stop_requested)
-        stops = self.state.steps >= self.end or self.stop_requested
+        if anywhere(self.stop.number is not None) and self.stop.number is None:
+            self.stop.number = signal.SIGINT
+        stops = self.state.steps >= self.end or self.stop.number is not None
         if stops:
             self.model.stop_training = True
         if not (anywhere(now - self._at >= self.every_seconds) or stops) or micro_batch:
@@ -127,5 +116,5 @@ class Meter(keras.callbacks.Callback):
             self._at, self._last = now, done
 
     def write(self, entry):
-        with open(self.path, "a") as file:
+        with explaining_no_room(self.path), open(self.path, "a") as file:
             file.write(json.dumps(entry) + "\n")

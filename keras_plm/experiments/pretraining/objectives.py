@@ -6,13 +6,14 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 import keras_plm
 from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.experiments.flags import policy
-from keras_plm.experiments.results import read_json
-from keras_plm.files.writing import replacing
+from keras_plm.files.arrays import read_weights
+from keras_plm.files.json_files import read_json
+from keras_plm.files.writing import explaining_no_room, replacing
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,
@@ -98,7 +99,7 @@ class _Objective:
         path = None if self.init is None else self.init / OBJECTIVE
         if path is None or not path.is_file():
             return
-        weights, own = load_file(path), self._own()
+        weights, own = read_weights(path), self._own()
         shapes = {name: tuple(w.shape) for name, w in own.items()}
         if shapes != {name: w.shape for name, w in weights.items()}:
             raise ValueError(
@@ -118,7 +119,8 @@ class _Objective:
         weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
         if not weights:
             return  # the encoder's own table predicts
-        with replacing(Path(out) / OBJECTIVE) as temporary:
+        path, needed = Path(out) / OBJECTIVE, sum(array.nbytes for array in weights.values())
+        with explaining_no_room(path, needed), replacing(path) as temporary:
             save_file(weights, temporary)
 
     def _own(self):
@@ -355,7 +357,7 @@ def about_init(settings, init):
         init: The encoder's folder.
     """
     config = init / "config.json"
-    kind = read_json(config).get("model") if config.is_file() else None
+    kind = read_json(config, dict).get("model") if config.is_file() else None
     objective = OBJECTIVES[settings.model]
     if kind != objective.kind.__name__:
         return

@@ -3,15 +3,34 @@
 from pathlib import Path
 
 from keras_plm.checkpoints import load_tokenizer
-from keras_plm.data.corpus import TokenStream
+from keras_plm.data.corpus import TokenStream, check_stream
+from keras_plm.data.corpus_writer import DESCRIPTION
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVES
-from keras_plm.experiments.results import read_json
+from keras_plm.files import manifest
 from keras_plm.files.arguments import check_one_of
-from keras_plm.files.writing import write_json
+from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
+from keras_plm.files.locks import one_writer
+from keras_plm.files.writing import remove_leftovers, write_json
 
-NOTE, TOKENIZER = "prepared.json", "tokenizer.json"
+NOTE, TOKENIZER, STREAM = "prepared.json", "tokenizer.json", "stream"
 MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text
+# The note of a folder from its beginning, and what the end adds to it: the files that
+# `stream.json` and its manifest do not bind already.
+SHAPE = {
+    "model": OneOf(MODELS),
+    "corpus": [str],
+    "corpus_sha256": [str],
+    "sentences": OneOf(("split", "lines")),
+    "tokenizer": (str, None),
+    "vocabulary_size": (Whole(), None),
+    "lowercase": (bool, None),
+}
+ENDED = {
+    "counts": {"tokens": Whole(1), "sentences": Whole(1), "documents": Whole(1)},
+    "manifest": manifest.SHAPE,
+    "stream_manifest": manifest.SHAPE,
+}
 
 
 def prepare(
@@ -45,7 +64,7 @@ def prepare(
 
     Raises:
         ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
-            or `out` holds other text.
+            or `out` holds other text, damaged files or has another writer.
     """
     check_one_of(model, "model", MODELS)
     if model != "bert" and sentences != "split":
@@ -60,35 +79,46 @@ def prepare(
         "vocabulary_size": vocabulary_size if tokenizer is None else None,
         "lowercase": lowercase if tokenizer is None else None,
     }
-    _check_folder(out, described)
-    found = _tokenizer(objective, out / TOKENIZER, corpus, tokenizer, vocabulary_size, lowercase)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / NOTE, described)
-    found.save(out / TOKENIZER)
-    stream = objective.text_stream(
-        corpus, found, out / "stream", sentences, workers=workers, progress=progress
-    )
-    counts = {name: stream.description[name] for name in ("tokens", "sentences", "documents")}
-    write_json(out / NOTE, described | {"counts": counts})
-    return stream
+    with one_writer(out):
+        if _is_ended(out, described):
+            return read_prepared(out, model, verify=True)[2]
+        found = _tokenizer(
+            objective, out / TOKENIZER, corpus, tokenizer, vocabulary_size, lowercase
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(out, "*")
+        write_json(out / NOTE, described)
+        found.save(out / TOKENIZER)
+        stream = objective.text_stream(
+            corpus, found, out / STREAM, sentences, workers=workers, progress=progress
+        )
+        ended = {
+            "counts": {name: stream.description[name] for name in ENDED["counts"]},
+            "manifest": manifest.describe_files(out, [TOKENIZER]),
+            "stream_manifest": manifest.describe_files(out / STREAM, [DESCRIPTION]),
+        }
+        write_json(out / NOTE, described | ended)
+        return stream
 
 
-def _check_folder(out, described):
-    """Raises unless a folder is new, or holds the same text for the same model."""
+def _is_ended(out, described):
+    """Whether a folder holds this text; raises if it holds anything else."""
     note = out / NOTE
+    remove_leftovers(out, NOTE)
     if not note.is_file():
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise ValueError(
                 f"`out` must be a new folder, or one to resume. Received: {str(out)!r}"
             )
-        return
-    before = read_json(note)
+        return False
+    before = read_json(note, SHAPE)
     for name, value in described.items():
         if before.get(name) != value:
             raise ValueError(
                 f"{out} holds other text, or text for another model: name another folder. "
                 f"Received: {name}={value!r} instead of {before.get(name)!r}"
             )
+    return "counts" in before
 
 
 def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
@@ -108,26 +138,33 @@ def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
     return found
 
 
-def read_prepared(folder, model):
+def read_prepared(folder, model=None, verify=False):
     """`(note, tokenizer, stream)` of a folder that `prepare` made.
 
+    Args:
+        folder: The folder.
+        model: The model that is to read it; by default the one that it was made for.
+        verify: Whether to compare all checksums, which reads every byte.
+
     Raises:
-        ValueError: If it is none, is not done, or is text for another model.
+        ValueError: If it is none, is not done, is text for another model or is damaged.
     """
     folder = Path(folder)
-    note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
+    note = read_json(folder / NOTE, SHAPE) if (folder / NOTE).exists() else {}
     if "counts" not in note:
         raise ValueError(
             f"{folder} does not hold prepared text: `keras-plm prepare --out {folder}` "
             f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
         )
-    objective = OBJECTIVES[model]
+    check_shape(note, ENDED, folder / NOTE)
+    objective = OBJECTIVES[model or note["model"]]
     if getattr(objective, "tokenizer_class", None) is not OBJECTIVES[note["model"]].tokenizer_class:
         raise ValueError(
             f"{folder} holds text for another model. Received: {note['model']} instead of {model}"
         )
-    return (
-        note,
-        objective.tokenizer_class.load(folder / TOKENIZER),
-        TokenStream(folder / "stream"),
-    )
+    manifest.check_files(folder, note["manifest"], checksums=True)
+    manifest.check_files(folder / STREAM, note["stream_manifest"], checksums=True)
+    tokenizer = objective.tokenizer_class.load(folder / TOKENIZER)
+    stream = TokenStream(folder / STREAM, verify)
+    check_stream(stream, tokenizer)
+    return note, tokenizer, stream

@@ -1,5 +1,6 @@
 """Pre-training of an encoder from raw text."""
 
+import contextlib
 import dataclasses
 
 import keras
@@ -9,6 +10,7 @@ from keras_plm.experiments.pretraining.objectives import OBJECTIVES
 from keras_plm.experiments.pretraining.prepare import read_prepared
 from keras_plm.experiments.pretraining.run_folder import RunFolder, describe
 from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.files.locks import one_writer
 from keras_plm.tokenizers import open_text
 from keras_plm.training.distribution import Distribution, begun_processes, distribute
 from keras_plm.training.fit import check_loss
@@ -50,8 +52,8 @@ def pretrain(
         The encoder and its tokenizer.
 
     Raises:
-        ValueError: If `out` holds another run or an encoder, a file is missing or empty, or the
-            devices are not there.
+        ValueError: If `out` holds another run or an encoder or has another writer, a file is
+            missing, empty or damaged, or the devices are not there.
         FloatingPointError: If the loss or the weights are not finite. The last saved state stays.
     """
     distribution = _distribution(settings, devices)
@@ -59,21 +61,37 @@ def pretrain(
         open_text(path).close()  # raises for a missing file
     note = None
     if prepared is not None:
-        note, *prepared = read_prepared(prepared, settings.model)
+        note, *prepared = read_prepared(prepared, settings.model, verify=distribution.is_chief)
         settings = dataclasses.replace(settings, sentences=note["sentences"])
     folder = RunFolder(out, describe(settings, corpus, note, init), distribution)
-    folder.claim(resume, dataclasses.asdict(Pretraining(settings.model, settings.size)))
+    # Several processes write one folder, and the chief holds it for all.
+    with one_writer(out) if distribution.is_chief else contextlib.nullcontext():
+        folder.claim(resume, dataclasses.asdict(Pretraining(settings.model, settings.size)))
+        objective = OBJECTIVES[settings.model](
+            settings, corpus, folder.training, init, prepared, distribution
+        )
+        _fill(settings, objective, folder, valid, init is not None, progress, every_seconds)
+        distribution.wait()  # until the chief has written all files
+    distribution.close()
+    return objective.encoder, objective.tokenizer
 
-    objective = OBJECTIVES[settings.model](
-        settings, corpus, folder.training, init, prepared, distribution
-    )
+
+def _fill(settings, objective, folder, valid, further, progress, every_seconds):
+    """Trains, and writes all files of the folder.
+
+    Args:
+        settings, objective, folder: Of the run.
+        valid, progress, every_seconds: As of `pretrain`.
+        further: Whether an encoder is trained further.
+    """
+    distribution = objective.distribution
     held_out = None if valid is None else objective.held_out(valid)
     meter = Meter(settings, folder.training / "log.jsonl", progress, chief=distribution.is_chief)
-    if held_out is not None and init is not None and not folder.knows_valid_before():
+    if held_out is not None and further and not folder.knows_valid_before():
         folder.write_valid_before(_evaluate(objective, held_out))
 
     def on_save(state):
-        objective.save(out)
+        objective.save(folder.out)
         folder.write_note(state.steps // settings.accumulation_steps, meter.seconds())
 
     state = _train(settings, objective, folder, meter, every_seconds, on_save)
@@ -85,9 +103,6 @@ def pretrain(
         if distribution.is_chief:
             folder.add_to_note(valid=losses)
             meter.write({"step": steps, **{f"valid_{k}": v for k, v in losses.items()}})
-    distribution.wait()  # until the chief has written all files
-    distribution.close()
-    return objective.encoder, objective.tokenizer
 
 
 def _train(settings, objective, folder, meter, every_seconds, on_save):

@@ -4,13 +4,16 @@ import time
 
 import keras
 
-from keras_plm.experiments.results import read_json
+from keras_plm.files.json_files import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.training.resume import TrainingState
+from keras_plm.training.stopping import StopRequest
 
 
 def fit_resumed(model, batches, epochs, work, name, progress):
     """Fits a compiled model on `Batches`, resuming where a stop left it.
+
+    A signal to end stops it after a whole step, which is saved.
 
     Args:
         model, batches, epochs: What is fitted on what, and how many passes in all.
@@ -31,7 +34,8 @@ def fit_resumed(model, batches, epochs, work, name, progress):
         progress(f"{name}: resumes after step {state.steps}/{steps}")
     if not state.finished:
         left = epochs - state.steps // len(batches)
-        model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock])
+        with clock.stop.listening():
+            model.fit(batches, epochs=left, verbose=0, callbacks=[state, clock])
     names = state.history[-1] if state.history else ()
     return clock.seconds(), {name: [epoch[name] for epoch in state.history] for name in names}
 
@@ -42,8 +46,8 @@ class Clock(keras.callbacks.Callback):
     def __init__(self, path, name, steps, progress, every_seconds=30):
         super().__init__()
         self.path, self.name, self.steps, self.progress = path, name, steps, progress
-        self.every_seconds, self.state = every_seconds, None
-        self._before = read_json(path) if path.is_file() else 0.0
+        self.every_seconds, self.state, self.stop = every_seconds, None, StopRequest()
+        self._before = read_json(path, float) if path.is_file() else 0.0
         self._begun, self._shown = None, time.monotonic()
 
     def seconds(self):
@@ -60,6 +64,8 @@ class Clock(keras.callbacks.Callback):
         self._before, self._begun = self.seconds(), None
 
     def on_train_batch_end(self, batch, logs=None):
+        if self.stop.number is not None:
+            self.model.stop_training = True
         if time.monotonic() - self._shown > self.every_seconds:
             self._shown = time.monotonic()
             loss = float((logs or {}).get("loss", float("nan")))

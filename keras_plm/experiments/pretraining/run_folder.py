@@ -1,13 +1,13 @@
 """Folder of a pre-training run: its settings, its state, the note next to its encoder."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
 from keras_plm.experiments.results import environment
-from keras_plm.files.writing import write_json
+from keras_plm.files.json_files import Whole, read_json
+from keras_plm.files.writing import remove_leftovers, write_json
 from keras_plm.training.state_files import has_state
 
 
@@ -39,8 +39,17 @@ def describe(settings, corpus, prepared=None, init=None):
     return described
 
 
+_LOSSES = {str: float}
+_NOTE = {"steps_done": Whole(), "seconds": float, "valid?": _LOSSES, "valid_before?": _LOSSES}
+
+
+def read_note(out):
+    """The note next to the encoder of a run."""
+    return read_json(Path(out) / "pretraining.json", _NOTE)
+
+
 class RunFolder:
-    """The files of one run.
+    """The files of one run, which must have one writer at a time.
 
     Args:
         out: The encoder's folder.
@@ -68,7 +77,7 @@ class RunFolder:
         Raises:
             ValueError: If the folder holds another run or another encoder.
         """
-        before = json.loads(self._settings.read_text()) if self._settings.is_file() else {}
+        before = read_json(self._settings, dict) if self._settings.is_file() else {}
         if has_state(self.training):
             self._check_resume(resume, defaults | before)
         elif (self.out / "config.json").exists():
@@ -80,6 +89,8 @@ class RunFolder:
             (self.training / "tokenizer.json").unlink(missing_ok=True)
         self.distribution.wait()  # until all processes have read the folder
         if self.distribution.is_chief:
+            for folder in (self.out, self.training):
+                remove_leftovers(folder, "*")
             write_json(self._settings, self.described)
 
     def _check_resume(self, resume, before):
@@ -110,7 +121,7 @@ class RunFolder:
 
     def read_note(self):
         """The note next to the encoder; empty without one."""
-        return json.loads(self._note.read_text()) if self._note.is_file() else {}
+        return read_note(self.out) if self._note.is_file() else {}
 
     def write_note(self, steps, seconds):
         """Writes the note after so many steps and seconds of training."""
@@ -118,7 +129,7 @@ class RunFolder:
         if self.distribution.num_devices > 1:
             note["devices"] = self.distribution.num_devices
         if self._valid_before.is_file():
-            note["valid_before"] = json.loads(self._valid_before.read_text())
+            note["valid_before"] = read_json(self._valid_before, _LOSSES)
         write_json(self._note, note | environment())
 
     def add_to_note(self, **values):

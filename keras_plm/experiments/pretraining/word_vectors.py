@@ -16,7 +16,11 @@ from keras_plm.experiments.flags import check_settings, setting
 from keras_plm.experiments.pretraining.resumable_fit import fit_resumed
 from keras_plm.experiments.results import result_hash
 from keras_plm.files.cache import cache_folder
-from keras_plm.files.writing import replacing_folder
+from keras_plm.files.json_files import read_json
+from keras_plm.files.manifest import SHAPE as MANIFEST_SHAPE
+from keras_plm.files.manifest import check_files, describe_files
+from keras_plm.files.numpy_files import read_npy
+from keras_plm.files.writing import explaining_no_room, replacing_folder, write_json
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
@@ -35,6 +39,7 @@ NAMES = {
     "glove": "GloVe",
 }
 UNKNOWN = 1
+MANIFEST = "files.json"  # of a text as ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,17 +144,31 @@ class VectorTrainer:
         if key not in self._texts:
             stem = hashlib.sha256(json.dumps([self.checksums, settings.lowercase]).encode())
             path = self.work / f"words-{stem.hexdigest()[:12]}"
-            if not (path / "ids.npy").is_file():
+            if not self._is_whole(path):
                 self.progress(f"reading {len(self.files)} files")
                 words = Words.train(self.files, lowercase=settings.lowercase)
                 ids = read_ids(self.files, words)
-                with replacing_folder(path) as temporary:
+                with (
+                    explaining_no_room(path, ids.nbytes),
+                    replacing_folder(path) as temporary,
+                ):
                     words.save(temporary / "words.json")
                     np.save(temporary / "ids.npy", ids)
+                    names = ["words.json", "ids.npy"]
+                    write_json(temporary / MANIFEST, describe_files(temporary, names))
             words = Words.load(path / "words.json")
-            ids = np.load(path / "ids.npy", mmap_mode="r")[: settings.limit or None]
+            ids = read_npy(path / "ids.npy", "i", memory_map=True)[: settings.limit or None]
             self._texts = {key: self._without_rare(np.asarray(ids), words, settings)}
         return self._texts[key]
+
+    @staticmethod
+    def _is_whole(path):
+        """Whether a folder holds a text as an earlier call wrote it; otherwise it is read again."""
+        try:
+            check_files(path, read_json(path / MANIFEST, MANIFEST_SHAPE), checksums=True)
+        except ValueError:
+            return False
+        return True
 
     @staticmethod
     def _without_rare(ids, words, settings):

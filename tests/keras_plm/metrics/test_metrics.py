@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -252,6 +253,22 @@ def test_plain_scores_agree_with_their_formulas():
     assert metrics.spearman_correlation(x, y) == pytest.approx(ranks)
     for score in (metrics.pearson_correlation, metrics.spearman_correlation):
         assert score(x, np.ones(30)) == score([2] * 30, y) == 0  # where SciPy says NaN
+
+
+def test_matthews_correlation_is_that_of_scikit_learn():
+    from sklearn.metrics import matthews_corrcoef
+
+    rng = np.random.default_rng(2)
+    for labels in (1, 2, 3, 7):
+        gold, guess = rng.integers(0, labels, (2, 30)).astype(str)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a single label
+            assert metrics.matthews_correlation(gold, guess) == matthews_corrcoef(gold, guess)
+
+
+def test_matthews_correlation_of_many_labels_needs_no_matrix():
+    labels = [f"label {i}" for i in range(50_000)]  # of which a matrix has 20 GB
+    assert metrics.matthews_correlation(labels, labels) == 1
 
 
 def test_bad_input_is_explained():

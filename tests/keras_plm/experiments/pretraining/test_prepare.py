@@ -9,6 +9,7 @@ import keras_plm
 from keras_plm.cli.main import main
 from keras_plm.data import corpus_writer as stream_files
 from keras_plm.experiments.pretraining.prepare import prepare, read_prepared
+from keras_plm.files.manifest import describe_files
 from keras_plm.models import BERT_SIZES, GPT_SIZES
 from keras_plm.tokenizers import BytePair, WordPiece
 
@@ -122,6 +123,73 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         assert match in shown, (match, shown)
     with pytest.raises(ValueError, match="`model` must be one of 'bert', 'gpt', 'lstm'"):
         prepare([text], tmp_path / "x", model="elmo")
+
+
+@pytest.fixture
+def ready(text, tmp_path):
+    prepare([text], tmp_path / "ready", vocabulary_size=70, sentences="lines")
+    return tmp_path / "ready"
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "stream/tokens.00000.bin", "stream/stream.json"]
+)
+def test_damaged_files_are_found(name, ready, text, tmp_path, capsys):
+    assert main(["prepare", "--out", str(ready), "--verify"]) == 0
+    assert "60 documents" in capsys.readouterr().out
+    flip(ready / name)
+    match = f"{name} is not the file that was written"
+    for command in (
+        ["prepare", "--out", str(ready), "--verify"],
+        preparing(text, ready, "--sentences", "lines"),
+        pretraining(ready, tmp_path / "bert"),
+    ):
+        assert main(command) == 2
+        assert match in capsys.readouterr().err
+    assert not (tmp_path / "bert").exists()
+
+
+@pytest.mark.parametrize(
+    "values, match",
+    [
+        ({"model": "elmo"}, '`model` must be one of "bert"'),
+        ({"corpus": "text.txt"}, "`corpus` must be a list"),
+        ({"counts": {"tokens": 3}}, "`counts.sentences` must be a whole number"),
+        ({"manifest": None}, "`manifest` must be an object"),
+        ({"manifest": {"../text.txt": {"bytes": 3, "sha256": ""}}}, "in the folder itself"),
+    ],
+    ids=str,
+)
+def test_a_damaged_note_is_named(values, match, ready):
+    note = json.loads((ready / "prepared.json").read_text())
+    (ready / "prepared.json").write_text(json.dumps(note | values))
+    with pytest.raises(ValueError, match=match):
+        read_prepared(ready, "bert")
+
+
+def test_the_tokenizer_is_that_of_the_stream(ready):
+    tokenizer = WordPiece.load(ready / "tokenizer.json")
+    WordPiece(tokenizer.vocabulary[::-1]).save(ready / "tokenizer.json")
+    note = json.loads((ready / "prepared.json").read_text())
+    note["manifest"] = describe_files(ready, ["tokenizer.json"])
+    (ready / "prepared.json").write_text(json.dumps(note))
+    with pytest.raises(ValueError, match="ids are of the tokenizer that it was made with"):
+        read_prepared(ready, "bert")
+
+
+def test_verification_takes_no_corpus(ready, text, capsys):
+    for command in (
+        ["prepare", "--out", str(ready)],
+        preparing(text, ready, "--verify"),
+    ):
+        assert main(command) == 2
+        assert "takes either --corpus or --verify" in capsys.readouterr().err
 
 
 @pytest.mark.full

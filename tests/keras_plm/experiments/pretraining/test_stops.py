@@ -1,0 +1,226 @@
+"""Pre-training that a signal or a kill stops, and two runs of one folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm.cli.main import main
+from keras_plm.experiments.pretraining.callbacks import Meter
+from keras_plm.experiments.pretraining.prepare import prepare
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+from keras_plm.training.stopping import Stopped, StopRequest, handling_signals, raise_stopped
+from tests import ROOT
+from tests.helpers.processes import kill_at_each_call, run_together
+
+pytestmark = pytest.mark.backend_neutral
+
+TEXT = "A cat sat.\nIt ran.\n\nWe saw a dog, a cat and a bird.\nThe end.\n\n" * 30
+FLAGS = {"size": "tiny", "tokens": 384, "tokens_per_batch": 64, "max_length": 16}
+# Runs in processes of their own, too.
+SETUP = f"""
+from keras_plm.experiments.pretraining.prepare import prepare
+from keras_plm.experiments.pretraining.pretrain import pretrain
+from keras_plm.experiments.pretraining.settings import Pretraining
+
+def train(resume=False, **more):
+    settings = Pretraining("bert", **{FLAGS}, **more)
+    pretrain(settings, [], "out", resume=resume, every_seconds=0, prepared="ready")
+"""
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of prepared text."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "text.txt").write_text(TEXT)
+    prepare(
+        [tmp_path / "text.txt"],
+        tmp_path / "work" / "ready",
+        vocabulary_size=70,
+        sentences="lines",
+    )
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def command(folder):
+    flags = [part for n, v in FLAGS.items() for part in (f"--{n.replace('_', '-')}", str(v))]
+    return [
+        "pretrain", "--prepared", str(folder / "ready"), "--out", str(folder / "out"), *flags
+    ]  # fmt: skip
+
+
+def weights(out):
+    return keras_plm.load(out)[0].get_weights()
+
+
+def assert_whole(out, wanted):
+    """The encoder, its note and the run's settings are of one finished run."""
+    for a, b in zip(weights(out), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    note = json.loads((out / "pretraining.json").read_text())
+    settings = json.loads((out / "training" / "settings.json").read_text())
+    assert note["steps_done"] == 6 and settings.items() <= note.items()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number, status", SIGNALS, ids=str)
+def test_a_signal_ends_it_after_a_whole_step(number, status, command, folder, capsys, monkeypatch):
+    end = Meter.on_train_batch_end
+
+    def sent(self, batch, logs=None):
+        if self.state.steps == 2:
+            os.kill(os.getpid(), number)
+        end(self, batch, logs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Meter, "on_train_batch_end", sent)
+        assert main(command) == status
+    assert "stopped; finished work is kept" in capsys.readouterr().err
+    out = folder / "out"
+    assert json.loads((out / "pretraining.json").read_text())["steps_done"] == 2
+    assert (out / "training" / "state-000002.safetensors").is_file()
+    assert main([*command, "--resume"]) == 0
+    whole = [str(folder / "whole") if flag == str(out) else flag for flag in command]
+    assert main(whole) == 0
+    assert_whole(out, weights(folder / "whole"))
+
+
+@pytest.mark.full
+def test_real_processes_end_by_signals_and_resume(command, folder):
+    """SIGTERM, then SIGKILL, then the rest: together they are one run."""
+    code = """
+import sys
+from keras_plm.cli.main import main
+from keras_plm.experiments.pretraining.callbacks import Meter
+
+end = Meter.on_train_batch_end
+def shown(self, batch, logs=None):
+    end(self, batch, logs)
+    print("step", self.state.steps, flush=True)
+    if sys.stdin.read(1) == "":
+        sys.stdin = open("/dev/null")
+Meter.on_train_batch_end = shown
+sys.exit(main(sys.argv[1:]))
+"""
+    statuses = []
+    for number, last in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *command, *(["--resume"] if statuses else [])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        with process:
+            for line in process.stdout:
+                if line == f"step {last}\n":
+                    process.send_signal(number)
+                    process.stdin.close()
+                    break
+                if line.startswith("step"):
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+            process.stdout.read()
+        statuses.append(process.returncode)
+    assert statuses == [143, -signal.SIGKILL]
+    assert main([*command, "--resume"]) == 0
+    settings = Pretraining("bert", **FLAGS)
+    pretrain(settings, [], folder / "whole", prepared=folder / "ready")
+    assert_whole(folder / "out", weights(folder / "whole"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [2, 4])
+def test_of_several_runs_of_one_folder_one_writes(count, folder, tmp_path):
+    copies = [Path(shutil.copytree(folder, tmp_path / f"{i}")) for i in range(3)]
+    code = "train(learning_rate=1e-3 * (1 + number))"
+    for copy, outcomes in zip(copies, run_together(code, copies, count, SETUP), strict=True):
+        (winner,) = (i for i, one in enumerate(outcomes) if one.status == 0)
+        for one in outcomes[:winner] + outcomes[winner + 1 :]:
+            refused = "must have one writer at a time", "holds a pre-training run"
+            assert any(text in one.error for text in refused), one
+        note = json.loads((copy / "out" / "pretraining.json").read_text())
+        assert note["learning_rate"] == 1e-3 * (1 + winner)
+        settings = Pretraining("bert", **FLAGS, learning_rate=note["learning_rate"])
+        pretrain(settings, [], copy / "alone", prepared=copy / "ready")
+        assert_whole(copy / "out", weights(copy / "alone"))
+
+
+@pytest.mark.full
+def test_a_kill_at_any_rename_loses_nothing(folder, tmp_path):
+    copies = kill_at_each_call("train()", folder, tmp_path / "killed", SETUP)
+    assert len(copies) > 10
+    found = run_together("train(resume=True)", copies, 1, SETUP)
+    assert [outcome for (outcome,) in found if outcome.status] == []
+    wanted = weights(copies[-1] / "out")
+    for copy in copies:
+        assert_whole(copy / "out", wanted)
+        assert not list(copy.rglob("*.tmp"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [2, 4])
+def test_of_several_preparations_of_one_folder_one_writes(count, tmp_path):
+    copies = [tmp_path / f"{i}" for i in range(5)]
+    for copy in copies:
+        copy.mkdir()
+        (copy / "text.txt").write_text(TEXT)
+    code = """
+from keras_plm.data import corpus_writer
+corpus_writer.BLOCK = 500
+prepare(["text.txt"], "ready", vocabulary_size=70, sentences="lines")
+"""
+    for copy, outcomes in zip(copies, run_together(code, copies, count, SETUP), strict=True):
+        assert any(one.status == 0 for one in outcomes), outcomes
+        for one in outcomes:
+            assert one.status == 0 or "must have one writer at a time" in one.error, one
+        alone = prepare([copy / "text.txt"], copy / "alone", vocabulary_size=70, sentences="lines")
+        stream = prepare([copy / "text.txt"], copy / "ready", vocabulary_size=70, sentences="lines")
+        np.testing.assert_array_equal(stream.tokens[:], alone.tokens[:])
+
+
+@pytest.mark.full
+def test_a_preparation_killed_at_any_rename_is_finished_by_the_next(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "text.txt").write_text(TEXT)
+    code = 'prepare(["text.txt"], "ready", vocabulary_size=70, sentences="lines")'
+    calls = ("replace", "rename", "mkdir", "rmdir")
+    copies = kill_at_each_call(code, tmp_path / "work", tmp_path / "killed", SETUP, calls)
+    assert len(copies) > 8
+    found = run_together(code, copies, 1, SETUP)
+    assert [outcome for (outcome,) in found if outcome.status] == []
+    whole = (copies[-1] / "ready" / "prepared.json").read_text()
+    for copy in copies:
+        assert (copy / "ready" / "prepared.json").read_text() == whole
+        assert not [path for path in copy.rglob("*.tmp*")], copy
+
+
+def test_only_the_main_thread_and_signals_that_are_not_ignored_count():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with handling_signals(raise_stopped):
+            os.kill(os.getpid(), signal.SIGHUP)  # as under nohup
+            with pytest.raises(Stopped, match="SIGTERM") as found:
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert found.value.exit_status == 143
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_ends_it_at_once():
+    request = StopRequest()
+    with pytest.raises(Stopped, match="SIGTERM"), request.listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.number == signal.SIGINT
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not at once")
