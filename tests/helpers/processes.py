@@ -1,0 +1,173 @@
+"""Processes that write at the same time, or are killed at each rename: for tests of lost writes.
+
+One process imports what is needed and forks the others, so that a hundred of them cost little. What
+is imported must compute nothing before: threads do not live on in a fork. Not for Windows.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a process ended: its exit status, or minus a signal; the last line of its error."""
+
+    status: int
+    error: str = ""
+
+
+def run_together(code, folders, count=2, setup="", delays=None):
+    """Runs the same code in several processes at the same time.
+
+    Args:
+        code: Python text. The name `number` says which process runs it, from 0.
+        folders: Working folders, one after another: each is a trial of its own.
+        count: Number of processes.
+        setup: Python text that runs once, before all of them: imports.
+        delays: Seconds that each process waits first.
+
+    Returns:
+        For each folder a list with the `Outcome` of each process.
+    """
+    trials = [str(folder) for folder in folders]
+    return _launch(
+        setup=setup, code=code, trials=trials, delays=list(delays or [0] * count), kill=None
+    )
+
+
+def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"), most=100):
+    """Runs code in copies of a folder, killed just before its first rename, its second, and so on.
+
+    Args:
+        code: Python text.
+        folder: What the working folder holds at first.
+        copies: Where the copies are put.
+        setup: Python text that runs once, before all of them: imports.
+        calls: Names of functions of `os` to kill at.
+        most: How many calls there are at most.
+
+    Returns:
+        The copies as killed processes left them, in order; the last one is that of a process that
+        was not killed and ended without an error.
+    """
+    kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "most": most}
+    (found,) = _launch(setup=setup, code=code, trials=[], delays=[], kill=kill)
+    *killed, last = found
+    assert last.status == 0, last
+    assert all(one.status == -signal.SIGKILL for one in killed), killed
+    return [Path(copies) / str(n) for n in range(len(found))]
+
+
+def _launch(**work):
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.processes"],
+        input=json.dumps(work),
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": root},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    trials = json.loads(done.stdout.splitlines()[-1])
+    return [[Outcome(**one) for one in trial] for trial in trials]
+
+
+def _fork(run, folder):
+    """Runs a function in a process of its own; gives its id and where its error is read."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writing)
+        return process, reading
+    status = 1
+    try:
+        os.chdir(folder)
+        sys.stdout = sys.stderr
+        run()
+        status = 0
+    except BaseException as error:  # nothing of the process around it may run on
+        text = traceback.format_exception_only(error)[-1].strip()
+        os.write(writing, text.encode()[:60_000])
+    finally:
+        os._exit(status)
+
+
+def _wait(process, reading):
+    with os.fdopen(reading, "rb") as file:
+        error = file.read().decode(errors="replace")
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return {"status": status, "error": error}
+
+
+def _together(code, names, folder, delays):
+    """One trial: all processes begin when the last one is there."""
+    begin, start = os.pipe()
+
+    def run(number, delay):
+        os.close(start)
+        os.read(begin, 1)  # nothing comes, but an end for all at once
+        time.sleep(delay)
+        exec(code, names | {"number": number})
+
+    started = [
+        _fork(lambda n=number, d=delay: run(n, d), folder) for number, delay in enumerate(delays)
+    ]
+    os.close(start)
+    os.close(begin)
+    return [_wait(*one) for one in started]
+
+
+def _killed(code, names, folder, copies, calls, most):
+    """Runs killed at one call after another, until one is not killed."""
+
+    def run(number):
+        left = number
+
+        def patched(call):
+            def count(*args, **kwargs):
+                nonlocal left
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return call(*args, **kwargs)
+
+            return count
+
+        for name in calls:
+            setattr(os, name, patched(getattr(os, name)))
+        exec(code, names)
+
+    outcomes = []
+    for number in range(most):
+        copy = Path(copies) / str(number)
+        shutil.copytree(folder, copy, symlinks=True)
+        outcomes.append(_wait(*_fork(lambda n=number: run(n), copy)))
+        if outcomes[-1]["status"] != -signal.SIGKILL:
+            break
+    return outcomes
+
+
+def _main():
+    work = json.loads(sys.stdin.read())
+    names = {"__name__": "code"}
+    exec(work["setup"], names)
+    code = compile(work["code"], "code", "exec")
+    if work["kill"] is None:
+        found = [_together(code, names, folder, work["delays"]) for folder in work["trials"]]
+    else:
+        found = [_killed(code, names, **work["kill"])]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main()
