@@ -7,7 +7,6 @@ features anyway, many times.
 
 import contextlib
 import dataclasses
-import errno
 import io
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm.files import manifest
+from keras_plm.files.disk_space import FULL, reserve
 from keras_plm.files.json_files import read_json
 from keras_plm.files.locks import one_writer
 from keras_plm.files.numpy_files import read_npy
@@ -26,8 +26,6 @@ FEATURES, COUNTS, PARTS = "features.npy", "counts.npy", "parts.npy"
 MANIFEST = "manifest.json"
 SHAPE = {"store": str, "pairs": bool, "files": manifest.SHAPE}
 REPAIR = "Remove the folder, and its features are computed again."
-# A disk, a quota or the limit on the size of files does not allow more.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _checked = set()  # (folder, state of its files) whose checksums this process has compared
 
@@ -145,15 +143,7 @@ def _reserved(path, shape):
         begin, size = file.tell(), int(np.prod(shape)) * 2
         if size == 0:  # which cannot be mapped
             return np.zeros(shape, np.float16)
-        if hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(file.fileno(), begin, size)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not on this file system
-                    raise
-        if shutil.disk_usage(path.parent).free + os.fstat(file.fileno()).st_size < begin + size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        file.truncate(begin + size)
+        reserve(file, begin + size)
     return np.memmap(path, np.float16, "r+", begin, tuple(shape))
 
 

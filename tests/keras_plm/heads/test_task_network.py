@@ -273,7 +273,7 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
         FeatureStore.build(tmp_path, model, TOKENIZER, dev),
         FeatureStore.build_words(tmp_path, words, model, TOKENIZER, dev),
     ]
-    assert len(list(tmp_path.iterdir())) == 4  # those of `fit`
+    assert len(list(tmp_path.glob("[!.]*"))) == 4  # those of `fit`
     options = {"training": False, "batch_size": len(dev), "buckets": 1}
     source = stores[0].batches("mix", words=stores[1], **options)
     rows = source.rows(0)
