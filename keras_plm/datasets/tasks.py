@@ -1,7 +1,6 @@
 """The tasks beyond GLUE, a row each, and the user's own from a file."""
 
 import dataclasses
-import gzip
 import hashlib
 import re
 import zlib
@@ -16,6 +15,7 @@ from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
+from keras_plm.files.opening import open_bytes
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
@@ -208,6 +208,18 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         columns = {"text": text or "text", "label": label or "label", "pair": pair, "group": group}
         _check_columns(path, columns)
         examples = read_table(path, **columns, label_names=names)
+    try:
+        head, metric, parts = _divided(path, examples, label)
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+    files = dict.fromkeys(parts, str(path.resolve()))
+    return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
+
+
+def _divided(path, examples, label):
+    """`(head, metric, parts)` of the examples of a user's own task."""
     tagged = {isinstance(example.label, list) for example in examples}
     if len(tagged) > 1:
         raise ValueError(
@@ -224,8 +236,7 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         )
     metric = default_metric(head, labels, examples)
     parts = cut_dev_set(examples, 0.15, 0.15)
-    files = dict.fromkeys(parts, str(path.resolve()))
-    return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
+    return head, metric, parts
 
 
 def _check_columns(path, columns):
@@ -262,10 +273,9 @@ def checksum(path):
     if not path.is_file():
         kind = "This is a folder, name its files" if path.is_dir() else f"No file {path}"
         raise ValueError(f"{kind}. Received: {str(path)!r}")
-    opener = gzip.open if path.suffix == ".gz" else open
     digest = hashlib.sha256()
     try:
-        with opener(path, "rb") as file:
+        with open_bytes(path) as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     except (EOFError, OSError, zlib.error) as error:

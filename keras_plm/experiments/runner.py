@@ -23,7 +23,6 @@ from keras_plm.experiments.results import Record, ResultFolder, result_hash, res
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
-from keras_plm.files.locks import one_writer
 from keras_plm.files.writing import replacing
 from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
@@ -210,7 +209,7 @@ class Runner:
         )
         saved = ""
         if model_file is not None:
-            with one_writer(model_file, wait=True), replacing(model_file, ".keras") as temporary:
+            with replacing(model_file, ".keras") as temporary:
                 model.save(temporary)
             saved = f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
