@@ -18,7 +18,7 @@ from keras_plm.experiments.results import (
 
 # What reading raises of a valid JSON file that is not as a suite writes it.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError, OSError)
-MOST_TRIED = 100  # records, to find the one that a suite cannot read
+MOST_TRIED = 40  # records of a task, to find the one that a suite cannot read
 
 
 @dataclasses.dataclass
@@ -105,17 +105,32 @@ def _of_suite(suite, kept):
         return suite.markdown(kept), suite.figures(kept), ""
     except NoResult:
         raise
-    except (ValueError, *ODD) as error:
-        results, (whole, damaged) = ResultFolder(kept), _tasks(kept)
+    except ValueError as error:
+        whole, damaged = _tasks(kept)
+        if not whole or not damaged:
+            raise
+        results = ResultFolder(kept)
         names = [name for task in whole for name in results.names(f"{task}/*")]
-        why = str(error) if isinstance(error, ValueError) else ""
-        if whole and damaged and (found := _only(suite, kept, names)) is not None:
-            return *found, why or blame(kept, error)
-        # A valid record that the suite cannot read: the one without which it can.
-        for odd in names if len(names) <= MOST_TRIED else ():
-            found = _only(suite, kept, [name for name in names if name != odd])
-            if found is not None:
-                return *found, f"{results.where(odd)} is left out: {why or blame(kept, error)}"
+        found = _only(suite, kept, names)
+        if found is None:
+            raise
+        return *found, str(error)
+    except ODD as error:
+        results = ResultFolder(kept)
+        names = results.names("*/*")
+        for task in dict.fromkeys(name.split("/")[0] for name in names):
+            without = [name for name in names if not name.startswith(f"{task}/")]
+            found = _only(suite, kept, without)
+            if found is None:
+                continue
+            # The task of a valid record that the suite cannot read; perhaps one record is enough.
+            of_task = [name for name in names if name not in without]
+            for odd in of_task[:MOST_TRIED]:
+                more = _only(suite, kept, [name for name in names if name != odd])
+                if more is not None:
+                    where = results.where(odd).rstrip(",")
+                    return *more, f"{where} is left out: {blame(kept, error)}"
+            return *found, f"{task} is left out: {blame(kept, error)}"
         raise
 
 
