@@ -240,8 +240,12 @@ class ResultFolder:
         Raises:
             ValueError: If it is damaged or missing.
         """
-        if self.file(name).is_file() or name not in self._records():
+        try:
             return read_json(self.file(name))
+        except ValueError:
+            # Another process may have packed it just now.
+            if self.file(name).is_file() or name not in self._records():
+                raise
         found = self._records()[name]
         if isinstance(found, ValueError):
             raise ValueError(str(found))
@@ -491,7 +495,12 @@ class ResultFolder:
 
     def _content(self, member):
         loose = self.file(member)
-        return read_bytes(loose) if loose.is_file() else self._unzipped(member)
+        try:
+            return read_bytes(loose)
+        except (ValueError, FileNotFoundError):
+            if loose.is_file() or member not in self._members():
+                raise
+            return self._unzipped(member)  # perhaps packed just now
 
     def _unzipped(self, member):
         archive, where = self._archive(), f"{self.path / EXAMPLES}, file {member!r}"

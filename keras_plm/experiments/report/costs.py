@@ -9,7 +9,7 @@ import numpy as np
 from keras_plm.experiments.config import SETTINGS, summary
 from keras_plm.experiments.environment import clone
 from keras_plm.experiments.report.result_tables import ORDER, describe
-from keras_plm.experiments.report.tables import Table, cell, drawn
+from keras_plm.experiments.report.tables import Table, cell, plot_text
 from keras_plm.experiments.results import MEASURED, ResultFolder
 from keras_plm.files.json_files import Whole, check_shape, read_json
 from keras_plm.plots import score_by_cost
@@ -262,7 +262,7 @@ def cost_figures(results):
             seconds = float(np.mean([result["seconds"] for result in of_run]))
             name = name_of(first)
             points.append({
-                "name": drawn(f"{first['encoder']}: {name}" if len(encoders) > 1 else name),
+                "name": plot_text(f"{first['encoder']}: {name}" if len(encoders) > 1 else name),
                 "group": GROUPS[first["method"]],
                 "score": mean,
                 "deviation": deviation if n > 1 else 0.0,
@@ -270,9 +270,9 @@ def cost_figures(results):
             })  # fmt: skip
         if len(points) > 3:
             metric = next(iter(runs[0][0].get("metrics") or {}), "score").replace("_", " ")
-            title = f"{drawn(task)}, {count:,} training examples"
+            title = f"{plot_text(task)}, {count:,} training examples"
             cost = "seconds of a run: search and training" if any(
                 "trials" in of_run[0] for of_run in runs
             ) else "seconds of a run"  # fmt: skip
-            pictures[task] = score_by_cost(points, title, drawn(metric), cost)
+            pictures[task] = score_by_cost(points, title, plot_text(metric), cost)
     return pictures

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from keras_plm.experiments.config import METHODS, SETTINGS, label_runs, settings_of, summary
-from keras_plm.experiments.report.tables import cell
+from keras_plm.experiments.report.tables import cell, plot_text
 from keras_plm.experiments.results import result_name
 from keras_plm.files.json_files import OneOf, check_shape
 from keras_plm.files.writing import write_text
@@ -256,10 +256,10 @@ def layer_figure(results, task):
         best = max(summary(of_run)[0] for of_run in fresh.values())
         means["random weights, frozen; best layers run"] = best
     for row in table:
-        row["layers"] = drawn(row["layers"])
-    means = {drawn(name): mean for name, mean in means.items()}
-    title = f"{drawn(task)}: frozen features by layers read"
-    return score_by_layer(table, title, drawn(metric), means)
+        row["layers"] = plot_text(row["layers"])
+    means = {plot_text(name): mean for name, mean in means.items()}
+    title = f"{plot_text(task)}: frozen features by layers read"
+    return score_by_layer(table, title, plot_text(metric), means)
 
 
 def into_readme(mark, text, readme):

@@ -198,7 +198,7 @@ def file_name(text):
     return re.sub(r"[^\w.+=-]+", "_", text)[:150].lstrip(".") or "_"
 
 
-def drawn(text):
+def plot_text(text):
     """A text as matplotlib shows it: no formulas, and nothing that SVG cannot hold."""
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text).replace("$", r"\$")
 
