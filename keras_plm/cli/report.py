@@ -88,7 +88,7 @@ def print_strays(folder):
 
 def print_odd(odd):
     """Names the results that a table of runs leaves out, see `result_tables.of_runs`."""
-    for why in odd.values():
+    for why in odd:
         print(why, file=sys.stderr)
 
 

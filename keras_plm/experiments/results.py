@@ -89,6 +89,7 @@ class Record(collections.abc.Mapping):
         hash: `result_hash` of everything that decides the result.
         inputs: Hash of the data and of the pre-trained weights.
         extra: Further keys, which belong to one suite; they stand next to the others in JSON.
+        where: The file that it was read from, for messages; it does not stand in JSON.
     """
 
     task: str
@@ -119,6 +120,7 @@ class Record(collections.abc.Mapping):
     hash: str | None = None
     inputs: str | list | None = None
     extra: dict = dataclasses.field(default_factory=dict)
+    where: str = dataclasses.field(default="", repr=False)
 
     def to_json(self):
         """The record as an object of JSON."""
@@ -155,7 +157,7 @@ class Record(collections.abc.Mapping):
         return len(self._json)
 
 
-NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "extra")
+NAMES = tuple(field.name for field in dataclasses.fields(Record))[:-2]  # without extra, where
 _NUMBER, _TEXT, _COUNT = (float, None), (str, None), (Whole(), None)
 _COUNTS = {f"{part}?": Whole() for part in ("train", "dev", "test", "labels")}
 # What a record is in JSON.
@@ -269,7 +271,8 @@ class ResultFolder:
 
     def _record(self, name, found):
         try:
-            return Record.from_json(found)
+            where = self.where(name).rstrip(",")
+            return dataclasses.replace(Record.from_json(found), where=where)
         except ValueError as error:
             raise ValueError(f"{self.where(name)}: {error}") from error
 

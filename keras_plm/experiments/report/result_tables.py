@@ -76,23 +76,23 @@ def of_runs(results):
     """Those of some results that a table of runs can show, and why it cannot show the others.
 
     Returns:
-        `(results, {name of a result: why})`.
+        `(results, [why another is left out])`.
 
     Raises:
         ValueError: If it can show none, with why.
     """
-    shown, odd = [], {}
+    shown, odd = [], []
     for result in results:
-        name = result_name(*(result.get(key) for key in ("task", "encoder", "run", "seed")))
+        name = getattr(result, "where", "") or "A result"
         try:
             check_shape(dict(result), RUN, f"{name} is no result of `run`, left out")
             first = next(iter(result["metrics"].values()), None)
             check_shape(first, float, f"{name} has no score by a metric, left out")
             shown.append(result)
         except ValueError as error:
-            odd[name] = str(error)
+            odd.append(str(error))
     if odd and not shown:
-        raise ValueError(next(iter(odd.values())))
+        raise ValueError(odd[0])
     return shown, odd
 
 
@@ -147,8 +147,10 @@ def add_seed(result, of_cell):
 
 
 def file_of(result):
-    """The name of a result in its suite's folder."""
-    return result_name(result["task"], result["encoder"], result["run"], result["seed"])
+    """Where a result was read, or else its name in its suite's folder."""
+    return getattr(result, "where", "") or result_name(
+        result["task"], result["encoder"], result["run"], result["seed"]
+    )
 
 
 def place_of_layers(layers):

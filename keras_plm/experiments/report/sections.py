@@ -158,7 +158,7 @@ def _of_runs(kept):
             raise
         results, left_out = [r for task in whole for r in read_results(kept, task)], str(error)
     results, odd = of_runs(results)
-    left_out = "; ".join(filter(None, (left_out, *odd.values())))
+    left_out = "; ".join(filter(None, (left_out, *odd)))
     read = sorted({r["task"] for r in results if r["method"] == "features"})
     pictures = {f"{task}_by_layer": layer_figure(results, task) for task in read}
     return markdown(results), pictures, left_out
