@@ -84,7 +84,9 @@ def demo(out, small=False, full=False):
     backend = keras.backend.backend()
     out, world = Path(out or f".demo/{backend}{'-small' if small else ''}"), World()
     console.print(
-        f"[bold]keras_plm demo[/bold] on {backend}: word vectors, a tiny BERT, a made-up language\n"
+        f"[bold]keras_plm demo[/bold] on {backend}: "
+        "word vectors, a tiny BERT, a made-up language\n",
+        markup=True,
     )
 
     corpus = out / "corpus.txt"
@@ -142,9 +144,9 @@ def demo(out, small=False, full=False):
     for method, scores in rows.items():
         shown = (f"{100 * scores[t.name]:.1f}" if t.name in scores else "" for t in chosen)
         table.add_row(method, *shown)
-    console.print(table)
+    console.print(table, markup=True)
     for line in rankings(rows, [task.name for task in chosen]):
-        console.print(line)
+        console.print(line, markup=True)
     of_bert = [result for result in results if result["encoder"] == encoder.name]
     plots = [
         save_plot(layer_figure(of_bert, task.name), out / f"{task.name}.png") for task in chosen
@@ -280,8 +282,8 @@ def translate(world, out, small):
         scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
         table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
         examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
-    console.print(table)
-    console.print(examples)
+    console.print(table, markup=True)
+    console.print(examples, markup=True)
     figures = report.figures(folder)
     plots = [save_plot(f, out / f"translation_{name}.png") for name, f in figures.items()]
     return results, plots

@@ -7,7 +7,7 @@ from benchmarks.claims import verdicts
 from benchmarks.speed.registry import suites
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES, compare_encoders, folder
-from keras_plm.cli.report import check_page_flags, print_strays, write_page, write_plots
+from keras_plm.cli.report import check_page_flags, print_odd, print_strays, write_page, write_plots
 from keras_plm.experiments.flags import named
 from keras_plm.experiments.progress import silence_ahead
 from keras_plm.experiments.report import sections as of_results
@@ -16,6 +16,7 @@ from keras_plm.experiments.report.result_tables import (
     into_readme,
     layer_figure,
     markdown,
+    of_runs,
 )
 from keras_plm.experiments.results import marked, read_results
 
@@ -44,6 +45,8 @@ def claims_of(root):
         return found if any(row["verdict"] != "not run" for row in found) else None
     except (ValueError, OSError) as error:
         return str(error)
+    except of_results.ODD as error:
+        return of_results.reason(Path(root), "*", error)
 
 
 def more_of(root):
@@ -51,14 +54,14 @@ def more_of(root):
     root, more, left_out = Path(root), {}, {}
     try:
         more["encoders", "Our own encoders"] = compare_encoders.markdown(root)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, *of_results.ODD) as error:
         if (root / compare_encoders.FILE).is_file():
             left_out["encoders"] = of_results.reason(root, compare_encoders.FILE, error)
     try:
         titles = {suite.results: suite.title for suite in suites().values()} | CHECKS
         for mark, text in speed_tables(root).items():
             more[mark, titles[mark]] = text
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, *of_results.ODD) as error:
         left_out["speed"] = of_results.reason(root, "speed*.json", error)
     return more, left_out
 
@@ -128,9 +131,13 @@ def run_report(flags):
     silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
     print_strays(kept)
     if flags.suite in SUITES:
-        tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
+        try:
+            tables[marked(flags.suite, flags.scale)] = SUITES[flags.suite].markdown(kept)
+        except of_results.ODD as error:
+            raise ValueError(of_results.blame(kept, error)) from error
     else:
-        results = read_results(kept)
+        results, odd = of_runs(read_results(kept))
+        print_odd(odd)
         tables[marks.get(flags.suite, "results")] = markdown(results)
         if flags.readme:
             tables |= speed_tables(root) | {"encoders": compare_encoders.markdown(root)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import typing
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from keras_plm.experiments.statistics import SCORES
 ANY = object()  # a field of any value, the same for all results of the arm
 # Settings of training: they may have any value unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
+# What a valid record raises that is not as its suite writes it.
+ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
 # Folders of results outside `SUITES`: runs of single tasks.
 FOLDERS = {"first": "first", "words": "words"}
 
@@ -154,7 +157,7 @@ class Results:
                 if path.parent.name == arm.task:  # it may have been one of the arm's
                     raise result
                 continue
-            if not arm.has(result):
+            if not _has(arm, path, result):
                 continue
             earlier, first = found.get(result["seed"]), next(iter(found.values()), None)
             if (
@@ -186,7 +189,7 @@ class Results:
             place = arm.folder(self.root)
             try:
                 scores = arm.read(place)
-            except (KeyError, TypeError) as error:
+            except ODD as error:
                 raise ValueError(
                     f"A file below {place} is no result of the harness: move it elsewhere. "
                     f"Received: {error!r} reading {arm.label!r} on {arm.task}"
@@ -277,14 +280,31 @@ def _score(arm, path, result):
     try:
         metric = arm.metric or next(iter(result["metrics"]))
         score = result["metrics"][metric] if arm.value is None else arm.value(result)
-    except (KeyError, TypeError, StopIteration, IndexError):
+    except (*ODD, ValueError, StopIteration):  # as the logarithm of 0
         score = None
-    if not isinstance(score, (int, float)) or not math.isfinite(score):
+    if not isinstance(score, (int, float)) or not abs(score) <= sys.float_info.max:
         raise ValueError(
             f"{path} has no score of {arm.label!r}, a finite number: remove it to run again. "
             f"Received: {score!r}"
         )
     return float(score)
+
+
+def _has(arm, path, result):
+    """As `arm.has`; a record of the task that cannot tell might be the arm's.
+
+    Raises:
+        ValueError: Naming that record.
+    """
+    try:
+        return arm.has(result)
+    except ODD as error:
+        if path.parent.name != arm.task:
+            return False
+        raise ValueError(
+            f"{path} is not as this suite writes results: move it elsewhere. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _record(kept, name):

@@ -19,6 +19,8 @@ def add_data(commands):
 
 
 def run_data(flags):
+    from rich.text import Text
+
     from keras_plm.datasets.tasks import TASKS, write_text_of
     from keras_plm.experiments.flags import named
     from keras_plm.experiments.progress import console
@@ -32,7 +34,7 @@ def run_data(flags):
         console.print(f"{flags.text}: {count:,} lines")
         return
     for name, source, licence, files in _known():
-        console.print(f"[bold]{name}[/bold]  {source}  ({licence})")
+        console.print(Text.assemble((name, "bold"), f"  {source}  ({licence})"))
         for file in dict.fromkeys(files.values()):
             splits = ", ".join(split for split, other in files.items() if other == file)
             console.print(f"  {splits:18} {_state(flags.data, file)}")

@@ -66,11 +66,12 @@ def print_runs(folder, plots=None, plot_type="png"):
         plots: A folder for the plots, or `None`.
         plot_type: "png" or "svg".
     """
-    from keras_plm.experiments.report.result_tables import layer_figure, markdown
+    from keras_plm.experiments.report.result_tables import layer_figure, markdown, of_runs
     from keras_plm.experiments.results import read_results
 
-    results = read_results(folder)
+    results, odd = of_runs(read_results(folder))
     print_strays(folder)
+    print_odd(odd)
     print(markdown(results))
     if plots:
         read = sorted({r["task"] for r in results if r["method"] == "features"})
@@ -85,13 +86,20 @@ def print_strays(folder):
         print(f"{path}: {why}", file=sys.stderr)
 
 
+def print_odd(odd):
+    """Names the results that a table of runs leaves out, see `result_tables.of_runs`."""
+    for why in odd:
+        print(why, file=sys.stderr)
+
+
 def write_plots(figures, folder, plot_type):
     """Writes `{name: figure}` into a folder and prints the paths."""
+    from keras_plm.experiments.report.tables import file_name
     from keras_plm.files.writing import replacing
 
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
-        path = Path(folder) / f"{name}.{plot_type}"
+        path = Path(folder) / f"{file_name(name)}.{plot_type}"
         with replacing(path, f".{plot_type}") as temporary:
             figure.savefig(temporary, dpi=150)
         print(path)

@@ -147,8 +147,7 @@ def run_all(flags, runs, between=None):
     if unseen:
         console.print(
             f"{runner.task.name}: labels that no training example has count as errors: "
-            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else ""),
-            markup=False,
+            f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
         )
     todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
     fits = sum(run.lines(seed) for run, seed in todo)

@@ -47,6 +47,10 @@ class Example:
                     value = as_list(value, name)
             object.__setattr__(self, name, value)
         tags, where = self.label, f"{self.where}: " if self.where else ""
+        if isinstance(self.choices, str):
+            raise ValueError(
+                f"{where}`choices` must be a list of texts. Received: {self.choices!r:.60}"
+            )
         if self.starts is not None:
             self._check_answers(where)
             return

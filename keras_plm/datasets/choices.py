@@ -1,20 +1,23 @@
 """Tasks of choices: SWAG's endings, RACE's questions, the Story Cloze Test."""
 
 import functools
-import json
 from pathlib import Path
 
 from glue_tasks.tasks import group_shared
 from keras_plm import metrics
 from keras_plm.data.formats.tables import table_rows
 from keras_plm.data.task import Example, Task, cut_dev_set, find_file
+from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.heads import MultipleChoice
-from keras_plm.tokenizers import open_text
 
 # Fractions of train that the dev sets take: SWAG's as GLUE's, the small Story Cloze's larger.
 DEV, STORY_DEV = 0.1, 0.2
 SWAG_ENDINGS = 4
-RACE_LEVELS = ("middle", "high")
+RACE_LEVELS, RACE_ANSWERS = ("middle", "high"), ("A", "B", "C", "D")
+# What a file of RACE holds: a passage with its questions.
+RACE = {
+    "article": str, "questions": [str], "options": [[str]], "answers": [OneOf(RACE_ANSWERS)],
+}  # fmt: skip
 
 
 def read_swag(path, gold_only=False):
@@ -84,25 +87,25 @@ def read_race(folder, levels=RACE_LEVELS):
 
 
 def _questions(path, group):
-    try:
-        with open_text(path) as file:
-            passage = json.loads(file.read())
-        article, rows = (
-            passage["article"],
-            zip(passage["questions"], passage["options"], passage["answers"], strict=True),
-        )
-        return [
-            Example(
-                f"{article} {question}", "ABCD".index(answer), choices=options, group=group,
-                where=str(path),
-            )
-            for question, options, answer in rows
-        ]  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    passage = read_json(path, RACE, description="of RACE")
+    questions, options, answers = (passage[key] for key in ("questions", "options", "answers"))
+    if not len(questions) == len(options) == len(answers):
         raise ValueError(
-            f"{path}: A passage of RACE has an article, and as many questions, options and answers "
-            f"A to D. Received: {error}"
-        ) from error
+            f"{path}: every question must have its options and its answer. Received: "
+            f"{len(questions)} questions, {len(options)} options, {len(answers)} answers"
+        )
+    wrong = next((given for given in options if len(given) != len(RACE_ANSWERS)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{path}: a question of RACE has {len(RACE_ANSWERS)} options. Received: {len(wrong)}"
+        )
+    return [
+        Example(
+            f"{passage['article']} {question}", RACE_ANSWERS.index(answer), choices=given,
+            group=group, where=str(path),
+        )
+        for question, given, answer in zip(questions, options, answers, strict=True)
+    ]  # fmt: skip
 
 
 def read_story_cloze(path):

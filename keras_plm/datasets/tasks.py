@@ -208,6 +208,18 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         columns = {"text": text or "text", "label": label or "label", "pair": pair, "group": group}
         _check_columns(path, columns)
         examples = read_table(path, **columns, label_names=names)
+    try:
+        head, metric, parts = _divided(path, examples, label)
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+    files = dict.fromkeys(parts, str(path.resolve()))
+    return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
+
+
+def _divided(path, examples, label):
+    """`(head, metric, parts)` of the examples of a user's own task."""
     tagged = {isinstance(example.label, list) for example in examples}
     if len(tagged) > 1:
         raise ValueError(
@@ -224,8 +236,7 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
         )
     metric = default_metric(head, labels, examples)
     parts = cut_dev_set(examples, 0.15, 0.15)
-    files = dict.fromkeys(parts, str(path.resolve()))
-    return Task(name, lambda folder, split: parts[split], head, {metric.__name__: metric}, files)
+    return head, metric, parts
 
 
 def _check_columns(path, columns):

@@ -6,6 +6,7 @@ that of padding, would be candidates too: leave them out before. A word is looke
 written, then lower-cased. A vector of zeros has the cosine 0 with every other.
 """
 
+import math
 import re
 from itertools import chain
 
@@ -36,7 +37,8 @@ def read_pairs(path):
     pairs = []
     for where, line in _lines(path):
         columns = fields(line)
-        if len(columns) != 3 or not re.fullmatch(r"-?\d+(\.\d*)?", columns[2]):
+        number = columns[2] if len(columns) == 3 else ""
+        if not re.fullmatch(r"-?[0-9]+(\.[0-9]*)?", number) or math.isinf(float(number)):
             raise ValueError(
                 f"{where}: Each line is two words and a score, as 'tiger cat 7.35'. "
                 f"Received: {line[:60]!r}"

@@ -297,6 +297,11 @@ class Run:
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
+# What the settings of a run are in the JSON of its record; further keys are those of a suite.
+SETTINGS = {
+    field.name + ("" if field.name in ALWAYS else "?"): field.type
+    for field in dataclasses.fields(Run)
+}
 
 
 def settings_of(result):

@@ -6,7 +6,6 @@ the same job; the system frees the locks of a process that died.
 """
 
 import dataclasses
-import errno
 import functools
 import time
 import typing
@@ -19,6 +18,7 @@ from keras_plm.experiments.config import Run
 from keras_plm.experiments.results import LOCKS, failure_of, result_name, write_failure
 from keras_plm.experiments.runner import Runner
 from keras_plm.files.cache import cache_folder
+from keras_plm.files.disk_space import FULL
 
 WAIT = 2.0  # seconds between two looks at a job that another process does
 
@@ -165,7 +165,7 @@ class Worker:
         except Timeout:
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in FULL:
                 raise
             path = self.workspace.path(job, seed)
             write_failure(path, job.task, job.encoder_name, job.run, seed, error)

@@ -20,7 +20,7 @@ def measured(*folders):
         for kept in folders_below(folder):
             for name in kept.names(SEEDS):
                 try:
-                    result = kept.json(name)
+                    result = kept.record(name)
                     settings, trials = result["settings"], result["trials"]
                     fits = 1 if result["seed"] else len(trials)
                     work = fits * settings["epochs"] * result["counts"]["train"]
@@ -91,7 +91,8 @@ def plan(jobs, workspace, seeds, known):
         about = "; ".join(words for words in (shown, note) if words)
         if job.task in unread:
             there = "?"
-        table.add_row(job.task, job.encoder_name, job.run.name, f"{there} of {wanted}", about)
+        names = job.task, job.encoder_name, job.run.name
+        table.add_row(*names, f"{there} of {wanted}", about)
     left = len(work(jobs, seeds)) - done
     counts = sorted({seeds or job.seeds for job in jobs})
     each = " or ".join(map(str, counts)) + (" seeds" if counts != [1] else " seed")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import keras
@@ -13,6 +14,8 @@ from keras_plm.data.formats.squad import read_squad, write_predictions
 from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
+from keras_plm.files.json_files import check_shape
+from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
@@ -34,16 +37,37 @@ def open_model(path):
             "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
             f"Received: {str(path)!r}"
         )
+    _check_archive(path)
     try:
         model = keras.saving.load_model(path)
-    except (ValueError, TypeError, OSError, KeyError) as error:
-        raise ValueError(f"{path} is not such a file, or damaged. Received: {error}") from error
+    except Exception as error:  # Keras raises what HDF5, JSON and the layers raise
+        raise ValueError(
+            f"{path} must be a whole model of this library: save it again. Received: {error}"
+        ) from error
     if not isinstance(model, Head) or model.tokenizer is None:
         raise ValueError(
             "Predicted is with a head that has its tokenizer, as `FineTune` makes it. "
             f"Received: {type(model).__name__} in {str(path)!r}"
         )
     return model
+
+
+def _check_archive(path):
+    """Raises unless a .keras file is a ZIP file that expands to a moderate size."""
+    try:
+        with zipfile.ZipFile(check_file(path)) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+        raise ValueError(
+            f"{path} must be a whole model of this library: save it again. Received: {error}"
+        ) from error
+    packed = sum(member.compress_size for member in members)
+    whole = sum(member.file_size for member in members)
+    if whole > max(EXPANSION_FROM, MOST_EXPANSION * packed):
+        raise ValueError(
+            f"{path} must not expand to more than {MOST_EXPANSION} times its size. "
+            f"Received: {packed:,} bytes that expand to {whole:,}"
+        )
 
 
 def read_inputs(path, model, text="text", pair=None):
@@ -82,13 +106,10 @@ def read_inputs(path, model, text="text", pair=None):
                     f"{where}: No column {missing[0]!r}; name the text's with --text and that of "
                     f"second texts with --pair. Received: {', '.join(map(str, row))}"
                 )
-            empty = [column for column in names if _is_empty(row[column])]
-            if empty:
-                raise ValueError(
-                    f"{where}: Every row needs a text. Received: {empty[0]}={row[empty[0]]!r:.60}"
-                )
+            _check_values(where, row, text, pair, model)
             found = fields(row[text]) if _is_line(row[text], model) else row[text]
-            examples.append(Unlabelled(found, row.get(pair), choices=row.get("choices")))
+            choices = row["choices"] if isinstance(model, MultipleChoice) else None
+            examples.append(Unlabelled(found, row[pair] if pair else None, choices=choices))
     else:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
@@ -105,9 +126,16 @@ def read_inputs(path, model, text="text", pair=None):
     return examples
 
 
-def _is_empty(value):
-    """Whether the value of a row is no text; of values that are none, another error is raised."""
-    return value is None or (isinstance(value, str) and is_empty(value)) or value == []
+def _check_values(where, row, text, pair, model):
+    """Raises unless a row has what a model reads: texts, lists of words, lists of choices."""
+    words = (str, [str])
+    shapes = {text: words} | ({pair: words} if pair else {})
+    shapes |= {"choices": [str]} if isinstance(model, MultipleChoice) else {}
+    for name, shape in shapes.items():
+        check_shape(row[name], shape, f"{where}, {name!r}")
+        values = row[name] if isinstance(row[name], list) else [row[name]]
+        if not values or any(map(is_empty, values)):
+            raise ValueError(f"{where}: Every row needs a text. Received: {name}={row[name]!r:.60}")
 
 
 def _is_line(text, model):

@@ -13,12 +13,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-console = Console(highlight=False, soft_wrap=True)
+# Without markup: `[x]` in a name of a file is text.
+console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def silence_ahead(what):
     """Says on the error stream what takes long and shows nothing till its end."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"{what} ...")
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"{what} ...")
+
+
+def _text(form):
+    return TextColumn(form, markup=False)
 
 
 def now_and_then(say, seconds=30):
@@ -49,9 +54,9 @@ def progress_bar(description, total, unit=None):
 
         yield advance
         return
-    columns = [TextColumn("{task.description}"), BarColumn()]
+    columns = [_text("{task.description}"), BarColumn()]
     columns += [MofNCompleteColumn()] if unit else []
-    columns += [TextColumn("{task.fields[line]}"), TimeElapsedColumn(), TimeRemainingColumn()]
+    columns += [_text("{task.fields[line]}"), TimeElapsedColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(description, total=total, line="")
 
@@ -74,8 +79,8 @@ def jobs_view(description, total):
     if not console.is_terminal:
         yield console.print, now_and_then(console.print), None
         return
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[line]}")]
+    columns = [_text("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns += [TimeElapsedColumn(), TimeRemainingColumn(), _text("{task.fields[line]}")]
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(description, total=total, line="")
         yield (

@@ -5,13 +5,12 @@ files, and everything that reads takes both; a loose file hides the packed one o
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import fnmatch
 import functools
 import hashlib
-import io
 import json
-import math
 import os
 import re
 import traceback
@@ -21,7 +20,20 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
+from keras_plm.experiments.config import METHODS, SETTINGS
 from keras_plm.experiments.environment import environment
+from keras_plm.files import json_files
+from keras_plm.files.disk_space import try_to_write
+from keras_plm.files.json_files import Whole, check_shape, parse_json, shown
+from keras_plm.files.locks import one_writer
+from keras_plm.files.numpy_files import NUMBERS, read_npz
+from keras_plm.files.opening import (
+    EXPANSION_FROM,
+    MOST_EXPANSION,
+    check_file,
+    read_bytes,
+    read_text,
+)
 from keras_plm.files.writing import replacing, write_json
 
 LOCKS = ".locks"  # a folder among the results
@@ -77,6 +89,7 @@ class Record(collections.abc.Mapping):
         hash: `result_hash` of everything that decides the result.
         inputs: Hash of the data and of the pre-trained weights.
         extra: Further keys, which belong to one suite; they stand next to the others in JSON.
+        where: The file that it was read from, for messages; it does not stand in JSON.
     """
 
     task: str
@@ -107,6 +120,7 @@ class Record(collections.abc.Mapping):
     hash: str | None = None
     inputs: str | list | None = None
     extra: dict = dataclasses.field(default_factory=dict)
+    where: str = dataclasses.field(default="", repr=False)
 
     def to_json(self):
         """The record as an object of JSON."""
@@ -117,27 +131,12 @@ class Record(collections.abc.Mapping):
         """A record from an object of JSON.
 
         Raises:
-            ValueError: If it is no record of a run, or its score is not finite.
+            ValueError: If it is no record of a run, or a number in it is not finite.
         """
-        whole = isinstance(found, dict)
-        missing = [key for key in REQUIRED if not whole or key not in found]
-        if missing:
-            kind = "an object" if whole else f"a {type(found).__name__}"
-            raise ValueError(
-                "This is no result of a run: move it elsewhere. "
-                f"Received: {kind} without {', '.join(missing)}"
-            )
-        for key, kind in REQUIRED.items():
-            if not isinstance(found[key], kind):
-                raise ValueError(
-                    "This is no result of a run: move it elsewhere. "
-                    f"Received: {key}={found[key]!r:.60}"
-                )
-        if isinstance(found["score"], float) and not math.isfinite(found["score"]):
-            raise ValueError(
-                "A result's score must be a finite number: remove the result and run again. "
-                f"Received: score={found['score']}"
-            )
+        check_shape(found, SHAPE, "This is no result of a run, move it elsewhere")
+        settings = found["settings"]
+        if found["method"] in METHODS and settings.get("method") == found["method"]:
+            check_shape(settings, SETTINGS, "The settings of a result are those of a run")
         own = {name: found[name] for name in NAMES if name in found}
         extra = {key: value for key, value in found.items() if key not in NAMES}
         return cls(**own, extra=extra)
@@ -158,10 +157,19 @@ class Record(collections.abc.Mapping):
         return len(self._json)
 
 
-NAMES = tuple(field.name for field in dataclasses.fields(Record) if field.name != "extra")
-# What every record of a run has, and its type in JSON.
-REQUIRED = {"task": str, "encoder": str, "method": str, "seed": int,
-            "score": (int, float, type(None)), "metrics": dict, "settings": dict}  # fmt: skip
+NAMES = tuple(field.name for field in dataclasses.fields(Record))[:-2]  # without extra, where
+_NUMBER, _TEXT, _COUNT = (float, None), (str, None), (Whole(), None)
+_COUNTS = {f"{part}?": Whole() for part in ("train", "dev", "test", "labels")}
+# What a record is in JSON.
+SHAPE = {
+    "task": str, "encoder": str, "method": str, "run?": _TEXT, "settings": dict, "seed": Whole(),
+    "learning_rate?": _NUMBER, "trials?": ([dict], None), "dev_score?": _NUMBER, "score": _NUMBER,
+    "metrics": {str: object}, "counts?": (_COUNTS, None), "scheme?": _TEXT,
+    "curve?": (dict, None), "seconds?": _NUMBER, "encoder_passes?": _NUMBER,
+    "learned_weights?": _COUNT, "feature_bytes?": _COUNT, "peak_mb?": _NUMBER, "backend?": _TEXT,
+    "device?": _TEXT, "devices?": _COUNT, "versions?": ({str: _TEXT}, None), "commit?": _TEXT,
+    "hash?": _TEXT,
+}  # fmt: skip
 
 
 def result_name(task, encoder, run, seed):
@@ -232,17 +240,18 @@ class ResultFolder:
         """The object that a JSON file holds.
 
         Raises:
-            ValueError: If it is damaged.
+            ValueError: If it is damaged or missing.
         """
         try:
             return read_json(self.file(name))
-        except FileNotFoundError:
-            if name not in self._records():
+        except ValueError:
+            # Another process may have packed it just now.
+            if self.file(name).is_file() or name not in self._records():
                 raise
-            found = self._records()[name]
-            if isinstance(found, ValueError):
-                raise found from None
-            return dict(found)
+        found = self._records()[name]
+        if isinstance(found, ValueError):
+            raise ValueError(str(found))
+        return dict(found)
 
     def record(self, name):
         """The `Record` of a run.
@@ -262,7 +271,8 @@ class ResultFolder:
 
     def _record(self, name, found):
         try:
-            return Record.from_json(found)
+            where = self.where(name).rstrip(",")
+            return dataclasses.replace(Record.from_json(found), where=where)
         except ValueError as error:
             raise ValueError(f"{self.where(name)}: {error}") from error
 
@@ -285,22 +295,22 @@ class ResultFolder:
         Raises:
             ValueError: If the file is damaged.
         """
-        member = _of_examples(name)
-        loose = self.file(member)
         if not self.has_examples(name):
             return None
-        try:
-            with np.load(io.BytesIO(self._content(member))) as arrays:
-                if str(arrays["hash"]) != hash:
-                    return None
-                named = [key for key in arrays if key != "hash"]
-                split = {key: key.rpartition(".")[::2] for key in named}
-                return {metric: (kind, arrays[key]) for key, (metric, kind) in split.items()}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            where = loose if loose.is_file() else f"{self.path / EXAMPLES}, file {member!r},"
+        member = _of_examples(name)
+        loose = self.file(member)
+        where = str(loose) if loose.is_file() else f"{self.path / EXAMPLES}, file {member!r}"
+        found = read_npz(self._content(member), where, NUMBERS + "U")
+        own = found.pop("hash", None)
+        if own is None or own.dtype.kind != "U" or any(a.dtype.kind == "U" for a in found.values()):
             raise ValueError(
-                f"{where} is no whole file of examples: remove it. Received: {error}"
-            ) from error
+                f"{where} must hold a hash and numbers: remove it. "
+                f"Received: the arrays {', '.join(found)!r:.80}"
+            )
+        if str(own) != hash:
+            return None
+        split = {key: key.rpartition(".")[::2] for key in found}
+        return {metric: (kind, found[key]) for key, (metric, kind) in split.items()}
 
     # ---- writing
 
@@ -312,11 +322,44 @@ class ResultFolder:
             record: A `Record`.
             parts: What each example adds to its scores, as `examples` gives it.
         """
-        if self.done(name, record.hash) is None:
-            self.archive(name)
-        if parts is not None:
-            self.write_examples(name, record.hash, parts)
-        write_json(self.file(name), record.to_json())
+        with self.changing():
+            if self.done(name, record.hash) is None:
+                self.archive(name)
+            if parts is not None:
+                self.write_examples(name, record.hash, parts)
+            write_json(self.file(name), record.to_json())
+
+    def changing(self):
+        """The lock under which results are archived and written: no seed of two settings remains.
+
+        Others wait for it; a thread that holds it may take it again.
+        """
+        return one_writer(self.path / LOCKS / "write", wait=True)
+
+    @contextlib.contextmanager
+    def one_writer(self, name, say=None):
+        """Holds the lock of a result; waits for another process that makes it.
+
+        Args:
+            name: Name of the result.
+            say: Called with a line of text before waiting.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
+        lock = self.path / LOCKS / name.replace("/", "_")
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(one_writer(lock))
+            except ValueError as error:
+                if say is not None:
+                    say(f"another process makes this result, waiting: {error}")
+                stack.enter_context(one_writer(lock, wait=True))
+            yield
+
+    def try_to_write(self, name):
+        """Raises an OSError unless the files of a result could be written now."""
+        try_to_write(self.file(name).parent)
 
     def write_examples(self, name, hash, parts):
         """Writes what each example adds to the scores of a result with this hash."""
@@ -346,19 +389,18 @@ class ResultFolder:
             loose = [sorted(self.path.glob(f"*/*.{kind}")) for kind in ("json", "npz")]
             loose = [[path for path in paths if path.parent.name != LOCKS] for paths in loose]
             texts = [
-                {path.relative_to(self.path).as_posix(): path.read_bytes() for path in paths}
+                {path.relative_to(self.path).as_posix(): read_bytes(path) for path in paths}
                 for paths in loose
             ]
-            for name in texts[0]:
-                found = read_json(self.file(name))
+            new = {name: read_json(self.file(name)) for name in texts[0]}
+            for name, found in new.items():
                 if not isinstance(found, dict) or "file" in found:
                     raise ValueError(
                         f"{self.file(name)}: A result is an object without the key `file`. "
-                        f"Received: {found!r:.60}"
+                        f"Received: {shown(found)}"
                     )
             if not any(texts):
                 return 0, 0
-            new = {name: json.loads(text) for name, text in texts[0].items()}
             records = self._whole_records() | new
             members = self._contents() | texts[1]
             self._rewrite(records, members)
@@ -456,11 +498,29 @@ class ResultFolder:
 
     def _content(self, member):
         loose = self.file(member)
-        return loose.read_bytes() if loose.is_file() else self._archive().read(member)
+        try:
+            return read_bytes(loose)
+        except (ValueError, FileNotFoundError):
+            if loose.is_file() or member not in self._members():
+                raise
+            return self._unzipped(member)  # perhaps packed just now
+
+    def _unzipped(self, member):
+        archive, where = self._archive(), f"{self.path / EXAMPLES}, file {member!r}"
+        about = archive.NameToInfo[member]
+        if about.file_size > max(EXPANSION_FROM, MOST_EXPANSION * about.compress_size):
+            raise ValueError(
+                f"{where} must not expand to more than {MOST_EXPANSION} times its size. "
+                f"Received: {about.compress_size:,} bytes that expand to {about.file_size:,}"
+            )
+        try:
+            return archive.read(member)
+        except Exception as error:  # of damage, zipfile raises what its parts raise
+            raise ValueError(f"{where} is damaged: restore or remove it") from error
 
     def _contents(self):
         """`{name: content}` of the packed examples."""
-        return {name: self._archive().read(name) for name in self._members()}
+        return {name: self._unzipped(name) for name in self._members()}
 
 
 def _of_examples(name):
@@ -479,16 +539,19 @@ def _read_once(read, path):
 @functools.lru_cache(maxsize=64)
 def _packed_records(path, *state):
     """`{name: object}`; a `ValueError` in place of an object that is damaged or there twice."""
-    found, lines = {}, Path(path).read_text(encoding="utf-8").split("\n")
+    found, lines = {}, read_text(path).split("\n")
     for number, line in enumerate(lines[:-1] if not lines[-1] else lines, 1):
         try:
-            record = json.loads(line)
-            name = str(record.pop("file"))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            record = parse_json(line, f"{path}:{number}", {"file": str}, nan=True)
+            name = record.pop("file")
+            if not _is_inside(name):
+                raise ValueError(f"{path}:{number}: `file` must name a file below the folder")
+        except ValueError as error:
             named = re.search(r'"file": *"([^"]+)"', line)
-            name = named[1] if named else f"{RECORDS}:{number}"
+            name = named[1] if named and _is_inside(named[1]) else f"{RECORDS}:{number}"
+            reason = str(error).removeprefix(f"{path}:{number}").lstrip(": ")
             record = ValueError(
-                f"{path}:{number}: A line is one result, with the name of its `file`. "
+                f"{path}:{number}: A line is one result, with the name of its `file`; {reason}. "
                 f"Received: {line!r:.60}"
             )
         if name in found:
@@ -502,7 +565,25 @@ def _packed_records(path, *state):
 
 @functools.lru_cache(maxsize=64)
 def _opened(path, *state):
-    return zipfile.ZipFile(path)
+    try:
+        archive = zipfile.ZipFile(check_file(path))
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+        raise ValueError(
+            f"{path} must be a whole ZIP file of examples: restore or remove it. Received: {error}"
+        ) from error
+    outside = next((name for name in archive.NameToInfo if not _is_inside(name, ".npz")), None)
+    if outside is not None:
+        raise ValueError(
+            f"{path} must hold .npz files below the folder only. Received: {outside!r:.80}"
+        )
+    return archive
+
+
+def _is_inside(name, suffix=".json"):
+    """Whether a name is that of a file below its folder, as `result_name` gives it."""
+    parts = name.split("/")
+    safe = not re.search(r"[\\\x00-\x1f]", name) and not re.match("[A-Za-z]:", name)
+    return safe and name.endswith(suffix) and not {"", ".", ".."} & {*parts}
 
 
 def folders_below(root):
@@ -542,16 +623,20 @@ def read_results(folder, task=None):
 
 
 def read_json(path):
-    """The object that a JSON file holds.
+    """The value that a JSON file holds, which may have `NaN` for a number.
 
     Raises:
-        ValueError: If it is damaged.
+        ValueError: If it is damaged or missing.
     """
+    path = Path(path)
     try:
-        return json.loads(Path(path).read_text())
-    except ValueError as error:  # broken JSON, or bytes that are no text
+        return json_files.read_json(path, nan=True)
+    except ValueError as error:
+        if not path.is_file():
+            raise
+        reason = str(error).removeprefix(f"{path} ")
         raise ValueError(
-            f"{path} is no whole result file: remove it to run again. Received: {error}"
+            f"{path} is no whole result file: remove it to run again. It {reason}"
         ) from error
 
 

@@ -21,6 +21,7 @@ from keras_plm.experiments.environment import environment, peak_memory_mb, reset
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
 from keras_plm.experiments.statistics import summands
+from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing
 from keras_plm.heads.encoded import check_word_vectors
@@ -137,11 +138,35 @@ class Runner:
         return self._words[run.words]
 
     def run(self, run, seed):
-        """Does a run that is not done yet; gives its `Record`."""
-        done, model_file = self.result(run, seed), self._model_file(run, seed)
-        if done is not None and (model_file is None or model_file.is_file()):
-            return done
+        """Does a run that is not done yet; gives its `Record`.
+
+        A process that makes the same result is waited for.
+
+        Raises:
+            OSError: Before anything is trained, if the results or the model cannot be written.
+        """
+        name, model_file = self.result_name(run, seed), self._model_file(run, seed)
+
+        def done():
+            found = self.result(run, seed)
+            return found if model_file is None or model_file.is_file() else None
+
+        if (found := done()) is not None:
+            return found
         self._check(run, seed)
+        self.kept.try_to_write(name)
+        if model_file is not None:
+            size = 4 * sum(int(np.prod(w.shape)) for w in self.pretrained.weights)
+            try_to_write(model_file.parent, size)
+        if seed:  # it takes the learning rate that seed 0 chooses
+            with self.kept.one_writer(self.result_name(run, 0), self.say):
+                pass
+        with self.kept.one_writer(name, self.say):
+            return done() or self._run(run, seed, model_file)
+
+    def _run(self, run, seed, model_file):
+        """Does a run, whatever is there of it; gives its `Record`."""
+        done = self.result(run, seed)
         started = time.monotonic()
         reset_peak_memory()
         set_seed(seed)
@@ -182,15 +207,17 @@ class Runner:
             **self._of_method(run, model, log),
             **environment(),
         )
-        kept = self._archive_older(run)
+        saved = ""
         if model_file is not None:
             with replacing(model_file, ".keras") as temporary:
                 model.save(temporary)
-            kept += f"; the model is {model_file}"
+            saved = f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
-        self.kept.write(self.result_name(run, seed), record, parts)
-        self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}")
+        with self.kept.changing():  # no seed of other settings is written in between
+            kept = self._archive_older(run)
+            self.kept.write(self.result_name(run, seed), record, parts)
+        self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}{saved}")
         return record
 
     def _check(self, run, seed):

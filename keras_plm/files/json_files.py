@@ -16,6 +16,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 
 from keras_plm.files.opening import read_text
 
@@ -151,7 +152,7 @@ def _is(value, kind):
     if kind is None or kind is object:
         return kind is object or value is None
     if kind is float:
-        return type(value) in (int, float) and -math.inf < value < math.inf
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
     return type(value) is kind
 
 

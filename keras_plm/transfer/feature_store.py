@@ -1,6 +1,7 @@
 """Features of a frozen encoder, all layers of all examples, in a memory-mapped store."""
 
 import functools
+import warnings
 import weakref
 from pathlib import Path
 
@@ -13,20 +14,19 @@ from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.passages import MAX_LENGTH
 from keras_plm.files.arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
+from keras_plm.files.locks import one_writer
 from keras_plm.files.sequences import as_rows, as_texts
-from keras_plm.files.writing import replacing_folder
 from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
 from keras_plm.layers import POOLINGS
 from keras_plm.models.encoder import check_encoder
 from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.transfer import _feature_files
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
 # Of what a store holds. 2: a text behind a text of one word has its first word.
 VERSION = 2
-PAIRS = "pairs"  # an empty file that says so
-PARTS = "parts.npy"
 
 
 def fitting(tokenizer, encoder):
@@ -42,8 +42,16 @@ class FeatureStore:
 
     One vector per word (its first token), or one pooled vector per text, for every layer; choices
     of layers are computed on reading. The folder's name is a hash of encoder, tokenizer and
-    texts, so that a stale store is never read. Texts that are read apart are read and kept once,
-    in however many examples they stand.
+    texts, so that a stale store is never read; a manifest in it tells whether its files are those
+    that were written. Texts that are read apart are read and kept once, in however many examples
+    they stand.
+
+    Args:
+        folder: A folder that `build` wrote.
+        windows, words: As `build` gives them.
+
+    Raises:
+        ValueError: If the folder is no whole store, or was changed since it was written.
 
     Attributes:
         counts: (N,) vectors of each example.
@@ -57,12 +65,10 @@ class FeatureStore:
     """
 
     def __init__(self, folder, windows=None, words=None):
-        folder = Path(folder)
-        self.array = np.load(folder / "features.npy", mmap_mode="r")
-        self.counts = np.load(folder / "counts.npy")
+        arrays = _feature_files.read(folder)
+        self.array, self.counts = arrays.features, arrays.counts
+        self.parts, self.pairs = arrays.parts, arrays.pairs
         self.starts = np.cumsum(self.counts) - self.counts
-        self.parts = np.load(folder / PARTS) if (folder / PARTS).is_file() else None
-        self.pairs = (folder / PAIRS).is_file()
         self.windows = windows
         self.pair_positions = None if windows is None else windows.pair_positions
         if windows is None and self.parts is not None:
@@ -104,6 +110,9 @@ class FeatureStore:
     ):
         """Runs the encoder over the examples, unless `folder` holds their features already.
 
+        Features that are damaged are computed again, with a warning. Processes that build the same
+        store wait for the one that began first. What killed processes left is removed.
+
         Args:
             folder: Where stores are kept, one folder each.
             encoder: The frozen encoder.
@@ -122,6 +131,7 @@ class FeatureStore:
                 carries states or is of another tokenizer, some examples have a pair and others
                 none, a feature is beyond float16, or the store would be larger, with its size and
                 what to do.
+            OSError: If there is no space for it, before the encoder runs.
         """
         check_one_of(pool, "pool", (None, *POOLINGS, TOKENS))
         check_encoder(encoder, tokenizer)
@@ -133,40 +143,52 @@ class FeatureStore:
         precision = encoder.compute_dtype
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
         final = Path(folder) / fingerprint(*asked)[:24]
-        if not (final / "features.npy").is_file():
-            cls._write(final, encoder, rows, feature_gb, batch_size, verbose)
-        return cls(final, rows.windows, rows.words)
+        kind = len(encoder.output["layers"]), encoder.hidden_dim
+        store = cls._open(final, rows, kind)
+        if store is not None:
+            return store
+        content = rows.pack()
+        each = [rows.sizes(source) for source in content[0]]
+        shape = sum(int(sizes.sum()) for sizes in each), *kind
+        _check_size(shape, rows, feature_gb)
+        with one_writer(final, wait=True):
+            _feature_files.remove_dead(final.parent)
+            store = cls._open(final, rows, kind, warn=True)  # another process may have built it
+            if store is None:
+                cls._write(final, encoder, rows, content, each, shape, batch_size, verbose)
+                store = cls(final, rows.windows, rows.words)
+            return store
 
     @classmethod
-    def _write(cls, final, encoder, rows, feature_gb, batch_size, verbose):
+    def _open(cls, final, rows, kind, warn=False):
+        """The store in a folder, `None` if there is none or it is damaged."""
+        if not final.exists():
+            return None
+        try:
+            store = cls(final, rows.windows, rows.words)
+            count = len(rows.texts if rows.windows is None else rows.windows.lengths)
+            if len(store) != count or store.array.shape[1:] != kind:
+                raise ValueError(
+                    f"{final} must hold {count} examples and vectors of shape {kind}. "
+                    f"Received: {len(store)} and {store.array.shape[1:]}"
+                )
+        except ValueError as error:
+            if warn:
+                warnings.warn(f"Features are computed again: {error}", stacklevel=3)
+            return None
+        return store
+
+    @classmethod
+    def _write(cls, final, encoder, rows, content, each, shape, batch_size, verbose):
         """Writes the store of some `feature_rows` to a folder."""
-        sources, counts, parts = rows.pack()
-        each = [rows.sizes(source) for source in sources]
-        total = sum(int(sizes.sum()) for sizes in each)
-        shape = total, len(encoder.output["layers"]), encoder.hidden_dim
-        size = np.prod(shape, dtype=float) * 2 / 1e9
-        if size > feature_gb:
-            raise ValueError(
-                f"The features of {len(rows.texts)} examples would take {size:.1f} GB. Pool them "
-                "over texts, take fewer examples, or allow more with `feature_gb` "
-                f"(--max-cache-gb). Received: feature_gb={feature_gb:g}"
-            )
-        with replacing_folder(final, keep_existing=True) as temporary:
-            array = np.lib.format.open_memmap(
-                temporary / "features.npy", mode="w+", dtype=np.float16, shape=shape
-            )
+        sources, counts, parts = content
+        writing = _feature_files.writing(final, shape, counts, parts, rows.pooled_pairs)
+        with writing as array:
             begin = 0
             for source, sizes in zip(sources, each, strict=True):
                 end = begin + int(sizes.sum())
                 cls._fill(array[begin:end], sizes, encoder, source, rows, batch_size, verbose)
                 begin = end
-            array.flush()
-            del array
-            np.save(temporary / "counts.npy", counts)
-            if parts is not None:
-                np.save(temporary / PARTS, parts)
-            if rows.pooled_pairs:
-                (temporary / PAIRS).touch()
 
     @classmethod
     def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0, pool=None):
@@ -302,6 +324,17 @@ class FeatureStore:
             options = {"buckets": [int(self.counts.max())], **options}
         options = {"fill_last": targets is not None, **options}
         return Batches(self.counts, rows.collate, training=training, **options)
+
+
+def _check_size(shape, rows, feature_gb):
+    """Raises if features of this shape take more than so many gigabytes."""
+    size = np.prod(shape, dtype=float) * 2 / 1e9
+    if size > feature_gb:
+        raise ValueError(
+            f"The features of {len(rows.texts)} examples would take {size:.1f} GB. Pool them "
+            "over texts, take fewer examples, or allow more with `feature_gb` "
+            f"(--max-cache-gb). Received: feature_gb={feature_gb:g}"
+        )
 
 
 class _StoreRows:

@@ -1,11 +1,11 @@
 """SQuAD's files of questions and predictions, and their evaluation."""
 
-import json
 import warnings
 
 import numpy as np
 
 from keras_plm.data.task import Example
+from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import write_json
 from keras_plm.metrics import squad_scores
@@ -68,13 +68,10 @@ def read_squad(path, labelled=True):
     return examples
 
 
-def _load(path):
+def _load(path, shape=object):
     with open_text(path) as file:
         text = file.read()
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: This is not a JSON file. Received: {error}") from error
+    return parse_json(text, path, shape)
 
 
 def _part(of, key, kind, where):
@@ -144,15 +141,7 @@ def read_predictions(path):
     Raises:
         ValueError: If it is no such file.
     """
-    predictions = _load(path)
-    if not isinstance(predictions, dict) or not all(
-        isinstance(text, str) for text in predictions.values()
-    ):
-        raise ValueError(
-            f"{path}: A file of predictions is one JSON object of ids and texts. "
-            f"Received: {predictions!r:.60}"
-        )
-    return predictions
+    return _load(path, {str: str})
 
 
 def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):

@@ -1,11 +1,12 @@
 """Reader of examples in CSV, TSV and JSONL tables."""
 
 import csv
-import json
 import re
+from math import isfinite
 from pathlib import Path
 
 from keras_plm.data.task import Example
+from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_names, is_missing
 from keras_plm.tokenizers.text import numbered_lines
 
@@ -187,7 +188,7 @@ def _is_a(field, value):
     return (
         isinstance(value, str)
         or (value is None and field == "group")
-        or (field in ("label", "group") and isinstance(value, int | float))
+        or (field in ("label", "group") and isinstance(value, int | float) and isfinite(value))
     )
 
 
@@ -195,19 +196,8 @@ def _json_rows(path):
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
-                f"Received: {line[:60]!r} ({error})"
-            ) from error
-        if not isinstance(row, dict):
-            raise ValueError(
-                f"{path}:{number}: Each line of a JSONL file is one JSON object. "
-                f"Received: {line[:60]!r}"
-            )
-        yield f"{path}:{number}", row
+        where = f"{path}:{number}"
+        yield where, parse_json(line, where, dict, nan=True)  # NaN is how pandas says missing
 
 
 def _separated_rows(path, separator, quoted, header, broken):

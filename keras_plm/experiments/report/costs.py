@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.experiments.config import summary
+from keras_plm.experiments.config import SETTINGS, summary
 from keras_plm.experiments.environment import clone
 from keras_plm.experiments.report.result_tables import ORDER, describe
-from keras_plm.experiments.report.tables import Table, cell
+from keras_plm.experiments.report.tables import Table, cell, plot_text
 from keras_plm.experiments.results import MEASURED, ResultFolder
+from keras_plm.files.json_files import Whole, check_shape, read_json
 from keras_plm.plots import score_by_cost
 
 GROUPS = {
@@ -32,12 +33,42 @@ COSTS = {
 WHERE = tuple(key for key in MEASURED if key != "versions")
 
 
+# What tells where something was measured, and what it took.
+PLACE = {
+    "backend": str, "device": str, "commit": (str, None), "versions?": ({str: (str, None)}, None),
+    "seconds?": (float, None), "trials?": (list, None), "seed?": (Whole(), None),
+}  # fmt: skip
+# What tells what a run cost.
+PRICED = PLACE | {
+    "task": str, "encoder": str, "method": str, "score": (float, None), "seconds": float,
+    "run?": (str, None), "name?": (str, None), "settings?": (dict, None), "metrics?": (dict, None),
+    "counts?": ({"train?": Whole()}, None), **{f"{key}?": (float, None) for key in COSTS},
+}  # fmt: skip
+
+
 def measured(folder):
     """The objects of all JSON files of a folder that say where they were measured.
 
     `strays` names the other files.
     """
-    return [record for _, record in _files(folder) if _is_measured(record)]
+    return [record for _, record in _files(folder) if _misfit(record, PLACE) is None]
+
+
+def priced(folder):
+    """Those of `measured` that are results of runs, with what they cost.
+
+    Returns:
+        `(records, {path: why another one is left out})`.
+    """
+    kept, found, odd = ResultFolder(folder), [], {}
+    for name, record in _files(folder):
+        if isinstance(record, dict) and {"score", "method", *WHERE} <= record.keys():
+            why = _misfit(record, PRICED)
+            if why is None:
+                found.append(record)
+            else:
+                odd[kept.file(name)] = f"no costs of it are shown: {why}"
+    return found, odd
 
 
 def strays(folder):
@@ -45,13 +76,16 @@ def strays(folder):
 
     Damaged files and those of seeds are left out: they are named where their suite is read.
     """
-    why = f"no file of the harness, which tell {', '.join(WHERE)}: passed over"
-    kept = ResultFolder(folder)
-    return {
-        kept.file(name): why
-        for name, record in _files(folder)
-        if ".seed" not in name and not _is_measured(record)
-    }
+    kept, found = ResultFolder(folder), {}
+    for name, record in _files(folder):
+        if isinstance(record, dict) and set(WHERE) <= record.keys():
+            if (why := _misfit(record, PLACE)) is not None:
+                found[kept.file(name)] = f"passed over: {why}"
+        elif ".seed" not in name:
+            found[kept.file(name)] = (
+                f"no file of the harness, which tell {', '.join(WHERE)}: passed over"
+            )
+    return found
 
 
 def _files(folder):
@@ -59,12 +93,21 @@ def _files(folder):
     for name in kept.names():
         try:
             yield name, kept.json(name)
-        except ValueError:
+        except (ValueError, OSError):
             continue
 
 
-def _is_measured(record):
-    return isinstance(record, dict) and set(WHERE) <= record.keys()
+def _misfit(record, shape):
+    """Why an object of JSON has not a shape, or `None`."""
+    try:
+        check_shape(record, shape, "another kind of file")
+        if "method" in shape and record["method"] in GROUPS:
+            settings = record.get("settings") or {}
+            if settings.get("method") == record["method"]:
+                check_shape(settings, SETTINGS, "settings of no run")
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def failed(folder):
@@ -72,8 +115,8 @@ def failed(folder):
     found = []
     for path in sorted(Path(folder).rglob("*.failed")):
         try:
-            error = json.loads(path.read_text())["error"]
-        except (ValueError, KeyError, TypeError):
+            error = read_json(path, {"error": str}, nan=True)["error"]
+        except (ValueError, OSError):
             error = "no whole record of it"
         found.append(f"{path.relative_to(folder.parent)}: {error}")
     return found
@@ -106,7 +149,8 @@ def where(folders):
     days, rows = dates(), {}
     for name, folder in folders.items():
         for record in measured(folder):
-            versions = ", ".join(f"{k} {v}" for k, v in sorted(record.get("versions", {}).items()))
+            versions = sorted((record.get("versions") or {}).items())
+            versions = ", ".join(f"{package} {version}" for package, version in versions)
             task = record.get("task") or record.get("name") or record.get("encoder") or ""
             key = name, str(task), record["backend"], record["device"], versions
             rows.setdefault(key, []).append(record)
@@ -149,7 +193,8 @@ def runs_of(results):
 
 def name_of(result):
     """What a run did, in words."""
-    if result["method"] in GROUPS and {"layers", "reader"} <= result.get("settings", {}).keys():
+    settings = result.get("settings") or {}
+    if result["method"] in GROUPS and settings.get("method") == result["method"]:
         return describe(result)
     return str(result.get("name") or result.get("run") or result["method"]).replace("_", " ")
 
@@ -164,7 +209,7 @@ def costs(results):
         seconds = [result["seconds"] for result in of_run]
         digits = 0 if np.mean(seconds) >= 10 else 1
         spread = f" ± {np.std(seconds, ddof=1):,.{digits}f}" if len(seconds) > 1 else ""
-        train = first.get("counts", {}).get("train")
+        train = (first.get("counts") or {}).get("train")
         trials = {len(result.get("trials") or ()) for result in of_run}
         row = {
             "run": cell(name_of(first)),
@@ -177,7 +222,7 @@ def costs(results):
             "runs": str(len(of_run)),
         }
         for key, head in extra.items():
-            values = [result[key] for result in of_run if key in result]
+            values = [result[key] for result in of_run if result.get(key) is not None]
             row[head] = f"{np.mean(values) / COSTS[key][1]:,.4g}" if values else ""
         table.append(row)
     numeric += ["training examples", *extra.values()]
@@ -202,7 +247,8 @@ def cost_figures(results):
     pictures, by_task = {}, {}
     for of_run in runs_of(results):
         first = of_run[0]
-        if first["method"] in GROUPS and "train" in first.get("counts", {}):
+        scored = all(result["score"] is not None for result in of_run)
+        if scored and first["method"] in GROUPS and "train" in (first.get("counts") or {}):
             by_task.setdefault(first["task"], []).append(of_run)
     for task, runs in by_task.items():
         counts = [of_run[0]["counts"]["train"] for of_run in runs]
@@ -216,17 +262,17 @@ def cost_figures(results):
             seconds = float(np.mean([result["seconds"] for result in of_run]))
             name = name_of(first)
             points.append({
-                "name": f"{first['encoder']}: {name}" if len(encoders) > 1 else name,
+                "name": plot_text(f"{first['encoder']}: {name}" if len(encoders) > 1 else name),
                 "group": GROUPS[first["method"]],
                 "score": mean,
                 "deviation": deviation if n > 1 else 0.0,
                 "cost": max(seconds, 0.1),
             })  # fmt: skip
         if len(points) > 3:
-            metric = next(iter(runs[0][0]["metrics"])).replace("_", " ")
-            title = f"{task}, {count:,} training examples"
+            metric = next(iter(runs[0][0].get("metrics") or {}), "score").replace("_", " ")
+            title = f"{plot_text(task)}, {count:,} training examples"
             cost = "seconds of a run: search and training" if any(
                 "trials" in of_run[0] for of_run in runs
             ) else "seconds of a run"  # fmt: skip
-            pictures[task] = score_by_cost(points, title, metric, cost)
+            pictures[task] = score_by_cost(points, title, plot_text(metric), cost)
     return pictures

@@ -5,10 +5,11 @@ import html
 import os
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import keras_plm
 from keras_plm.experiments.report import costs, tables
-from keras_plm.experiments.report.tables import Table, to_html
+from keras_plm.experiments.report.tables import Table, cell, to_html
 from keras_plm.experiments.report.views import (
     attention_html,
     claims_html,
@@ -65,7 +66,8 @@ class Page:
         self.failed = [why for kept in self.folders.values() for why in costs.failed(kept)]
         self.costs, self.cost_pictures = {}, {}
         for name, kept in self.folders.items():
-            results = [r for r in costs.measured(kept) if {"score", "method"} <= r.keys()]
+            results, odd = costs.priced(kept)
+            self.broken |= {str(path.relative_to(self.root)): why for path, why in odd.items()}
             self.costs[name] = costs.costs(results)
             self.cost_pictures[name] = costs.cost_figures(results)
 
@@ -198,35 +200,36 @@ class Page:
         """
         text = ["# Results of keras_plm", self.summary(), HOW]
         if self.broken:
-            lines = [f"- {name}: {tables.cell(why)}" for name, why in self.broken.items()]
+            lines = [f"- {cell(name)}: {cell(why)}" for name, why in self.broken.items()]
             text += ["## Left out", "\n".join(lines)]
         if isinstance(self.claims, str):
-            text += ["## Claims", self.claims]
+            text += ["## Claims", cell(self.claims)]
         elif self.claims:
             counts = "; ".join(count_claims(self.claims).values())
             text += ["## Claims", f"{counts}.", claims_table(self.claims).markdown()]
         links = pictures or {}
         for section in self.shown:
-            text += [f"## {section.name.replace('_', ' ')}", f"{section.title}.", section.text]
+            text += [f"## {cell(section.name.replace('_', ' '))}", f"{cell(section.title)}."]
+            text.append(section.text)
             for name in section.pictures:
                 path = links.get(f"{section.name}.{name}")
-                text += [f"![{name.replace('_', ' ')}]({path})"] if path else []
+                text += [f"![{cell(name.replace('_', ' '))}]({quote(path)})"] if path else []
         if self.not_run:
-            text.append(f"Not run here: {', '.join(s.name for s in self.not_run)}.")
+            text.append(f"Not run here: {', '.join(cell(s.name) for s in self.not_run)}.")
         for (_, title), table in self.more.items():
             text += [f"## {title}", table]
         if self.where:
             text += ["## What was run on what", self.where.markdown()]
         if self.failed:
-            text += ["Runs that failed:", "\n".join(f"- {tables.cell(w)}" for w in self.failed)]
+            text += ["Runs that failed:", "\n".join(f"- {cell(w)}" for w in self.failed)]
         for name, table in self.costs.items():
-            text += [f"## Costs of {name}", table.markdown()] if table else []
+            text += [f"## Costs of {cell(name)}", table.markdown()] if table else []
             for task in self.cost_pictures[name]:
                 path = links.get(f"cost.{name}.{task}")
-                text += [f"![{task}: score against cost]({path})"] if path else []
+                text += [f"![{cell(task)}: score against cost]({quote(path)})"] if path else []
         if self.attention is not None:
             weights, words, name = self.attention
-            text += [f"## Where words look: {name}", _looks(weights, words).markdown()]
+            text += [f"## Where words look: {cell(name)}", _looks(weights, words).markdown()]
         return "\n\n".join(part.strip("\n") for part in text) + "\n"
 
 
@@ -279,10 +282,10 @@ def _looks(weights, words):
     """Where each word looks most in each layer, on the mean of its heads."""
     rows = []
     for i, word in enumerate(words):
-        row = {"word": tables.cell(word)}
+        row = {"word": cell(word)}
         for layer, heads in enumerate(weights.mean(axis=1), 1):
             best = heads[i].argmax()
-            row[f"layer {layer}"] = f"{tables.cell(words[best])} {100 * heads[i][best]:.0f} %"
+            row[f"layer {layer}"] = f"{cell(words[best])} {100 * heads[i][best]:.0f} %"
         rows.append(row)
     return Table.of(rows)
 
@@ -312,12 +315,13 @@ def write(page, html_file=None, markdown_file=None, tables_folder=None, pictures
     if tables_folder:
         for name, table in page.tables().items():
             name += f".{slug(tables.plain(table.title))[:60]}" if table.title else ""
+            name = tables.file_name(name)
             texts[Path(tables_folder) / f"{name}.csv"] = table.csv()
             texts[Path(tables_folder) / f"{name}.tex"] = table.latex()
     written = []
     if pictures_folder:
         for name, figure in page.pictures().items():
-            path = Path(pictures_folder) / f"{name}.{picture_type}"
+            path = Path(pictures_folder) / f"{tables.file_name(name)}.{picture_type}"
             with replacing(path, f".{picture_type}") as temporary:
                 figure.savefig(temporary, dpi=150)
             links[name] = path

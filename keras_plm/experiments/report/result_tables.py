@@ -4,14 +4,18 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from keras_plm.experiments.config import label_runs, settings_of, summary
+from keras_plm.experiments.config import METHODS, SETTINGS, label_runs, settings_of, summary
+from keras_plm.experiments.report.tables import cell, plot_text
 from keras_plm.experiments.results import result_name
+from keras_plm.files.json_files import OneOf, check_shape
 from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
 ORDER = ("scratch", "randomly_initialised", "features", "fine_tune")
 TRAINED = ("scratch", "fine_tune")  # the encoder learns
+# What the record of a run has next to `results.SHAPE`.
+RUN = {"run": str, "method": OneOf(tuple(METHODS)), "score": float, "settings": SETTINGS}
 
 
 def describe(result, common=("train_limit", "precision")):
@@ -29,7 +33,8 @@ def describe(result, common=("train_limit", "precision")):
         words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
     words += variant(fields)
     if "train_limit" not in common:
-        words.append(f"{result['counts']['train']:,} training examples")
+        count = (result.get("counts") or {}).get("train", fields["train_limit"])
+        words.append(f"{count:,} training examples")
     if "precision" not in common:
         words.append(fields["precision"])
     return "; ".join(words)
@@ -65,6 +70,30 @@ def variant(fields):
     fields = {**fields, "placement": places.get(fields.get("placement"))}
     fields["schedule"] = fields.get("schedule", "").replace("_", " ")
     return [text.format(fields[name]) for name, text in words.items() if fields.get(name)]
+
+
+def of_runs(results):
+    """Those of some results that a table of runs can show, and why it cannot show the others.
+
+    Returns:
+        `(results, [why another is left out])`.
+
+    Raises:
+        ValueError: If it can show none, with why.
+    """
+    shown, odd = [], []
+    for result in results:
+        name = getattr(result, "where", "") or "A result"
+        try:
+            check_shape(dict(result), RUN, f"{name} is no result of `run`, left out")
+            first = next(iter(result["metrics"].values()), None)
+            check_shape(first, float, f"{name} has no score by a metric, left out")
+            shown.append(result)
+        except ValueError as error:
+            odd.append(str(error))
+    if odd and not shown:
+        raise ValueError(odd[0])
+    return shown, odd
 
 
 def rows_of(results):
@@ -118,8 +147,10 @@ def add_seed(result, of_cell):
 
 
 def file_of(result):
-    """The name of a result in its suite's folder."""
-    return result_name(result["task"], result["encoder"], result["run"], result["seed"])
+    """Where a result was read, or else its name in its suite's folder."""
+    return getattr(result, "where", "") or result_name(
+        result["task"], result["encoder"], result["run"], result["seed"]
+    )
 
 
 def place_of_layers(layers):
@@ -127,7 +158,8 @@ def place_of_layers(layers):
     names = list(LAYER_CHOICES)
     if layers in names:
         return names.index(layers)
-    return len(names) + int(layers.rpartition("_")[2] or 0)  # nothing where the encoder learns
+    number = layers.rpartition("_")[2]  # nothing where the encoder learns
+    return len(names) + (int(number) if number.isdecimal() else 0)
 
 
 def _place(result):
@@ -158,7 +190,9 @@ def markdown(results):
     }
     best = {task: max(row[task][0] for row in rows.values() if task in row) for task in tasks}
     many = len({encoder for encoder, _ in rows}) > 1
-    head = " | ".join(f"{task} ({metric[task].replace('_', ' ')}{limited[task]})" for task in tasks)
+    head = " | ".join(
+        f"{cell(task)} ({cell(metric[task].replace('_', ' '))}{limited[task]})" for task in tasks
+    )
     lines = [f"| {'encoder: ' if many else ''}run | {head} |", "|---|" + "---:|" * len(tasks)]
     for (encoder, name), row in rows.items():
         shown = []
@@ -170,7 +204,8 @@ def markdown(results):
             spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
             number = f"{100 * mean:.1f}{spread} ({n})"
             shown.append(f"**{number}**" if mean == best[task] else number)
-        lines.append(f"| {encoder + ': ' if many else ''}{name} | {' | '.join(shown)} |")
+        name = cell(f"{encoder}: {name}" if many else name)
+        lines.append(f"| {name} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -222,7 +257,11 @@ def layer_figure(results, task):
     if fresh:
         best = max(summary(of_run)[0] for of_run in fresh.values())
         means["random weights, frozen; best layers run"] = best
-    return score_by_layer(table, f"{task}: frozen features by layers read", metric, means)
+    for row in table:
+        row["layers"] = plot_text(row["layers"])
+    means = {plot_text(name): mean for name, mean in means.items()}
+    title = f"{plot_text(task)}: frozen features by layers read"
+    return score_by_layer(table, title, plot_text(metric), means)
 
 
 def into_readme(mark, text, readme):

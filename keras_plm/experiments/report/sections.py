@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from keras_plm.experiments.report import tables
-from keras_plm.experiments.report.result_tables import layer_figure, markdown
+from keras_plm.experiments.report.result_tables import layer_figure, markdown, of_runs
 from keras_plm.experiments.results import (
     MEASURED,
     SEEDS,
@@ -15,6 +15,10 @@ from keras_plm.experiments.results import (
     read_results,
     suite_folder,
 )
+
+# What reading raises of a valid JSON file that is not as a suite writes it.
+ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError, OSError)
+MOST_TRIED = 40  # records of a task, to find the one that a suite cannot read
 
 
 @dataclasses.dataclass
@@ -105,11 +109,40 @@ def _of_suite(suite, kept):
         whole, damaged = _tasks(kept)
         if not whole or not damaged:
             raise
-        with tempfile.TemporaryDirectory() as folder:
-            only, results = Path(folder) / kept.name, ResultFolder(kept)
-            for task in whole:
-                results.copy(results.names(f"{task}/*"), only)
-            return suite.markdown(only), suite.figures(only), str(error)
+        results = ResultFolder(kept)
+        names = [name for task in whole for name in results.names(f"{task}/*")]
+        found = _only(suite, kept, names)
+        if found is None:
+            raise
+        return *found, str(error)
+    except ODD as error:
+        results = ResultFolder(kept)
+        names = results.names("*/*")
+        for task in dict.fromkeys(name.split("/")[0] for name in names):
+            without = [name for name in names if not name.startswith(f"{task}/")]
+            found = _only(suite, kept, without)
+            if found is None:
+                continue
+            # The task of a valid record that the suite cannot read; perhaps one record is enough.
+            of_task = [name for name in names if name not in without]
+            for odd in of_task[:MOST_TRIED]:
+                more = _only(suite, kept, [name for name in names if name != odd])
+                if more is not None:
+                    where = results.where(odd).rstrip(",")
+                    return *more, f"{where} is left out: {blame(kept, error)}"
+            return *found, f"{task} is left out: {blame(kept, error)}"
+        raise
+
+
+def _only(suite, kept, names):
+    """Text and pictures of a suite of some of its results; `None` where it cannot read them."""
+    with tempfile.TemporaryDirectory() as folder:
+        only = Path(folder) / kept.name
+        try:
+            ResultFolder(kept).copy(names, only)
+            return suite.markdown(only), suite.figures(only)
+        except (ValueError, *ODD):
+            return None
 
 
 def _of_runs(kept):
@@ -124,6 +157,8 @@ def _of_runs(kept):
         if not whole or not damaged:  # the fault is of no task alone
             raise
         results, left_out = [r for task in whole for r in read_results(kept, task)], str(error)
+    results, odd = of_runs(results)
+    left_out = "; ".join(filter(None, (left_out, *odd)))
     read = sorted({r["task"] for r in results if r["method"] == "features"})
     pictures = {f"{task}_by_layer": layer_figure(results, task) for task in read}
     return markdown(results), pictures, left_out
@@ -155,12 +190,12 @@ def _fill(section, read):
         section.left_out, section.empty = str(error), True
     except ValueError as error:
         section.left_out = str(error)
-    except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
-        section.left_out = _blame(section.folder, error)
+    except ODD as error:
+        section.left_out = blame(section.folder, error)
     return section
 
 
-def _blame(kept, error):
+def blame(kept, error):
     """The file of a folder that is not as a suite writes them."""
     results = ResultFolder(kept)
     for name in results.names():

@@ -13,6 +13,8 @@ import re
 
 MARKS = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~-])|\*\*(.+?)\*\*|`([^`]+)`|<br>")
 NUMBER = re.compile(r"[+−-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[+-]?\d+)?")
+# What begins like a formula and is none: numbers, and several of them.
+HARMLESS = re.compile(rf"{NUMBER.pattern}(( to | ± ){NUMBER.pattern})*( %| \(\d+\))?")
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 SPREAD = re.compile(r"^(?P<mean>\S+)(?: ± (?P<deviation>\S+))?(?: \((?P<n>\d+)\))?$")
 TEX = {
@@ -111,6 +113,7 @@ class Table:
                 if any(found):
                     columns.append([f"{name}: {key}", *found])
         file = io.StringIO()
+        columns = [[_no_formula(text) for text in column] for column in columns]
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
         return file.getvalue()
 
@@ -136,6 +139,15 @@ def _javascript(value):
 def _bare(text):
     """A number without the commas of its thousands; anything else as it is."""
     return text.replace(",", "") if NUMBER.fullmatch(text) else text
+
+
+def _no_formula(text):
+    """A text that spreadsheet programs do not compute, with an apostrophe where they would.
+
+    Reference: OWASP, CSV injection.
+    """
+    harmful = text.lstrip()[:1] in tuple("=+-@") or text[:1] in ("\t", "\r", "\n")
+    return f"'{text}" if text and harmful and not HARMLESS.fullmatch(text) else text
 
 
 def _render(text, escape, strong, code, newline):
@@ -178,7 +190,17 @@ def plain(text):
 def cell(text):
     """Any text as a cell: what would be read as a mark has a backslash before it."""
     text = " ".join(str(text).split())
-    return re.sub(r"([\\|*`<>])", r"\\\1", text)
+    return re.sub(r"([\\|*`<>\[\]])", r"\\\1", text)
+
+
+def file_name(text):
+    """A text as the name of a file: without separators and what shells and links treat apart."""
+    return re.sub(r"[^\w.+=-]+", "_", text)[:150].lstrip(".") or "_"
+
+
+def plot_text(text):
+    """A text as matplotlib shows it: no formulas, and nothing that SVG cannot hold."""
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text).replace("$", r"\$")
 
 
 def number(text):

@@ -68,7 +68,7 @@ class TestReader:
 
     def test_files_of_other_kinds(self, tmp_path):
         (tmp_path / "a.json").write_text("{")
-        with pytest.raises(ValueError, match="a.json: This is not a JSON file"):
+        with pytest.raises(ValueError, match="a.json must be JSON"):
             read_squad(tmp_path / "a.json")
         (tmp_path / "a.json").write_text("[]")
         with pytest.raises(ValueError, match=r"a.json: .*a list at 'data' here.*in \[\]"):

@@ -493,3 +493,33 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
     path.write_text("1 a N _ x\n2 b V _\n")
     with pytest.raises(ValueError, match="a.txt:2: Every line"):
         read_conll(path, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ('{"text": "a", "label": Infinity}', "A label is a string.*label=inf"),
+        ('{"text": "a", "label": -1e999}', "A label is a string.*label=-inf"),
+        ('{"text": "a", "label": NaN}', "A label may not be NaN"),
+        ('{"text": "a", "text": "b", "label": "x"}', 'the key "text" twice'),
+        ("[" * 100_000, "lists or objects in hundreds"),
+        ('{"text": "a", "label": ' + "1" * 5000 + "}", "a number of thousands of digits"),
+        (r'{"text": "a\ud800", "label": "x"}', "half of a surrogate pair"),
+        ("[1]", "must hold an object. Received: a list of 1"),
+    ],
+)
+def test_lines_that_are_no_rows_are_named(line, match, tmp_path):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=f"a.jsonl:1: ?.*{match}|a.jsonl:1 must be.*{match}"):
+        read_table(tmp_path / "a.jsonl", "text", "label")
+
+
+def test_nan_is_no_label_of_published_files_either(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": NaN}\n')
+    with pytest.raises(ValueError, match="a.jsonl:1: A label is a string.*label=nan"):
+        read_table(tmp_path / "a.jsonl", "text", "label", clean=False)
+
+
+def test_choices_are_a_list():
+    with pytest.raises(ValueError, match="x:1: `choices` must be a list of texts. Received: 'ab'"):
+        Example("a", 0, choices="ab", where="x:1")

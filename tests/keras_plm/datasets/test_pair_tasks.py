@@ -163,12 +163,21 @@ def test_race(tmp_path):
     assert len(TASKS["race_middle"].read(tmp_path, "test")) == 4
     with pytest.raises(ValueError, match=r"No passage .*train.middle"):
         TASKS["race"].read(tmp_path, "train")
-    for change in ({"answers": ["A", "E"]}, {"answers": ["A"]}, {"article": None, "options": 3}):
+    for change, match in (
+        ({"answers": ["A", "E"]}, '`answers.1.` must be one of .*Received: "E"'),
+        ({"answers": ["", "B"]}, '`answers.0.` must be one of .*Received: ""'),
+        ({"answers": ["A", "BC"]}, '`answers.1.` must be one of .*Received: "BC"'),
+        ({"answers": ["A"]}, "2 questions, 2 options, 1 answers"),
+        ({"options": [["a"] * 4, ["a"] * 3]}, "has 4 options. Received: 3"),
+        ({"options": ["abcd", "abcd"]}, "`options.0.` must be a list"),
+        ({"article": None}, "`article` must be text. Received: null"),
+        ({"questions": [["Who sat?"], "It _ ."]}, "`questions.0.` must be text"),
+    ):
         path = write(tmp_path, "RACE/test/high/3.txt", json.dumps(passage | change))
-        with pytest.raises(ValueError, match="3.txt: A passage of RACE has"):
+        with pytest.raises(ValueError, match=f"3.txt: .*{match}"):
             read_race(tmp_path / "RACE" / "test", ["high"])
     write(tmp_path, str(path), "{")
-    with pytest.raises(ValueError, match="3.txt: A passage of RACE has"):
+    with pytest.raises(ValueError, match="3.txt must be JSON"):
         read_race(tmp_path / "RACE" / "test", ["high"])
 
 

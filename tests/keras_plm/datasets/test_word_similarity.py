@@ -487,3 +487,10 @@ def test_a_byte_order_mark_and_other_spaces(tmp_path):
     assert read_pairs(path) == [("New\u00a0York\u3000", "city", 7.0)]
     path.write_text("\ufeff: a\nb c\u00a0c d e\n", encoding="utf-8")
     assert read_questions(path) == {"a": [("b", "c\u00a0c", "d", "e")]}
+
+
+@pytest.mark.parametrize("score", ["9" * 400, "nan", "inf", "1e3", "\u0664"])
+def test_scores_are_finite_numbers(score, tmp_path):
+    (tmp_path / "p.txt").write_text(f"tiger cat {score}\n")
+    with pytest.raises(ValueError, match="p.txt:1: Each line is two words and a score"):
+        read_pairs(tmp_path / "p.txt")

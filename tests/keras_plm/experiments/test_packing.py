@@ -55,7 +55,11 @@ def test_what_is_packed_reads_the_same_and_unpacks(kept):
     assert kept.names("*.seed*.json") == [name_of(seed) for seed in (0, 10, 2)]
     assert kept.pack() == (4, 3) and kept.pack() == (0, 0)
     there = {p.relative_to(kept.path).as_posix() for p in kept.path.rglob("*") if p.is_file()}
-    assert there - {".locks/pack.lock"} == {"results.jsonl", "examples.zip", "speed.json"}
+    assert {name for name in there if ".locks" not in name} == {
+        "results.jsonl",
+        "examples.zip",
+        "speed.json",
+    }
     assert content(kept) == before
     assert [r.seed for r in read_results(kept.path, "rte")] == [0, 10, 2]
     assert kept.done(name_of(2), "h2")["tokens"] == 7 and kept.done(name_of(2), "other") is None
@@ -134,9 +138,9 @@ def test_a_record_has_each_of_its_fields_in_the_table_and_reads_as_json():
     assert dict(again) == dict(made) and again.extra == {"tokens": 7} and "trials" not in made
     assert made["commit"] is None and made.get("none", 5) == 5 and {**made}["seed"] == 3
     assert dataclasses.replace(made, score=0.1)["score"] == 0.1
-    with pytest.raises(ValueError, match="no result of a run.*without encoder, method"):
+    with pytest.raises(ValueError, match="no result of a run.*`encoder`.*no such key"):
         Record.from_json({"task": "rte"})
-    with pytest.raises(ValueError, match="must be a finite number"):
+    with pytest.raises(ValueError, match="`score` must be a number or null. Received: Infinity"):
         Record.from_json(made.to_json() | {"score": float("inf")})
 
 
@@ -149,9 +153,9 @@ def test_the_hash_of_settings_does_not_depend_on_their_order():
 
 def test_reading_is_kept_until_a_file_changes(kept, monkeypatch):
     kept.pack()
-    read, original = [], results.json.loads
+    read, original = [], results.parse_json
     results._packed_records.cache_clear()
-    monkeypatch.setattr(results.json, "loads", lambda text: read.append(1) or original(text))
+    monkeypatch.setattr(results, "parse_json", lambda *a, **k: read.append(1) or original(*a, **k))
     assert kept.names() and kept.record(name_of(0)) and len(read) == 4
     assert ResultFolder(kept.path).record(name_of(2)) and len(read) == 4
 

@@ -98,9 +98,15 @@ def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
     "text, why",
     [
         ('{"task": "sst", "sc', "is no whole result file"),
-        ("[1, 2]", "is no result of a run: move it elsewhere. Received: a list"),
-        ('{"name": "x"}', "Received: an object without task, encoder"),
-        ('{"task": "t", "encoder": "e", "method": "features"}', "without seed, score, metrics"),
+        (
+            "[1, 2]",
+            "move it elsewhere: it must hold an object. Received: a list",
+        ),
+        ('{"name": "x"}', "`task` must be text. Received: no such key"),
+        (
+            '{"task": "t", "encoder": "e", "method": "features"}',
+            "`settings` must be an object",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_file_leaves_its_suite_out(root, tmp_path, capsys, text, why):
@@ -256,7 +262,7 @@ def test_pages_have_claims_or_why_not(root):
     assert 'id="claims-table"' in page.html() and "claims" in page.tables()
     assert "2 reproduced; 2 contradicted; 1 not separable; 1 not run." in page.markdown()
     broken = Page(root, found, "x is <broken>")
-    assert "x is &lt;broken&gt;" in broken.html() and "x is <broken>" in broken.markdown()
+    assert "x is &lt;broken&gt;" in broken.html() and r"x is \<broken\>" in broken.markdown()
     assert "None was tried" in Page(root, found, []).html()
 
 

@@ -136,9 +136,29 @@ def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
         assert len(json.loads(predict(tagger, examples).splitlines()[0])["prediction"]) == 2
     (tmp_path / "two.conll").write_text("1 a\n2 b\n")
     assert [e.text for e in read_inputs(tmp_path / "two.conll", tagger, "1")] == [["a", "b"]]
-    (tmp_path / "null.jsonl").write_text('{"text": null}\n')
-    with pytest.raises(ValueError, match="null.jsonl:1: Every row needs a text.*text=None"):
-        read_inputs(tmp_path / "null.jsonl", tagger)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "match"),
+    [
+        (Tagger, '{"text": null}', "'text': it must hold text or a list. Received: null"),
+        (Tagger, '{"text": ["a", 7]}', r"'text': `\[1\]` must be text. Received: 7"),
+        (Tagger, '{"text": ["a", " "]}', "needs a text"),
+        (Tagger, '{"text": []}', "needs a text"),
+        (Classifier, '{"text": NaN}', "'text': it must hold text or a list. Received: NaN"),
+        (Classifier, '{"text": {"a": 1}}', "Received: an object of 1"),
+        (Classifier, '{"text": "a", "text": "b"}', "the key .text. twice"),
+        (Classifier, "[" * 5000, "lists or objects in hundreds"),
+        (MultipleChoice, '{"text": "a", "choices": "ab"}', "'choices': it must hold a list"),
+        (MultipleChoice, '{"text": "a", "choices": ["b", null]}', r"'choices': `\[1\]` must be"),
+        (MultipleChoice, '{"text": "a", "choices": []}', "needs a text.*choices="),
+    ],
+)
+def test_rows_of_other_kinds_are_named(kind, row, match, tmp_path):
+    model = object.__new__(kind)
+    (tmp_path / "x.jsonl").write_text(row + "\n")
+    with pytest.raises(ValueError, match=f"x.jsonl:1.*{match}"):
+        read_inputs(tmp_path / "x.jsonl", model)
 
 
 @pytest.mark.full
@@ -159,7 +179,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     for model, file, match in (
         ("none.keras", "ok.txt", "No file .*none.keras"),
         ("ok.txt", "ok.txt", "a .keras file"),
-        ("broken.keras", "ok.txt", "is not such a file, or damaged"),
+        ("broken.keras", "ok.txt", "must be a whole model"),
         ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
         ("c.keras", "none.txt", "No file"),
         ("c.keras", "empty.txt", "nothing to read"),

@@ -364,7 +364,7 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
     assert picture.stat().st_size > 1000
     # One store per split.
-    assert len(list((tmp_path / "features").iterdir())) == 3
+    assert len(list((tmp_path / "features").glob("[!.]*"))) == 3
     assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
     shown = capsys.readouterr().out
     assert "Fine-tuning was not tried" in shown and " 5 in the dev set" in shown

@@ -13,7 +13,13 @@ from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import LayerChoice
 from keras_plm.models import WordVectors
 from keras_plm.tokenizers import Words
-from keras_plm.transfer import FeatureBased, FeatureStore, compare_layers, layer_choice
+from keras_plm.transfer import (
+    FeatureBased,
+    FeatureStore,
+    _feature_files,
+    compare_layers,
+    layer_choice,
+)
 from tests.helpers.checks import assert_close, to_numpy, under_torch
 from tests.helpers.small_encoders import LABELS, TAGS, TOKENIZER, encoder, sentences, texts
 
@@ -29,9 +35,8 @@ def word_vectors(words="abcdefgh", seed=0):
 
 def stored(folder, features, counts):
     """A `FeatureStore` of given features (sum of counts, L, D)."""
-    folder.mkdir()
-    np.save(folder / "features.npy", features.astype("float16"))
-    np.save(folder / "counts.npy", np.asarray(counts))
+    with _feature_files.writing(folder, features.shape, counts) as array:
+        array[:] = features
     return FeatureStore(folder)
 
 
@@ -268,7 +273,7 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
         FeatureStore.build(tmp_path, model, TOKENIZER, dev),
         FeatureStore.build_words(tmp_path, words, model, TOKENIZER, dev),
     ]
-    assert len(list(tmp_path.iterdir())) == 4  # those of `fit`
+    assert len(list(tmp_path.glob("[!.]*"))) == 4  # those of `fit`
     options = {"training": False, "batch_size": len(dev), "buckets": 1}
     source = stores[0].batches("mix", words=stores[1], **options)
     rows = source.rows(0)
