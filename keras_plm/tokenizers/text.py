@@ -10,6 +10,7 @@ import numpy as np
 from keras_plm.files.opening import open_bytes
 from keras_plm.files.sequences import as_list
 
+_CUT = re.compile(r"(?<=\S)[ \t]")  # before a run of blanks or tabs
 PART = 1 << 16  # characters of a long line that are read at a time
 LONGEST_WORD = 1 << 23  # characters without a blank or a tab
 
@@ -44,7 +45,9 @@ def line_parts(path, most=PART):
                 begun = ""
                 file.line += 1
                 continue
-            cut = _last_cut(part)
+            cut = 0
+            for blank in _CUT.finditer(part, len(begun)):
+                cut = blank.start()
             if len(part) - cut > LONGEST_WORD:
                 raise ValueError(
                     f"{path}:{file.line}: a word must have at most {LONGEST_WORD:,} characters, "
@@ -55,16 +58,6 @@ def line_parts(path, most=PART):
             begun = part[cut:]
         if begun:
             yield begun, True
-
-
-def _last_cut(part):
-    """Where the last run of blanks and tabs begins that is behind a character; 0 without one."""
-    last = {space: part.rfind(space, 1) for space in " \t"}
-    while (at := max(last.values())) > 0:
-        if not part[at - 1].isspace():
-            return at
-        last[part[at]] = part.rfind(part[at], 1, at)
-    return 0
 
 
 def numbered_lines(path):

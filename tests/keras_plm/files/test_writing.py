@@ -19,6 +19,7 @@ from keras_plm.data.formats.word_vectors import write_vectors
 from keras_plm.data.task import Example
 from keras_plm.files import writing
 from keras_plm.files.writing import (
+    NoRoom,
     remove_leftovers,
     replacing,
     replacing_files,
@@ -111,17 +112,19 @@ def test_an_error_leaves_the_old_file(tmp_path, error, written):
 
 @pytest.mark.parametrize("write", [write_text, write_json])
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, write):
-    path, write_half = tmp_path / "a", Path.write_text
+    path, write_half = tmp_path / "a", Path.write_bytes
     write(path, "old")
     old = path.read_bytes()
 
-    def full(path, text, **options):
-        write_half(path, text[: len(text) // 2])
+    def full(path, content):
+        write_half(path, content[: len(content) // 2])
         raise FULL
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(Path, "write_bytes", full)
+    match = r"/a could not be written: the disk is full. Received: \d+ bytes to write, [\d,]+ bytes"
+    with pytest.raises(NoRoom, match=match) as found:
         write(path, "a new text")
+    assert found.value.errno == errno.ENOSPC
     assert path.read_bytes() == old and names(tmp_path) == ["a"]
 
 
