@@ -54,10 +54,11 @@ def open_model(path):
 
 def _check_archive(path):
     """Raises unless a .keras file is a ZIP file that expands to a moderate size."""
+    check_file(path)
     try:
-        with zipfile.ZipFile(check_file(path)) as archive:
+        with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(
             f"{path} must be a whole model of this library: save it again. Received: {error}"
         ) from error

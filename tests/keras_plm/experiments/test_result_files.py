@@ -1,5 +1,6 @@
 """Result files: damage, odd records, several processes, killed ones and full disks."""
 
+import csv
 import dataclasses
 import io
 import json
@@ -196,9 +197,7 @@ def test_no_cell_of_a_csv_file_is_a_formula():
     table = Table(("=a", "+b"), tuple((text, text) for text in texts), (False, False))
     head, *rows = table.csv().split("\n", 1)
     assert head == "'=a,'+b"
-    import csv
-
-    found = [row[0] for row in csv.reader(io.StringIO(rows[0])) if row]
+    found = [row[0] for row in csv.reader(io.StringIO(rows[0], newline="")) if row]
     assert found == [f"'{text}" for text in FORMULAS] + NUMBERS
 
 
