@@ -120,6 +120,11 @@ def read_inputs(path, model, text="text", pair=None):
                         f"{path}:{number}: A line is a text, or two parted by a tab. "
                         f"Received: {line.rstrip()!r:.60}"
                     )
+                if examples and bool(others) != (examples[0].pair is not None):
+                    raise ValueError(
+                        f"{path}:{number}: All lines have a second text, after a tab, or none has. "
+                        f"Received: {line.rstrip()!r:.60}, unlike the first line"
+                    )
                 words = fields(first) if isinstance(model, Tagger) else first
                 examples.append(Unlabelled(words, *others))
     if not examples:
