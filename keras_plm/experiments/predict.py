@@ -54,10 +54,11 @@ def open_model(path):
 
 def _check_archive(path):
     """Raises unless a .keras file is a ZIP file that expands to a moderate size."""
+    check_file(path)
     try:
-        with zipfile.ZipFile(check_file(path)) as archive:
+        with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(
             f"{path} must be a whole model of this library: save it again. Received: {error}"
         ) from error
@@ -118,6 +119,11 @@ def read_inputs(path, model, text="text", pair=None):
                     raise ValueError(
                         f"{path}:{number}: A line is a text, or two parted by a tab. "
                         f"Received: {line.rstrip()!r:.60}"
+                    )
+                if examples and bool(others) != (examples[0].pair is not None):
+                    raise ValueError(
+                        f"{path}:{number}: All lines have a second text, after a tab, or none has. "
+                        f"Received: {line.rstrip()!r:.60}, unlike the first line"
                     )
                 words = fields(first) if isinstance(model, Tagger) else first
                 examples.append(Unlabelled(words, *others))

@@ -565,9 +565,10 @@ def _packed_records(path, *state):
 
 @functools.lru_cache(maxsize=64)
 def _opened(path, *state):
+    file = check_file(path)
     try:
-        archive = zipfile.ZipFile(check_file(path))
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(
             f"{path} must be a whole ZIP file of examples: restore or remove it. Received: {error}"
         ) from error

@@ -66,6 +66,11 @@ def read_npz(file, where, kinds=NUMBERS):
                 arrays[member.filename.removesuffix(".npy")] = flat.reshape(shape).copy()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{where} must be a whole .npz file. Received: {error}") from error
+    except ValueError as error:
+        if str(where) in str(error):
+            raise
+        # An offset before the file, or a name that is no text.
+        raise ValueError(f"{where} must be a whole .npz file. Received: {error}") from error
     except OSError as error:
         raise ValueError(f"{where} could not be read. Received: {error.strerror}") from error
     return arrays

@@ -177,9 +177,14 @@ def where(folders):
 
 
 def runs_of(results):
-    """`[[result of each seed] of each run]`, in the order of a table."""
+    """`[[result of each seed] of each run]`, in the order of a table.
+
+    Results that tell no costs are left out: `priced` says why.
+    """
     found = {}
     for result in results:
+        if _misfit(result, PRICED) is not None:
+            continue
         run = result.get("run") or result.get("name") or json.dumps(result.get("settings"))
         key = result["task"], result["encoder"], result["method"], run
         found.setdefault(key, []).append(result)

@@ -136,21 +136,24 @@ def add_seed(result, of_cell):
     if twice := [other for other in of_cell if other["seed"] == result["seed"]]:
         raise ValueError(
             "A run has one result a seed: keep one of the two elsewhere. "
-            f"Received: {file_of(twice[0])} and {file_of(result)}"
+            f"Received: {_where(twice[0])} and {_where(result)}"
         )
     if of_cell and settings_of(of_cell[0]) != settings_of(result):
         raise ValueError(
             "Seeds of one run share settings, data and encoder: remove the older files. "
-            f"Received: {file_of(of_cell[0])} and {file_of(result)}, of different runs"
+            f"Received: {_where(of_cell[0])} and {_where(result)}, of different runs"
         )
     of_cell.append(result)
 
 
 def file_of(result):
-    """Where a result was read, or else its name in its suite's folder."""
-    return getattr(result, "where", "") or result_name(
-        result["task"], result["encoder"], result["run"], result["seed"]
-    )
+    """The name of a result in its suite's folder."""
+    return result_name(*(result[key] for key in ("task", "encoder", "run", "seed")))
+
+
+def _where(result):
+    """Where a result was read, for messages; or else its name."""
+    return getattr(result, "where", "") or file_of(result)
 
 
 def place_of_layers(layers):

@@ -13,8 +13,8 @@ import re
 
 MARKS = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~-])|\*\*(.+?)\*\*|`([^`]+)`|<br>")
 NUMBER = re.compile(r"[+−-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[+-]?\d+)?")
-# What begins like a formula and is none: numbers, and several of them.
-HARMLESS = re.compile(rf"{NUMBER.pattern}(( to | ± ){NUMBER.pattern})*( %| \(\d+\))?")
+# What begins like a formula and computes nothing: numbers, and several of them in brackets.
+HARMLESS = re.compile(r"[+−-]?\d([\d.,e±%()\[\] +−-]| to )*")
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 SPREAD = re.compile(r"^(?P<mean>\S+)(?: ± (?P<deviation>\S+))?(?: \((?P<n>\d+)\))?$")
 TEX = {
@@ -146,7 +146,8 @@ def _no_formula(text):
 
     Reference: OWASP, CSV injection.
     """
-    harmful = text.lstrip()[:1] in tuple("=+-@") or text[:1] in ("\t", "\r", "\n")
+    text = text.replace("\r", " ")  # which the module csv does not quote
+    harmful = text.lstrip()[:1] in tuple("=+-@") or text[:1] in ("\t", "\n")
     return f"'{text}" if text and harmful and not HARMLESS.fullmatch(text) else text
 
 

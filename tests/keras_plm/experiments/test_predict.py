@@ -161,6 +161,12 @@ def test_rows_of_other_kinds_are_named(kind, row, match, tmp_path):
         read_inputs(tmp_path / "x.jsonl", model)
 
 
+def test_all_lines_have_a_second_text_or_none(tmp_path):
+    (tmp_path / "x.txt").write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match="x.txt:2: All lines have a second text"):
+        read_inputs(tmp_path / "x.txt", object.__new__(Classifier))
+
+
 @pytest.mark.full
 def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     kept(tmp_path / "c.keras", Classifier, ["no", "yes"])

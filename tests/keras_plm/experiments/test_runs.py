@@ -137,7 +137,7 @@ def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_pat
     old = [f.read_text() for f in files]
     assert main([*flags[:-1], "2", "--seeds", "1"]) == 0  # another number of epochs
     assert files[0].stat().st_mtime_ns != times[0] and not files[1].exists()
-    kept = sorted((tmp_path / "results").glob("**/*.seed*.json.*"))
+    kept = sorted((tmp_path / "results").glob("**/[!.]*.seed*.json.*"))
     assert [f.read_text() for f in kept] == old
 
 
