@@ -8,11 +8,14 @@ import keras
 
 import keras_plm.checkpoints  # noqa: F401  (registers what a saved model is made of)
 import keras_plm.transfer  # noqa: F401
+from keras_plm.checkpoints.settings import check_model_of
 from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.formats.squad import read_squad, write_predictions
 from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
+from keras_plm.files.arrays import as_weight
+from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
@@ -34,10 +37,18 @@ def open_model(path):
             "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
             f"Received: {str(path)!r}"
         )
+    config, shapes = check_model_file(path)
+    check_model_of(config, shapes, f"{path}, config.json")
     try:
         model = keras.saving.load_model(path)
-    except (ValueError, TypeError, OSError, KeyError) as error:
-        raise ValueError(f"{path} is not such a file, or damaged. Received: {error}") from error
+    except ImportError:
+        raise
+    except Exception as error:  # of Keras and of classes of others: many
+        raise ValueError(
+            f"{path} is not such a file, or damaged. {described_error(error)}"
+        ) from error
+    for weight in model.weights:
+        as_weight(keras.ops.convert_to_numpy(weight), weight.path, path)
     if not isinstance(model, Head) or model.tokenizer is None:
         raise ValueError(
             "Predicted is with a head that has its tokenizer, as `FineTune` makes it. "

@@ -102,10 +102,16 @@ def test_names_the_weight_that_does_not_fit(files, damage, message):
         ({"lstm.n_layers": 1}, "which is not of it"),
         ({"char_cnn.filters": [[1, 3]]}, "which is not of it"),
         ({"char_cnn.activation": "gelu"}, "'relu' or 'tanh'"),
-        ({"char_cnn.filters": [[1.0, 3]]}, "pairs of whole numbers"),
-        ({"lstm.use_skip_connections": "false"}, "true or false. Received: 'false'"),
-        ({"lstm.cell_clip": "3"}, "a clip must be a number"),
-        ({"lstm.n_layers": True}, "sizes must be whole numbers. Received: True as `num_layers`"),
+        (
+            {"char_cnn.filters": [[1.0, 3]]},
+            r"`char_cnn.filters.0..0.` must be a whole number, 1 or more. Received: 1.0",
+        ),
+        ({"lstm.use_skip_connections": "false"}, 'true or false. Received: "false"'),
+        ({"lstm.cell_clip": "3"}, "`lstm.cell_clip` must be a number or null"),
+        (
+            {"lstm.n_layers": True},
+            "`lstm.n_layers` must be a whole number, 1 or more. Received: true",
+        ),
     ],
 )
 def test_refuses_options_that_do_not_fit(files, change, message):
@@ -148,13 +154,13 @@ def test_refuses_files_that_are_none(files, tmp_path):
         load_elmo(options, tmp_path)
     for text in ("[]", '{"lstm": 3, "char_cnn": {}}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(ValueError, match="objects `lstm` and `char_cnn`"):
+        with pytest.raises(ValueError, match="must be an object|must hold an object"):
             load_elmo(tmp_path / "other.json", weights)
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(ValueError, match="no whole HDF5 file"):
+    with pytest.raises(ValueError, match="not a whole HDF5 file"):
         load_elmo(options, weights)
     options.write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="must be JSON"):
         load_elmo(options, weights)
     with pytest.raises(ValueError, match="must be an ELMo"):
         save_elmo(options, weights, BERT(9, 1, 1, 4, 4))

@@ -96,13 +96,14 @@ class TestOurs:
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
             keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))
-        with pytest.raises(ValueError, match="was its copy interrupted"):
+        with pytest.raises(ValueError, match="model.safetensors is not the file that was written"):
             keras_plm.load(damage("model.safetensors", b"\x10\x00"))
-        with pytest.raises(ValueError, match="WordPiece model"):
+        with pytest.raises(ValueError, match="tokenizer.json is not the file that was written"):
             keras_plm.load(damage("tokenizer.json", b"{}"))
         folder = tmp_path / "other"
         keras_plm.save(folder, encoder, TOKENIZER)
         config = json.loads((folder / "config.json").read_text())
+        del config["files"]  # as in folders of early versions
         config["config"]["num_layers"] = 3
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match="does not hold the weights.*missing"):

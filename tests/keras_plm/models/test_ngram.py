@@ -328,7 +328,7 @@ def test_load_names_a_file_that_is_no_model(tmp_path):
     message = r"model\.safetensors is not a whole file that `NGram\.save` wrote"
     for part in (b"", b"text\n" * 50, whole[:100], whole[:-1]):
         path.write_bytes(part)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="model.safetensors is not a whole safetensors file"):
             NGram.load(path)
     save_file({"keys_0": np.arange(3)}, path)
     with pytest.raises(ValueError, match=message):
