@@ -167,7 +167,10 @@ def _load(folder, head, tokenizer, activation, dtype):
             options["tokenizer"] = tokenizer
             dropout = settings.get("classifier_dropout")
             options["dropout"] = arguments["dropout"] if dropout is None else dropout
-        model = kind.make(encoder, **options)
+        try:
+            model = kind.make(encoder, **options)
+        except ValueError as error:
+            raise ValueError(f"{released.config}: {error}") from error
         if "masked_lm/bias" in kind.names:
             _check_tied(released)
     _check_unknown(released, encoder)

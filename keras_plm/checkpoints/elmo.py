@@ -65,7 +65,7 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
     options, weights = Path(options), Path(weights)
     arguments, arrays = read_whole(
         weights.parent,
-        [weights.resolve(), options.resolve()],
+        [weights.absolute(), options.absolute()],
         lambda: _read(options, weights),
     )
     check_weights_of("ELMo", arguments, arrays, options)

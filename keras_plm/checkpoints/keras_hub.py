@@ -1,5 +1,6 @@
 """Adapters of KerasHub's backbones and tokenizers to our contracts."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -114,11 +115,22 @@ def load_preset_tokenizer(folder):
             "whole, by `keras_plm.load` or `keras_plm.checkpoints.load_hub`. "
             f"Received: {kind!r}"
         )
-    try:
+    with _naming(file):
         options = _word_piece_options(settings.get("config", {}))
+    vocabulary = folder / "assets" / "tokenizer" / "vocabulary.txt"
+    with _naming(vocabulary):
+        return WordPiece.load(vocabulary, **options)
+
+
+@contextlib.contextmanager
+def _naming(file):
+    """Puts a file's path before errors that lack it."""
+    try:
+        yield
     except ValueError as error:
+        if str(file) in str(error):
+            raise
         raise ValueError(f"{file}: {error}") from error
-    return WordPiece.load(folder / "assets" / "tokenizer" / "vocabulary.txt", **options)
 
 
 def _keras_hub():

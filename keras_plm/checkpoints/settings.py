@@ -181,7 +181,11 @@ SETTINGS = {
 def check_settings_of(kind, settings, where):
     """Raises unless the settings of an encoder have their shape; `where` is for errors."""
     if kind in SETTINGS:
-        check_shape(settings, {**ANY, **SETTINGS[kind].shape}, where)
+        shape = {**ANY, **SETTINGS[kind].shape}
+        check_shape(settings, shape, where)
+        unknown = sorted(settings.keys() - {name.removesuffix("?") for name in shape})
+        if unknown:
+            raise ValueError(f"{where} must be arguments of {kind}. Received: {shown(unknown[0])}")
     pairs = settings.get("filters", ()) if kind == "ELMo" else ()
     wrong = next((pair for pair in pairs if len(pair) != 2), None)
     if wrong is not None:

@@ -1,6 +1,7 @@
 """Reading of weights in safetensors, torch and HDF5 files, checked against their size first."""
 
 import math
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -176,20 +177,24 @@ def _read_torch(path, skip):
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's and pickle's own are many
-        reason = str(error).split("\n")[0][:200]
+        refused = isinstance(error, pickle.UnpicklingError)
+        reason = str(error).split("\n")[0][:200] if refused else "damaged content"
         raise ValueError(f"{rule} Received: {type(error).__name__}, {reason}") from error
     if not isinstance(tensors, dict):
-        raise ValueError(f"{rule} Received: {type(tensors).__name__}")
+        what = "nothing" if tensors is None else type(tensors).__name__
+        raise ValueError(f"{rule} Received: {what}")
     arrays, left = {}, 4 * path.stat().st_size  # a tensor may have several names
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{rule} Received: {type(tensor).__name__} as {name!r:.80}")
+            what = "nothing" if tensor is None else type(tensor).__name__
+            raise ValueError(f"{rule} Received: {what} as {name!r:.80}")
         if skip is not None and skip(name):
             continue
-        if tensor.layout is not torch.strided or not tensor.is_floating_point():
+        plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if not plain or not tensor.is_floating_point():
             raise ValueError(
                 f"{path}: {name!r:.80} must be of floating type. Received: {tensor.dtype}, "
-                f"{tensor.layout}"
+                f"{tensor.layout}, on {tensor.device.type}"
             )
         left -= tensor.numel() * tensor.element_size()
         if left < 0:  # of one number that stands for many

@@ -141,11 +141,11 @@ class TestStrictly:
             ({"hidden_dim": -8}, "`hidden_dim` must be a whole number, 1 or more. Received: -8"),
             ({"hidden_dim": 8.0}, "`hidden_dim` must be a whole number, 1 or more. Received: 8.0"),
             ({"num_heads": ...}, "`num_heads` must be a whole number.*no such key"),
-            ({"num_heads": 3}, "config.json does not describe a BERT.*Received"),
+            ({"num_heads": 3}, "does not describe a BERT. `num_heads` must divide.*Received"),
             ({"pre_norm": "yes"}, "`pre_norm` must be true or false"),
             ({"activation": "sigmoid"}, '`activation` must be one of "gelu_erf"'),
-            ({"sizes": 3}, "config.json does not describe a BERT"),
-            ({"name": "a/b"}, "config.json does not describe a BERT"),
+            ({"sizes": 3}, "must be arguments of BERT. Received: .sizes"),
+            ({"name": "a/b"}, "does not describe a BERT"),
         ],
     )
     def test_settings_are_checked_before_anything_is_built(

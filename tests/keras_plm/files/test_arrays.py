@@ -147,6 +147,9 @@ def test_torch_files_hold_tensors_by_name(tmp_path):
     torch.save({"a": one, "b": torch.ones(1).expand(1 << 40)}, path)
     with pytest.raises(ValueError, match="'b' of shape .1099511627776,., more than the file holds"):
         read_weights(path)
+    torch.save({"a": torch.empty(2, device="meta")}, path)
+    with pytest.raises(ValueError, match="'a' must be of floating type.*on meta"):
+        read_weights(path)
     torch.save({"a": one.to_sparse()}, path)
     with pytest.raises(ValueError, match="'a' must be of floating type.*sparse"):
         read_weights(path)
