@@ -14,7 +14,8 @@ from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
 from keras_plm.files.arguments import check_one_of
-from keras_plm.files.writing import replacing_files, write_text
+from keras_plm.files.opening import read_bytes
+from keras_plm.files.writing import read_whole, replacing_files, write_text
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS
 from keras_plm.heads.span_finder import NO_ANSWER
@@ -143,10 +144,18 @@ def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
     Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
     """
     check_one_of(head, "head", (None, *HEADS))
-    released = read_released(find_folder(path))
+    folder = find_folder(path)
+    return read_whole(folder, OURS, lambda: _load(folder, head, tokenizer, activation, dtype))
+
+
+def _load(folder, head, tokenizer, activation, dtype):
+    released = read_released(folder)
     settings = released.settings
     arguments = {**released.arguments, **({"activation": activation} if activation else {})}
-    encoder = BERT(**arguments, dtype=dtype)
+    try:
+        encoder = BERT(**arguments, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{released.config}: {error}") from error
     names, model = _names(encoder), encoder
     if head is not None:
         kind = HEADS[head]
@@ -158,7 +167,10 @@ def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
             options["tokenizer"] = tokenizer
             dropout = settings.get("classifier_dropout")
             options["dropout"] = arguments["dropout"] if dropout is None else dropout
-        model = kind.make(encoder, **options)
+        try:
+            model = kind.make(encoder, **options)
+        except ValueError as error:
+            raise ValueError(f"{released.config}: {error}") from error
         if "masked_lm/bias" in kind.names:
             _check_tied(released)
     _check_unknown(released, encoder)
@@ -233,7 +245,7 @@ def _check_unknown(released, encoder):
         warnings.warn(
             f"{released.file}: these weights are of nothing known here, and are not read: "
             f"{', '.join(unknown)}",
-            stacklevel=3,
+            stacklevel=5,
         )
 
 
@@ -289,7 +301,8 @@ def _names(encoder):
 def save_bert(folder, model, tokenizer=None):
     """Writes a BERT as the folder that `transformers` reads.
 
-    Every file is written under a temporary name and then put in place.
+    All files are written under temporary names and then put in place together, see
+    `files.writing.replacing_files`.
 
     Args:
         folder: Where to; an earlier save there is replaced, and keeps its tokenizer if none is
@@ -361,6 +374,7 @@ def _kind(model):
     return HEADS[heads[type(model)]]
 
 
+OURS = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
 MARK = "written_by"  # tells our folders from others'
 
 
@@ -406,7 +420,7 @@ def _tokenizer_files(tokenizer, encoder):
 def _check_own(folder, names):
     """Raises if files would be replaced that `save_bert` did not write."""
     config = folder / "config.json"
-    if config.is_file() and f'"{MARK}": "keras_plm' in config.read_text(encoding="utf-8"):
+    if config.is_file() and f'"{MARK}": "keras_plm'.encode() in read_bytes(config):
         return
     foreign = [name for name in names if (folder / name).exists()]
     if foreign:

@@ -1,20 +1,24 @@
 """File formats of released BERTs: Hugging Face's, Google's and KerasHub's."""
 
 import dataclasses
+import glob
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from keras_plm.files.arrays import (
+from keras_plm.checkpoints.hugging_face import (
     WEIGHTS,
     check_settings,
     model_type,
     read_hugging_face_weights,
-    read_object,
     warn_of_dropout,
 )
+from keras_plm.checkpoints.settings import check_weights_of
+from keras_plm.files.arrays import as_weight, read_weights
+from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
 
 # Hugging Face's words for an activation, and ours. Its "gelu" is the exact one, as was Google's
 # when the first weights were released.
@@ -44,6 +48,18 @@ NUMBERS = (
     "initializer_range",
     "layer_norm_eps",
 )
+
+
+SHAPE = {  # of Hugging Face's and Google's configurations
+    **{theirs: Whole(1) for theirs in SIZES.values()},
+    **{f"{name}?": float for name in NUMBERS},
+    "hidden_act": OneOf(tuple(ACTIVATIONS)),
+    "model_type?": (str, None),
+    "id2label?": ({str: str}, None),
+    "classifier_dropout?": (float, None),
+    "tie_word_embeddings?": (bool, None),
+}
+SHAPE_OF_PRESET = {"registered_name": str, "config": dict}  # KerasHub's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,17 +100,30 @@ def read_released(folder):
             "No config.json of a Hugging Face or KerasHub BERT, nor Google's bert_config.json, "
             f"in this folder. Received: {str(folder)!r}"
         )
-    settings = read_object(config)
+    settings = read_json(config, dict)
     if "registered_name" in settings:
-        return _read_keras_hub(folder, config, settings)
+        released = _read_keras_hub(folder, config, settings)
+        check_weights_of("BERT", released.arguments, released.arrays, config)
+        return released
     arguments = _arguments(config, settings)
+    released = _read_files(folder, config, settings, arguments)
+    check_weights_of("BERT", arguments, released.arrays, config)
+    return released
+
+
+def _read_files(folder, config, settings, arguments):
     checkpoints = sorted(folder.glob("*.ckpt*.index"))
     hugging_face = any((folder / f"{n}{end}").is_file() for n in WEIGHTS for end in INDEX)
     if checkpoints and not hugging_face:
         return _read_google(folder, config, settings, arguments, checkpoints)
-    arrays, file = read_hugging_face_weights(folder)
+    arrays, file = read_hugging_face_weights(folder, _is_of_no_weight)
     arrays = {_without_old_names(name): array for name, array in arrays.items()}
     return Released(config, file, arguments, settings, arrays, lambda name: name, lambda name: True)
+
+
+def _is_of_no_weight(name):
+    """Numbers from 0 on, as integers."""
+    return name.endswith("embeddings.position_ids")
 
 
 CONFIGS = ("config.json", "bert_config.json")
@@ -125,18 +154,8 @@ def _arguments(config, settings):
             f"Received: {foreign[0]}={settings[foreign[0]]}"
         )
     check_settings(config, settings, PLAIN, NUMBERS)
+    check_shape(settings, SHAPE, config)
     warn_of_dropout(config, settings, NUMBERS[:2])
-    if settings.get("hidden_act") not in list(ACTIVATIONS):
-        raise ValueError(
-            f"{config}: `hidden_act` must be one of {sorted(ACTIVATIONS)}. "
-            f"Received: {settings.get('hidden_act')!r}"
-        )
-    wrong = [theirs for theirs in SIZES.values() if type(settings.get(theirs)) is not int]
-    if wrong:
-        what = f"{settings[wrong[0]]!r} as" if wrong[0] in settings else "no"
-        raise ValueError(
-            f"{config} is not whole: sizes are whole numbers. Received: {what} {wrong[0]!r}"
-        )
     return {
         **{ours: settings[theirs] for ours, theirs in SIZES.items()},
         "dropout": settings.get("hidden_dropout_prob", 0.1),
@@ -164,13 +183,24 @@ def _read_google(folder, config, settings, arguments, checkpoints):
         ) from error
     try:
         reader = tf.train.load_checkpoint(str(file))
-        names = [name for name in reader.get_variable_to_shape_map() if not _is_of_training(name)]
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        names = [name for name in shapes if not _is_of_training(name)]
+        wanted = sum(math.prod(shapes[name]) * types[name].size for name in names)
+        data = sum(path.stat().st_size for path in folder.glob(f"{glob.escape(file.name)}.data-*"))
+        if wanted > data:
+            raise ValueError(f"arrays of {wanted:,} bytes in {data:,} bytes of data")
         arrays = {name: np.asarray(reader.get_tensor(name)) for name in names}
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of TensorFlow, many
         raise ValueError(
             f"{file} is no whole checkpoint; are its .index and .data files both there? "
-            f"Received: {error}"
+            f"Received: {str(error)[:200]}"
         ) from error
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise ValueError(
+                f"{file}: {name!r:.80} must be of floating type. Received: {array.dtype}"
+            )
+        arrays[name] = as_weight(array, name, file)
     return Released(
         config,
         file,
@@ -212,23 +242,23 @@ def _google_name(name):
 
 def _read_keras_hub(folder, config, settings):
     """A preset of KerasHub's `BertBackbone`."""
+    check_shape(settings, SHAPE_OF_PRESET, config)
     if settings["registered_name"] != "keras_hub>BertBackbone":
         raise ValueError(
             f"{config} must be that of KerasHub's BertBackbone; other backbones are read by "
             f"`keras_plm.checkpoints.keras_hub`. Received: {settings['registered_name']!r}"
         )
-    arguments = {**settings.get("config", {}), "activation": "gelu_tanh"}
-    names = (*SIZES, "dropout", "activation")
-    missing = [name for name in names if name not in arguments]
-    if missing:
-        raise ValueError(f"{config} is not whole. Received: no {missing[0]!r}")
+    shape = {**{name: Whole(1) for name in SIZES}, "dropout": float}
+    check_shape(settings["config"], shape, f"{config}, `config`")
+    arguments = {name: settings["config"][name] for name in shape}
+    arguments["activation"] = "gelu_tanh"
     file = folder / "model.weights.h5"
     if not file.is_file():
         raise ValueError(f"No file {file}. Received: {str(folder)!r}")
     return Released(
         config,
         file,
-        {name: arguments[name] for name in names},
+        arguments,
         {},
         _read_hdf5(file),
         _keras_hub_name,
@@ -238,31 +268,18 @@ def _read_keras_hub(folder, config, settings):
 
 def _read_hdf5(path):
     """The arrays of a file of Keras weights by their paths, heads side by side."""
-    import h5py
-
     arrays = {}
-
-    def visit(name, item):
-        if not isinstance(item, h5py.Dataset):
-            return
+    for name, array in read_weights(path, lambda name: "seed_generator" in name).items():
         # Files of early versions have other names for the same.
         name = name.replace("_layer_checkpoint_dependencies", "layers").replace("/_", "/")
-        array = np.asarray(item)
         if name.endswith("attention_layer/output_dense/vars/0"):
-            array = array.reshape(-1, array.shape[-1])  # (N, H, D) -> (N H, D)
+            if array.ndim == 3:  # (N, H, D) -> (N H, D)
+                array = array.reshape(math.prod(array.shape[:2]), array.shape[-1])
         elif re.search(r"(query|key|value)_dense/vars/1$", name):
             array = array.reshape(-1)  # (N, H) -> (N H,)
         elif array.ndim == 3:
-            array = array.reshape(len(array), -1)  # (D, N, H) -> (D, N H)
-        arrays[name] = array.astype("float32")
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(visit)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} is no whole HDF5 file; was its copy interrupted? Received: {error}"
-        ) from error
+            array = array.reshape(len(array), math.prod(array.shape[1:]))  # (D, N, H) -> (D, N H)
+        arrays[name] = array
     return arrays
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from pathlib import Path
 
 # Our names, and those that `huggingface_hub` knows. The four small ones are of Turc et al. 2019.
@@ -32,13 +33,35 @@ FILES = [
     "added_tokens.json",
     "assets/tokenizer/*",
 ]
+HANDLES = ("kaggle://", "hf://", "modelscope://")  # KerasHub's
+# A name of huggingface.co, no file's: `organisation/model`.
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+ENDINGS = (".safetensors", ".bin", ".h5", ".hdf5", ".keras", ".json", ".txt", ".zip", ".gz", ".npz")
 OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # where no others are
+
+
+def is_handle(path):
+    """Whether a string is a handle of KerasHub's, as `"hf://organisation/model"`.
+
+    Raises:
+        ValueError: If it is another address.
+    """
+    if path.startswith(HANDLES):
+        return True
+    if "://" in path:
+        raise ValueError(
+            "A model is a folder of this machine, a released model's name or a handle of KerasHub "
+            f"({', '.join(HANDLES)}): download its files into a folder first. Received: {path!r}"
+        )
+    return False
 
 
 def find_folder(path):
     """The folder of a path, or of a released model's name.
 
-    A name is looked for in the cache of `huggingface_hub` first, and fetched if it is not there.
+    A name is one of `NAMES`; or `"organisation/model"`, if there is neither such a folder nor one
+    named `organisation`. It is looked for in the cache of `huggingface_hub` first. If it is not
+    there, a line on the standard error says that huggingface.co is asked, and it is fetched.
 
     Args:
         path: A folder; or a string, one of `NAMES` or `"organisation/model"`.
@@ -47,12 +70,18 @@ def find_folder(path):
         ImportError: If it is a name and huggingface_hub is not installed.
         ValueError: If it is neither, or the model cannot be had.
     """
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    # A path that begins with a folder of this machine was meant as one.
-    is_name = isinstance(path, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path)
-    if path not in NAMES and (not is_name or folder.parent.exists()):
+    if isinstance(path, str):
+        is_handle(path)
+    try:
+        folder = Path(path)
+        if folder.is_dir():
+            return folder
+        # A path that begins with a folder of this machine was meant as one.
+        meant = folder.exists() or folder.is_symlink() or folder.parent.exists()
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise ValueError(f"No such folder. Received: {str(path)!r:.200}") from error
+    is_name = isinstance(path, str) and NAME.fullmatch(path) and not path.endswith(ENDINGS)
+    if not (isinstance(path, str) and path in NAMES) and (not is_name or meant):
         close = difflib.get_close_matches(str(path), NAMES, n=1)
         raise ValueError(
             f"No such folder, and no released model of this name. "
@@ -72,6 +101,9 @@ def _fetch(name):
         ) from error
     reason = None
     for here in (True, False):
+        if not here:
+            line = f"No folder {name!r} here, nor in the cache: asking huggingface.co for this name"
+            print(line, file=sys.stderr)
         for files in (FILES, OLD_FILES):
             try:
                 found = snapshot_download(name, allow_patterns=files, local_files_only=here)
@@ -82,7 +114,8 @@ def _fetch(name):
                 return Path(found)
             reason = f"neither model.safetensors nor pytorch_model.bin among its files, {found}"
     raise ValueError(
-        f"{name!r} is not in huggingface_hub's cache and could not be fetched: is the name right "
+        f"There is no folder {name!r} on this machine. As the name of a model it is not in "
+        "huggingface_hub's cache and could not be fetched from huggingface.co: is the name right "
         "and the network there? With its files in a folder, give that folder's path. "
         f"Received: {reason}"
     )

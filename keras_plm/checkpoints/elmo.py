@@ -1,19 +1,45 @@
 """Conversion of released ELMo files, `options.json` and `weights.hdf5`, and back."""
 
+import hashlib
 import json
-import os
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from keras_plm.files.writing import replacing, write_text
+from keras_plm.checkpoints.settings import check_settings_of, check_weights_of
+from keras_plm.files.arrays import open_hdf5, read_weights
+from keras_plm.files.json_files import Whole, check_shape, parse_json
+from keras_plm.files.locks import one_writer
+from keras_plm.files.opening import as_text, read_bytes
+from keras_plm.files.writing import read_whole, replacing, write_text
 from keras_plm.models import ELMo
-from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.characters import WIDTH
 from keras_plm.transfer.lora import ordinary
 
 CHARACTERS = 262  # with 0, which has no row in the file
+# Attributes in the weights, for a process may end between two files: their options, and the
+# checksum of the options that were there before.
+OPTIONS, REPLACED = "options", "replaced_options_sha256"
+MOST_OPTIONS = 1 << 20
+SHAPE = {  # of `options.json`
+    "lstm": {
+        "dim": Whole(1),
+        "projection_dim": Whole(1),
+        "n_layers": Whole(1),
+        "cell_clip?": (float, None),
+        "proj_clip?": (float, None),
+        "use_skip_connections?": bool,
+    },
+    "char_cnn": {
+        "filters": [[Whole(1)]],
+        "embedding": {"dim": Whole(1)},
+        "n_highway?": (Whole(), None),
+        "activation": str,
+        "n_characters": object,
+        "max_characters_per_token": object,
+    },
+}
 
 
 def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
@@ -25,7 +51,8 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
 
     Args:
         options: Path of the options, a JSON file on this machine.
-        weights: Path of the weights, an HDF5 file on this machine.
+        weights: Path of the weights, an HDF5 file on this machine. Those of `save_elmo` hold their
+            options, too, which count if its process ended before it replaced the other file.
         carried_rows, dropout, dtype: As in `ELMo`.
 
     Returns:
@@ -35,9 +62,17 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
         ValueError: If a file is missing or damaged, an option is one that `ELMo` has not, or a
             weight is missing, unknown or of another shape, naming it.
     """
-    sizes = _read_options(options)
-    encoder = ELMo(**sizes, carried_rows=carried_rows, dropout=dropout, dtype=dtype)
-    arrays = _read_weights(weights)
+    options, weights = Path(options), Path(weights)
+    arguments, arrays = read_whole(
+        weights.parent,
+        [weights.absolute(), options.absolute()],
+        lambda: _read(options, weights),
+    )
+    check_weights_of("ELMo", arguments, arrays, options)
+    try:
+        encoder = ELMo(**arguments, carried_rows=carried_rows, dropout=dropout, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{options}: {error}") from error
     places = {key: parts for key, parts in _places(encoder)}
     missing, unknown = set(places) - set(arrays), set(arrays) - set(places)
     if missing or unknown:
@@ -48,16 +83,6 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
             raise ValueError(
                 f"{weights} must hold the weights of {options}. Received: {key!r} of shape "
                 f"{arrays[key].shape} instead of {shape}"
-            )
-        if arrays[key].dtype.kind != "f":
-            raise ValueError(
-                f"{weights}: weights must be floats. Received: {arrays[key].dtype} in {key!r}"
-            )
-        with np.errstate(over="ignore"):
-            arrays[key] = arrays[key].astype("float32")
-        if not np.isfinite(arrays[key]).all():
-            raise ValueError(
-                f"{weights}: weights must be finite in float32. Received: another in {key!r}"
             )
     for key, (variables, _) in places.items():
         ends = np.cumsum([variable.shape[0] for variable in variables])[:-1]
@@ -71,14 +96,13 @@ def save_elmo(options, weights, encoder):
     """Writes an ELMo as the two files that allenai/bilm-tf and AllenNLP read.
 
     Args:
-        options, weights: Paths of the two files, each written under a temporary name first.
+        options, weights: Paths of the two files, each written under a temporary name first, the
+            weights with the options in an attribute before the options.
         encoder: The `ELMo`.
 
     Raises:
         ValueError: If `encoder` is none, or a path is a folder or that of both files.
     """
-    import h5py
-
     if not isinstance(encoder, ELMo):
         raise ValueError(f"`encoder` must be an ELMo. Received: {type(encoder).__name__}")
     encoder = ordinary(encoder)
@@ -105,11 +129,21 @@ def save_elmo(options, weights, encoder):
     if folder or options.resolve() == weights.resolve():
         what = f"the folder {str(folder)!r}" if folder else f"{str(options)!r} for both"
         raise ValueError(f"`options` and `weights` are paths of two files. Received: {what}")
+    text = json.dumps(described) + "\n"
+    with one_writer(weights, wait=True):
+        _write(options, weights, text, encoder)
+
+
+def _write(options, weights, text, encoder):
+    import h5py
+
+    before = hashlib.sha256(read_bytes(options)).hexdigest() if options.is_file() else ""
     with replacing(weights) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs[OPTIONS], file.attrs[REPLACED] = text, before
         for key, (variables, shape) in _places(encoder):
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
             file[key] = np.concatenate(arrays).reshape(shape).astype("float32")
-    write_text(options, json.dumps(described) + "\n")
+    write_text(options, text)
 
 
 def _places(encoder):
@@ -139,83 +173,67 @@ def _places(encoder):
             yield place(f"{cell}/W_P_0", layer.projection)
 
 
-def _read_options(path):
-    """The arguments of `ELMo` that an options file gives."""
-    with open_text(path) as file:
-        text = file.read()
-    try:
-        options = json.loads(text)
-        lstm, characters = options["lstm"], options["char_cnn"]
-        arguments = {
-            "units": lstm["dim"],
-            "projection_dim": lstm["projection_dim"],
-            "num_layers": lstm["n_layers"],
-            "cell_clip": lstm.get("cell_clip"),
-            "projection_clip": lstm.get("proj_clip"),
-            "use_skip_connections": lstm.get("use_skip_connections", False),
-            "filters": characters["filters"],
-            "character_dim": characters["embedding"]["dim"],
-            "num_highway": characters.get("n_highway") or 0,
-            "activation": characters["activation"],
-        }
-        for name, value in (("n_characters", CHARACTERS), ("max_characters_per_token", WIDTH)):
-            if characters[name] != value:
-                raise ValueError(
-                    f"{path}: `{name}` must be {value}, as in every released ELMo; bilm-tf trains "
-                    "with 261 characters and asks to write 262 before the weights are used. "
-                    f"Received: {characters[name]!r}"
-                )
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON. Received: {error}") from error
-    except KeyError as error:
+def _read(options, weights):
+    """`(arguments, arrays)` of two files."""
+    content = read_bytes(options, MOST_OPTIONS)
+    arguments = _arguments(parse_json(as_text(content, options), options), options)
+    if not weights.is_file():
+        what = "a folder" if weights.is_dir() else "no file"
         raise ValueError(
-            f"{path} must hold the options of an ELMo, `lstm` and `char_cnn`. Received: no {error}"
-        ) from error
-    except (TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} must hold the options of an ELMo, objects `lstm` and `char_cnn`. "
-            f"Received: {text[:60].strip()!r}"
-        ) from error
+            f"The weights are an HDF5 file on this machine. Received: {str(weights)!r}, {what}"
+        )
+    arrays = read_weights(weights, format="hdf5")
+    inner, replaced = _attributes(weights)
+    if inner and replaced == hashlib.sha256(content).hexdigest():
+        where = f"{weights}, attribute {OPTIONS!r}"
+        arguments = _arguments(parse_json(inner, where), where)
+    return arguments, arrays
 
-    def check(name, fits, rule):
-        if not fits:
-            raise ValueError(f"{path}: {rule}. Received: {arguments[name]!r} as `{name}`")
 
-    for name in ("units", "projection_dim", "num_layers", "character_dim", "num_highway"):
-        check(name, type(arguments[name]) is int, "sizes must be whole numbers")
-    pairs = arguments["filters"]
-    whole = isinstance(pairs, list) and all(
-        isinstance(pair, list) and [type(size) for size in pair] == [int, int] for pair in pairs
-    )
-    check("filters", whole, "filters must be pairs of whole numbers, width and number")
-    for name in ("cell_clip", "projection_clip"):
-        value = arguments[name]
-        fits = value is None or type(value) in (int, float)
-        check(name, fits, "a clip must be a number, or null for none")
-    skip = arguments["use_skip_connections"]
-    check("use_skip_connections", isinstance(skip, bool), "connections are true or false")
+def _arguments(options, where):
+    """The arguments of `ELMo` that options give."""
+    check_shape(options, SHAPE, where)
+    lstm, characters = options["lstm"], options["char_cnn"]
+    for name, value in (("n_characters", CHARACTERS), ("max_characters_per_token", WIDTH)):
+        if characters[name] != value:
+            raise ValueError(
+                f"{where}: `{name}` must be {value}, as in every released ELMo; bilm-tf trains "
+                "with 261 characters and asks to write 262 before the weights are used. "
+                f"Received: {characters[name]}"
+            )
+    arguments = {
+        "units": lstm["dim"],
+        "projection_dim": lstm["projection_dim"],
+        "num_layers": lstm["n_layers"],
+        "cell_clip": lstm.get("cell_clip"),
+        "projection_clip": lstm.get("proj_clip"),
+        "use_skip_connections": lstm.get("use_skip_connections", False),
+        "filters": characters["filters"],
+        "character_dim": characters["embedding"]["dim"],
+        "num_highway": characters.get("n_highway") or 0,
+        "activation": characters["activation"],
+    }
+    check_settings_of("ELMo", arguments, where)
     return arguments
 
 
-def _read_weights(path):
-    """All arrays of an HDF5 file, by their paths in it."""
-    import h5py
+def _attributes(path):
+    """What `save_elmo` put into a file of weights: its options, and the checksum of those before.
 
-    if not Path(path).is_file():
-        what = "a folder" if Path(path).is_dir() else "no file"
-        raise ValueError(
-            f"The weights are an HDF5 file on this machine. Received: {os.fspath(path)!r}, {what}"
-        )
-    arrays = {}
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(
-                lambda name, item: (
-                    arrays.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
+    In files of others both are `None`.
+    """
+    found = []
+    with open_hdf5(path) as file:
+        for name in (OPTIONS, REPLACED):
+            try:
+                value = file.attrs.get(name)
+            except Exception as error:  # of HDF5, many
+                raise ValueError(
+                    f"{path} must have the attribute {name!r} whole. Received: a damaged file"
+                ) from error
+            if value is not None and not isinstance(value, str):
+                raise ValueError(
+                    f"{path}: the attribute {name!r} must be text. Received: {type(value).__name__}"
                 )
-            )
-    except (OSError, RuntimeError, KeyError) as error:
-        raise ValueError(
-            f"{path} is no whole HDF5 file; was its copy interrupted? Received: {error}"
-        ) from error
-    return arrays
+            found.append(value)
+    return found

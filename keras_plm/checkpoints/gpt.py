@@ -1,22 +1,28 @@
 """Conversion of released GPT and GPT-2 files to our models and back."""
 
 import json
+import math
+import re
 import warnings
 
 import keras
 import numpy as np
 
 from keras_plm.checkpoints.download import find_folder
-from keras_plm.checkpoints.tokenizer import tokenizer_settings
-from keras_plm.files.arrays import (
-    assign,
+from keras_plm.checkpoints.hugging_face import (
     check_settings,
     model_type,
     read_config,
     read_hugging_face_weights,
     warn_of_dropout,
 )
-from keras_plm.files.writing import replacing_files, write_text
+from keras_plm.checkpoints.settings import check_weights_of
+from keras_plm.checkpoints.tokenizer import tokenizer_settings
+from keras_plm.files.arguments import check_whole
+from keras_plm.files.arrays import as_weight, assign
+from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
+from keras_plm.files.numpy_files import read_npy
+from keras_plm.files.writing import read_whole, replacing_files, write_text
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
 from keras_plm.training.fit import check_vocabulary
@@ -38,6 +44,13 @@ NUMBERS = (
     "initializer_range",
     "layer_norm_epsilon",
 )
+SHAPE = {  # of `config.json`; the activation has another key in each kind
+    **{name: Whole(1) for name in ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")},
+    "n_inner?": (Whole(1), None),
+    **{f"{name}?": float for name in NUMBERS},
+}
+SHAPES = [[Whole(1)]]  # of OpenAI's `params_shapes.json`
+OURS = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "tokenizer_config.json")
 PARTS = {  # ours: theirs
     "attention/query_key_value": "attn.c_attn",
     "attention/output": "attn.c_proj",
@@ -71,67 +84,71 @@ def load_gpt(path, head=None, num_heads=12, dtype=None):
         raise ValueError(f"`head` must be None or 'pretraining'. Received: {head!r}")
     path = find_folder(path)
     if (path / "params_shapes.json").is_file():
+        check_whole(num_heads, "num_heads", least=1)
         encoder = _load_slices(path, num_heads, dtype)
     else:
-        encoder = _load_folder(path, head, dtype)
+        encoder = read_whole(path, OURS, lambda: _load_folder(path, head, dtype))
     return encoder if head is None else CausalLM(encoder)
 
 
 def _load_folder(path, head, dtype):
     config = read_config(path, "of a Hugging Face GPT")
     kind = model_type(config)
+    file = path / "config.json"
     if kind not in ("openai-gpt", "gpt2"):
         raise ValueError(
             f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; a folder of "
             f"`keras_plm.save` is read by `keras_plm.load`. Received: model_type={kind!r}"
         )
-    sizes = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
-    missing = [name for name in sizes if name not in config]
-    if missing:
-        raise ValueError(f"{path / 'config.json'} is not whole. Received: no {missing[0]!r}")
     second = kind == "gpt2"
     known = ACTIVATIONS_2 if second else ACTIVATIONS
-    activation = config.get("activation_function", "gelu_new") if second else config.get("afn")
-    if activation not in list(known):
-        raise ValueError(
-            f"{path / 'config.json'}: the activation must be one of {sorted(known)}. "
-            f"Received: {activation!r}"
-        )
+    key = "activation_function?" if second else "afn"
+    check_shape(config, {**SHAPE, key: OneOf(tuple(known))}, file)
+    activation = config.get("activation_function", "gelu_new") if second else config["afn"]
     plain = {**PLAIN, "n_ctx": (None, config["n_positions"])}
-    check_settings(path / "config.json", config, plain, NUMBERS)
-    warn_of_dropout(path / "config.json", config, NUMBERS[:3])
-    encoder = GPT(
-        vocabulary_size=config["vocab_size"],
-        num_layers=config["n_layer"],
-        num_heads=config["n_head"],
-        hidden_dim=config["n_embd"],
-        intermediate_dim=config.get("n_inner") or 4 * config["n_embd"],
-        max_sequence_length=config["n_positions"],
-        dropout=config.get("resid_pdrop", 0.1),
-        activation=known[activation],
-        pre_norm=second,
-        initializer_range=config.get("initializer_range", 0.02),
-        norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
-        dtype=dtype,
-    )
-    arrays, file = read_hugging_face_weights(path)
+    check_settings(file, config, plain, NUMBERS)
+    warn_of_dropout(file, config, NUMBERS[:3])
+    arguments = {
+        "vocabulary_size": config["vocab_size"],
+        "num_layers": config["n_layer"],
+        "num_heads": config["n_head"],
+        "hidden_dim": config["n_embd"],
+        "intermediate_dim": config.get("n_inner") or 4 * config["n_embd"],
+        "max_sequence_length": config["n_positions"],
+        "dropout": config.get("resid_pdrop", 0.1),
+        "activation": known[activation],
+        "pre_norm": second,
+        "initializer_range": config.get("initializer_range", 0.02),
+        "norm_epsilon": config.get("layer_norm_epsilon", 1e-5),
+    }
+    arrays, weights_file = read_hugging_face_weights(path, _is_mask)
+    encoder = _build(arguments, arrays, file, dtype)
     released = {name.removeprefix("transformer."): array for name, array in arrays.items()}
     table = released.get("wte.weight" if second else "tokens_embed.weight")
     if head is not None and not np.array_equal(released.get("lm_head.weight", table), table):
         raise ValueError(
-            f"{file}: `CausalLM` ties its output to the embeddings, these weights do not. "
+            f"{weights_file}: `CausalLM` ties its output to the embeddings, these weights do not. "
             "Received: another table as lm_head.weight"
         )
-    # Tied, and masks: nothing of their own.
-    kept = {n: a for n, a in released.items() if n != "lm_head.weight" and not _is_mask(n)}
+    kept = {n: a for n, a in released.items() if n != "lm_head.weight"}  # which is tied
     names = {theirs: ours for ours, theirs in _names(encoder).items()}
     weights = {names.get(theirs, theirs): array for theirs, array in kept.items()}
-    assign({w.path: w for w in encoder.weights}, weights, file)
+    assign({w.path: w for w in encoder.weights}, weights, weights_file)
     return encoder
 
 
+def _build(arguments, arrays, file, dtype):
+    """A `GPT` of a file's arguments, if the arrays are enough for it."""
+    check_weights_of("GPT", arguments, arrays, file)
+    try:
+        return GPT(**arguments, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
 def _is_mask(name):
-    return name.endswith((".attn.bias", ".attn.masked_bias")) or name == "position_ids"
+    """Masks and numbers from 0 on, which are no weights."""
+    return name.endswith((".attn.bias", ".attn.masked_bias", "position_ids"))
 
 
 def _names(encoder):
@@ -155,43 +172,46 @@ def _names(encoder):
 def _load_slices(path, num_heads, dtype):
     """openai/finetune-transformer-lm: one flat array, cut in ten, its shapes beside it."""
     file = path / "params_shapes.json"
-    shapes = [tuple(shape) for shape in json.loads(file.read_text())]
+    shapes = [tuple(shape) for shape in read_json(file, SHAPES)]
     blocks, rest = divmod(len(shapes) - 2, 12)
     if blocks < 1 or rest or len(shapes[0]) != 2 or len(shapes[1]) != 2:
         raise ValueError(
             f"{file} must hold the shapes of a GPT: positions, tokens, and twelve of each block. "
             f"Received: {len(shapes)} shapes"
         )
-    numbers = sorted(int(p.stem.removeprefix("params_")) for p in path.glob("params_[0-9]*.npy"))
+    slices = [re.fullmatch(r"params_(\d{1,6})\.npy", p.name) for p in path.iterdir()]
+    numbers = sorted(int(found[1]) for found in slices if found)
     if numbers != list(range(len(numbers))) or not numbers:
         raise ValueError(
             f"{path} must hold params_0.npy, params_1.npy, ... without a gap. Received: {numbers}"
         )
-    flat = np.concatenate([np.load(path / f"params_{n}.npy").ravel() for n in numbers])
-    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
-    if len(flat) != ends[-1]:
+    files = [path / f"params_{n}.npy" for n in numbers]
+    flat = [as_weight(read_npy(name, "f"), "its values", name).ravel() for name in files]
+    sizes = [math.prod(shape) for shape in shapes]
+    held = sum(map(len, flat))
+    if held != sum(sizes):
         raise ValueError(
-            f"{path}: the slices must hold {ends[-1]:,} numbers, as params_shapes.json says. "
-            f"Received: {len(flat):,}"
+            f"{path}: the slices must hold {sum(sizes):,} numbers, as params_shapes.json says. "
+            f"Received: {held:,}"
         )
+    flat, ends = np.concatenate(flat), np.cumsum(sizes)
     arrays = [a.reshape(s) for a, s in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
     positions, tokens, *blocks_of = arrays
-    encoder = GPT(
-        vocabulary_size=tokens.shape[0],
-        num_layers=blocks,
-        num_heads=num_heads,
-        hidden_dim=tokens.shape[1],
-        intermediate_dim=blocks_of[6].shape[-1],
-        max_sequence_length=positions.shape[0],
-        dtype=dtype,
-    )
+    arguments = {
+        "vocabulary_size": tokens.shape[0],
+        "num_layers": blocks,
+        "num_heads": num_heads,
+        "hidden_dim": tokens.shape[1],
+        "intermediate_dim": blocks_of[6].shape[-1],
+        "max_sequence_length": positions.shape[0],
+    }
+    encoder = _build(arguments, dict(enumerate(arrays)), file, dtype)
     names = [name for name in _names(encoder) if "embedding" not in name]
     weights = {"token_embedding/embeddings": tokens, "position_embedding/embeddings": positions}
     weights |= {
         name: array[0] if array.ndim == 3 else array
         for name, array in zip(names, blocks_of, strict=True)
     }
-    weights = {name: array.astype("float32") for name, array in weights.items()}
     assign({w.path: w for w in encoder.weights}, weights, file)
     return encoder
 

@@ -10,7 +10,12 @@ import tokenizers
 from keras import ops
 from tokenizers import decoders, normalizers, pre_tokenizers
 
+from keras_plm.checkpoints.download import is_handle
+from keras_plm.checkpoints.settings import check_backbone
+from keras_plm.files.arrays import as_weight
 from keras_plm.files.json_files import OneOf, Whole, check_shape, parse_json, read_json
+from keras_plm.files.opening import read_text
+from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.sequences import as_text
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers import WordPiece
@@ -27,6 +32,7 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_vocabulary,
 )
 
+BACKBONE = {"registered_name": str, "config": dict}  # the shape of a preset's `config.json`
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
 # The shape of what `HubTokenizer.save` writes, of its settings, and of the JSON among them.
 SPECIAL = {"pad_id": ID, "sep_id": ID, "cls_id?": ID, "mask_id?": ID, "unk_id?": ID}
@@ -70,19 +76,47 @@ def load_hub(preset, dtype=None):
     """
     hub = _keras_hub()
     preset = str(preset)
+    is_handle(preset)
+    if Path(preset).is_dir():
+        _check_preset(Path(preset))
     dtype = dtype or keras.config.dtype_policy().name
-    backbone = hub.models.Backbone.from_preset(preset, dtype=dtype)
     try:
+        backbone = hub.models.Backbone.from_preset(preset, dtype=dtype)
+        for weight in backbone.weights:
+            as_weight(ops.convert_to_numpy(weight), weight.path, preset)
         tokenizer = hub.tokenizers.Tokenizer.from_preset(preset)
-    except Exception as error:
-        if not Path(preset).is_dir():  # but a name, which KerasHub looks for
-            raise
-        raise ValueError(
-            f"{preset}: the files of the tokenizer, tokenizer.json and assets/tokenizer, must be "
-            "those of a KerasHub preset. Received: files that KerasHub cannot read"
-        ) from error
-    with naming(preset):
-        return from_hub(backbone, tokenizer)
+        with naming(preset):
+            return from_hub(backbone, tokenizer)
+    except ImportError:
+        raise
+    except Exception as error:  # of KerasHub, Keras, HDF5 and the network: many
+        raise ValueError(f"{preset} is no preset that can be read. {_reason(error)}") from error
+
+
+def _reason(error):
+    """The end of a message for an error of KerasHub."""
+    if isinstance(error, (UnicodeDecodeError, json.JSONDecodeError)):
+        return "Received: a file of its tokenizer that is no UTF-8 text or no JSON"
+    found = described_error(error)
+    if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+        text = " ".join(str(error).split())
+        return text if "Received: " in text[:600] else f"Received: {text[:200]}"
+    return found
+
+
+def _check_preset(folder):
+    """Raises unless the files of a local preset are whole, before KerasHub builds anything."""
+    config = read_json(folder / "config.json", BACKBONE)
+    read_json(folder / "tokenizer.json", PRESET)
+    for path in (folder / "assets" / "tokenizer").glob("*.txt"):
+        read_text(path)
+    for path in (folder / "assets" / "tokenizer").glob("*.json"):
+        read_json(path)
+    shapes = {}
+    for path in folder.glob("*.weights.h5"):
+        shapes |= check_model_file(path)[1]
+    if shapes:
+        check_backbone(config, shapes, folder / "config.json")
 
 
 def from_hub(backbone, tokenizer):
@@ -209,6 +243,11 @@ class HubEncoder(Encoder):
         _keras_hub()
         config = dict(config)
         described = config.pop("backbone")
+        if not str(described.get("registered_name")).startswith("keras_hub>"):
+            raise ValueError(
+                "The backbone of a `HubEncoder` must be one of KerasHub's. "
+                f"Received: registered_name={described.get('registered_name')!r:.80}"
+            )
         inner = {**described["config"], "trainable": True}
         dtype, dropout = config.pop("dtype", None), config.pop("dropout", None)
         if dtype != _name_of(inner.get("dtype")):
@@ -437,6 +476,11 @@ def _word_piece(tokenizer):
     return ours._tokenizer, ours.unk_id
 
 
+WORD_PIECE_SHAPE = {
+    "lowercase?": (bool, None),
+    "strip_accents?": (bool, None),
+    "split_on_cjk?": bool,
+}
 WORD_PIECE = {"suffix_indicator": "##", "split": True, "oov_token": "[UNK]"}
 
 

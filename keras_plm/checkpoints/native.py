@@ -8,23 +8,23 @@ import numpy as np
 
 from keras_plm._version import __version__
 from keras_plm.checkpoints.bert import load_bert
-from keras_plm.checkpoints.download import find_folder
+from keras_plm.checkpoints.download import find_folder, is_handle
 from keras_plm.checkpoints.gpt import load_gpt
+from keras_plm.checkpoints.hugging_face import model_type, read_config
 from keras_plm.checkpoints.keras_hub import (
     HubEncoder,
     HubTokenizer,
     load_hub,
     load_preset_tokenizer,
 )
+from keras_plm.checkpoints.settings import check_settings_of, check_weights_of
 from keras_plm.checkpoints.tokenizer import read_tokenizer
-from keras_plm.files.arrays import (
-    assign,
-    model_type,
-    read_config,
-    read_weights,
-)
-from keras_plm.files.json_files import read_json
-from keras_plm.files.writing import replacing_files, write_json
+from keras_plm.files import manifest
+from keras_plm.files.arrays import as_weight, assign, read_weights
+from keras_plm.files.json_files import check_shape, read_json
+from keras_plm.files.opening import read_bytes
+from keras_plm.files.saveable import check_model_file, described_error
+from keras_plm.files.writing import read_whole, replacing_files, write_json
 from keras_plm.models import (
     BERT,
     GPT,
@@ -57,13 +57,26 @@ MODELS = {
 TOKENIZERS = {
     kind.__name__: kind for kind in (BytePair, Characters, HubTokenizer, WordPiece, Words)
 }
+PARTS = ("tokenizer.json", "model.safetensors")  # of a folder, next to config.json
+FILES = (  # that our functions write into folders, of several formats
+    "config.json", *PARTS, "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json",
+)  # fmt: skip
+REPAIR = "Copy it again, or save the encoder again."
+SHAPE = {  # of config.json; folders of early versions have no `files`
+    "model": str,
+    "tokenizer": str,
+    "config": dict,
+    "files?": manifest.SHAPE,
+}
 
 
 def save(folder, encoder, tokenizer, dtype="float32"):
     """Writes an encoder and its tokenizer as one folder that every backend reads.
 
-    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`, each written under a
-    temporary name and then put in place. LoRA matrices are merged into their kernels.
+    The folder holds `config.json`, `model.safetensors` and `tokenizer.json`. `config.json` has the
+    sizes and checksums of the other two. `load` finds all files of an earlier save or all of this
+    one, also if the process ends in between; several processes may save there, one after another.
+    LoRA matrices are merged into their kernels.
 
     Args:
         folder: Where to; an earlier save there is replaced.
@@ -74,6 +87,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
     Raises:
         ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, `load`
             could not read them, or the encoder is quantized.
+        OSError: If the folder cannot be written, with what is missing.
     """
     from safetensors.numpy import save_file
 
@@ -99,7 +113,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         )
     folder = Path(folder)
     config_path = folder / "config.json"
-    if config_path.is_file() and '"keras_plm":' not in config_path.read_text():
+    if config_path.is_file() and b'"keras_plm":' not in read_bytes(config_path):
         raise ValueError(
             f"{folder} holds a model that keras_plm.save did not write: name another folder. "
             f"Received: {str(folder)!r}"
@@ -118,14 +132,14 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         "config": config,
     }
     weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
-    names = ("tokenizer.json", "model.safetensors", "config.json")
-    with replacing_files(folder, names) as temporary:
-        write_json(temporary / "config.json", description)
+    with replacing_files(folder, (*PARTS, "config.json")) as temporary:
         save_file(weights, temporary / "model.safetensors")
         tokenizer.save(temporary / "tokenizer.json")
+        description["files"] = manifest.describe_files(temporary, PARTS)
+        write_json(temporary / "config.json", description)
 
 
-def load(folder, dtype=None):
+def load(folder, dtype=None, verify=False):
     """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
 
     A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
@@ -135,6 +149,8 @@ def load(folder, dtype=None):
             `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches; or a
             handle that KerasHub finds, as `"kaggle://keras/roberta/keras/roberta_base_en"`.
         dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
+        verify: Whether to compare the checksum of the weights that `save` wrote, too. Their size
+            and the tokenizer's checksum are compared always.
 
     Returns:
         `(encoder, tokenizer)`.
@@ -143,45 +159,68 @@ def load(folder, dtype=None):
         ImportError: If it takes a package that is not installed.
         ValueError: If a file is missing, unreadable, or does not fit the others.
     """
-    if isinstance(folder, str) and "://" in folder:
+    if isinstance(folder, str) and is_handle(folder):
         return load_hub(folder, dtype)
     folder = find_folder(folder)
+    if _reader(folder) is load_hub:
+        return load_hub(folder, dtype)
+    return read_whole(folder, FILES, lambda: _load(folder, dtype, verify))
+
+
+def _load(folder, dtype, verify):
     reader = _reader(folder)
-    if reader is not None:
-        if reader is load_hub:
-            return load_hub(folder, dtype)
-        encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
-        schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
-        scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
-        if getattr(tokenizer, "scheme", None) != scheme:
-            raise ValueError(
-                f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
-                f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
-                f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
-            )
-        check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
-        return encoder, tokenizer
+    if reader is None:
+        return _load_own(folder, dtype, verify)
+    encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
+    schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
+    scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
+    if getattr(tokenizer, "scheme", None) != scheme:
+        raise ValueError(
+            f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
+            f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
+            f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
+        )
+    _check_fits(encoder, tokenizer, folder)
+    return encoder, tokenizer
+
+
+def _load_own(folder, dtype, verify):
+    """What `save` wrote."""
+    file, weights_file = folder / "config.json", folder / "model.safetensors"
     description = read_config(folder, "written by keras_plm.save")
     kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
     own = keras.saving.get_registered_object(kind) if ">" in str(kind) else None
-    if (kind not in MODELS and own is None) or kind_of_tokenizer not in TOKENIZERS:
+    if (str(kind) not in MODELS and own is None) or str(kind_of_tokenizer) not in TOKENIZERS:
         raise ValueError(
-            f"{folder / 'config.json'} was not written by keras_plm.save, or its encoder is a "
+            f"{file} was not written by keras_plm.save, or its encoder is a "
             "class of your own: import the module that defines it first (--import MODULE). "
-            f"Received: model={kind!r}, tokenizer={kind_of_tokenizer!r}"
+            f"Received: model={kind!r:.80}, tokenizer={kind_of_tokenizer!r:.80}"
         )
+    check_shape(description, SHAPE, file)
+    settings = description["config"]
+    check_settings_of(kind, settings, f"{file}, `config`")
+    described = description.get("files", {})
+    whole = {name: about for name, about in described.items() if verify or name != PARTS[1]}
+    manifest.check_files(folder, described, repair=REPAIR)
+    manifest.check_files(folder, whole, checksums=True, repair=REPAIR)
+    weights = read_weights(weights_file)
+    check_weights_of(kind, settings, weights, file)
     try:
-        config = {k: v for k, v in description["config"].items() if k != "trainable"}
+        config = {k: v for k, v in settings.items() if k != "trainable"}
         encoder = MODELS.get(kind, own).from_config({**config, "dtype": dtype})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{folder / 'config.json'} does not describe a {kind}. Received: {error}"
-        ) from error
-    weights = read_weights(folder / "model.safetensors")
-    assign({w.path: w for w in encoder.weights}, weights, folder / "model.safetensors")
+    except Exception as error:  # of Keras, and of classes of others
+        raise ValueError(f"{file} does not describe a {kind}. {described_error(error)}") from error
+    assign({w.path: w for w in encoder.weights}, weights, weights_file)
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
-    check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+    _check_fits(encoder, tokenizer, folder)
     return encoder, tokenizer
+
+
+def _check_fits(encoder, tokenizer, folder):
+    try:
+        check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def _name_of(encoder):
@@ -221,7 +260,7 @@ def _reader(folder):
     if "registered_name" in config:
         return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
     readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
-    return readers.get(model_type(config))
+    return readers.get(str(model_type(config)))
 
 
 def average_weights(model, paths):
@@ -236,8 +275,8 @@ def average_weights(model, paths):
         paths: Files that `model.save_weights` or `keras.callbacks.ModelCheckpoint` wrote.
 
     Raises:
-        ValueError: If there is no path, or a file is missing or of another model; the model then
-            keeps its weights.
+        ValueError: If there is no path, or a file is missing, damaged, not finite or of another
+            model; the model then keeps its weights.
     """
     paths = [Path(path) for path in paths]
     missing = [path for path in paths if not path.is_file()]
@@ -246,19 +285,33 @@ def average_weights(model, paths):
             f"An average is over at least one file of weights. Received: "
             f"{f'no file {missing[0]}' if missing else 'no paths'}"
         )
+    for path in paths:
+        check_model_file(path)
     before = model.get_weights()
     mean = [np.zeros(weight.shape, "float64") for weight in before]
+    done = False
     try:
         for path in paths:
-            model.load_weights(path)
+            _load_weights(model, path)
             for total, weight in zip(mean, model.get_weights(), strict=True):
                 total += weight / len(paths)
-    except (ValueError, KeyError, OSError) as error:
-        model.set_weights(before)
-        raise ValueError(
-            f"{path} does not hold the weights of this model. Received: {error}"
-        ) from error
+        done = True
+    finally:
+        if not done:
+            model.set_weights(before)
     model.set_weights([m.astype(w.dtype) for m, w in zip(mean, before, strict=True)])
+
+
+def _load_weights(model, path):
+    """As `model.load_weights`, with errors that name the file."""
+    try:
+        model.load_weights(path)
+    except Exception as error:  # of Keras, HDF5 and ZIP: many
+        raise ValueError(
+            f"{path} does not hold the weights of this model. {described_error(error)}"
+        ) from error
+    for weight in model.weights:
+        as_weight(keras.ops.convert_to_numpy(weight), weight.path, path)
 
 
 def load_tokenizer(path):
@@ -273,6 +326,10 @@ def load_tokenizer(path):
         ValueError: If none of these is there, or as `tokenizer.read_tokenizer`.
     """
     path = find_folder(path)
+    return read_whole(path, FILES, lambda: _load_tokenizer(path))
+
+
+def _load_tokenizer(path):
     originals = [path / name for name in ("encoder_bpe_40000.json", "vocab_40000.bpe")]
     if all(file.is_file() for file in originals):
         return BytePair.load(*originals)

@@ -2,20 +2,21 @@
 
 import json
 import re
-import zipfile
 from pathlib import Path
 
 import keras
 
 import keras_plm.checkpoints  # noqa: F401  (registers what a saved model is made of)
 import keras_plm.transfer  # noqa: F401
+from keras_plm.checkpoints.settings import check_model_of
 from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.formats.squad import read_squad, write_predictions
 from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
+from keras_plm.files.arrays import as_weight
 from keras_plm.files.json_files import check_shape
-from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
+from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
 from keras_plm.heads.head import Head
@@ -37,38 +38,24 @@ def open_model(path):
             "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
             f"Received: {str(path)!r}"
         )
-    _check_archive(path)
+    config, shapes = check_model_file(path)
+    check_model_of(config, shapes, f"{path}, config.json")
     try:
         model = keras.saving.load_model(path)
-    except Exception as error:  # Keras raises what HDF5, JSON and the layers raise
+    except ImportError:
+        raise
+    except Exception as error:  # of Keras and of classes of others: many
         raise ValueError(
-            f"{path} must be a whole model of this library: save it again. Received: {error}"
+            f"{path} is not such a file, or damaged. {described_error(error)}"
         ) from error
+    for weight in model.weights:
+        as_weight(keras.ops.convert_to_numpy(weight), weight.path, path)
     if not isinstance(model, Head) or model.tokenizer is None:
         raise ValueError(
             "Predicted is with a head that has its tokenizer, as `FineTune` makes it. "
             f"Received: {type(model).__name__} in {str(path)!r}"
         )
     return model
-
-
-def _check_archive(path):
-    """Raises unless a .keras file is a ZIP file that expands to a moderate size."""
-    check_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ValueError(
-            f"{path} must be a whole model of this library: save it again. Received: {error}"
-        ) from error
-    packed = sum(member.compress_size for member in members)
-    whole = sum(member.file_size for member in members)
-    if whole > max(EXPANSION_FROM, MOST_EXPANSION * packed):
-        raise ValueError(
-            f"{path} must not expand to more than {MOST_EXPANSION} times its size. "
-            f"Received: {packed:,} bytes that expand to {whole:,}"
-        )
 
 
 def read_inputs(path, model, text="text", pair=None):

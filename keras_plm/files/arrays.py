@@ -1,19 +1,31 @@
-"""Reading of a configuration and weights, in safetensors or torch files."""
+"""Reading of weights in safetensors, torch and HDF5 files, checked against their size first."""
 
-import warnings
+import math
+import pickle
+import zipfile
 from pathlib import Path
 
-from keras_plm.files.json_files import read_json
+import numpy as np
 
-# What Hugging Face calls the weights of a folder, the better format first.
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+from keras_plm.files.json_files import Whole, check_shape, parse_json, read_json
+from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 
-
-def read_config(folder, kind):
-    """The JSON object `config.json` of a folder; `kind` says of what, for errors."""
-    if not folder.is_dir():
-        raise ValueError(f"No such folder. Received: {str(folder)!r}")
-    return read_object(folder / "config.json", kind)
+# safetensors' names of types, and NumPy's. bfloat16 has no NumPy type of its own.
+FLOATS = {"F16": "<f2", "BF16": "bfloat16", "F32": "<f4", "F64": "<f8"}
+NUMBERS = FLOATS | {
+    "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "U64": "<u8", "I64": "<i8",
+}  # fmt: skip
+FORMATS = ("safetensors", "torch", "hdf5")
+ENDINGS = {
+    ".safetensors": "safetensors",
+    **dict.fromkeys((".bin", ".pt", ".pth"), "torch"),
+    **dict.fromkeys((".h5", ".hdf5"), "hdf5"),
+}
+MOST_HEADER = 100_000_000  # bytes, the limit of the package safetensors
+TENSOR = {"dtype": str, "shape": [Whole()], "data_offsets": [Whole()]}
+MOST_LEVELS = 32  # of groups in an HDF5 file
+INTERRUPTED = "was its copy interrupted?"
 
 
 def read_object(path, description=""):
@@ -21,81 +33,138 @@ def read_object(path, description=""):
     return read_json(path, dict, description=description)
 
 
-def model_type(config):
-    """The `model_type` of a Hugging Face configuration; of old ones without it by their keys."""
-    if "model_type" in config or "keras_plm" in config:
-        return config.get("model_type")
-    if "n_embd" in config:
-        return "openai-gpt" if "afn" in config else "gpt2"
-    return "bert" if {"hidden_act", "type_vocab_size"} <= config.keys() else None
-
-
-# What changes a model of Hugging Face whatever its kind, with the values that change nothing.
-PLAIN = {
-    "auto_map": (None,),
-    "quantization_config": (None,),
-    "pruned_heads": (None, {}),
-    "is_encoder_decoder": (None, False),
-    "cross_attention_hidden_size": (None,),
-}
-
-
-def check_settings(path, config, plain, numbers):
-    """Raises on settings of a configuration that our model does not have.
+def read_weights(path, skip=None, format=None):
+    """The weights of a safetensors, torch or HDF5 file by their names, as float32.
 
     Args:
-        path: The configuration's file.
-        config: Its object.
-        plain: Key -> values that change nothing; those of `PLAIN` are looked at too.
-        numbers: Keys of numbers.
-    """
-    for key, values in {**PLAIN, **plain}.items():
-        if key in config and config[key] not in values:
-            raise ValueError(
-                f"{path}: our model has no such variant: `{key}` must be "
-                f"{' or '.join(map(repr, values))}. Received: {key}={config[key]!r}"
-            )
-    for key in numbers:
-        if key in config and type(config[key]) not in (int, float):
-            raise ValueError(f"{path}: `{key}` must be a number. Received: {config[key]!r}")
-
-
-def warn_of_dropout(path, config, keys):
-    """Warns unless all dropout rates are equal: our encoders have one, the first."""
-    rates = {key: config[key] for key in keys if key in config}
-    if len(set(rates.values())) > 1:
-        warnings.warn(
-            f"{path}: one dropout rate is used for all, {keys[0]}: build the encoder with another "
-            f"`dropout` to fine-tune otherwise. Received: {rates}",
-            stacklevel=5,
-        )
-
-
-def read_weights(path):
-    """The arrays of a safetensors file, float32."""
-    import ml_dtypes  # noqa: F401 - with it NumPy knows bfloat16
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {str(path)!r}")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name).astype("float32") for name in file.keys()}
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a whole safetensors file; was its copy interrupted? Received: {error}"
-        ) from error
-
-
-def read_torch_weights(path):
-    """The arrays of a file that `torch.save` wrote, float32; code in it is refused, not run.
+        path: The file.
+        skip: Function of a name that is true for arrays which are not read, whatever they hold.
+        format: One of `FORMATS`; by default that of the name's ending: `.safetensors`; `.bin`,
+            `.pt` or `.pth` of torch; `.h5` or `.hdf5`.
 
     Raises:
-        ImportError: If torch is not installed.
-        ValueError: If the file is missing, damaged, or holds anything but tensors by name.
+        ImportError: If torch is needed and not installed.
+        ValueError: If it is no such file or not whole, or a weight is not of floating type or not
+            finite in float32.
+        OSError: If it may not be read.
     """
-    if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {str(path)!r}")
+    path = Path(path)
+    format = format or ENDINGS.get(path.suffix)
+    if format not in FORMATS:
+        raise ValueError(
+            f"{path}: the name of a file of weights must end in {', '.join(ENDINGS)}. "
+            f"Received: {path.suffix!r}"
+        )
+    if format == "safetensors":
+        arrays, _ = read_safetensors(path, skip=skip)
+    else:
+        arrays = (_read_torch if format == "torch" else _read_hdf5)(path, skip)
+    for name in arrays:
+        arrays[name] = as_weight(arrays[name], name, path)
+    return arrays
+
+
+def as_weight(array, name, path):
+    """An array as float32, all of its values finite; `name` and `path` are for errors."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = array.astype("float32", copy=False)
+        total = array.sum()  # finite only if all values are; three times as fast as `isfinite`
+    if not np.isfinite(total) and not np.isfinite(array).all():
+        raise ValueError(
+            f"{path}: weights must be finite in float32; did training diverge? "
+            f"Received: NaN or infinity in {name!r}"
+        )
+    return array
+
+
+def read_safetensors(path, types=FLOATS, skip=None):
+    """The arrays of a safetensors file as they are stored, and its metadata.
+
+    Args:
+        path: The file.
+        types: Allowed types: `FLOATS` or `NUMBERS`.
+        skip: As in `read_weights`.
+
+    Returns:
+        `(arrays, metadata)`, two dicts.
+
+    Raises:
+        ValueError: If it is no regular file, is not whole or has an array of another type.
+        OSError: If it may not be read.
+    """
+    import ml_dtypes
+
+    path = check_file(path)
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        begin, tensors, metadata = _safetensors_header(file, size, path)
+        arrays = {}
+        for name, tensor in tensors.items():
+            if skip is not None and skip(name):
+                continue
+            if tensor["dtype"] not in types:
+                raise ValueError(
+                    f"{path}: {name!r} must be of type {', '.join(types)}. "
+                    f"Received: {tensor['dtype'][:20]}"
+                )
+            stored = types[tensor["dtype"]]
+            file.seek(begin + tensor["data_offsets"][0])
+            count = math.prod(tensor["shape"])
+            array = np.fromfile(file, "<u2" if stored == "bfloat16" else stored, count)
+            if len(array) != count:  # it was cut short meanwhile
+                raise _not_whole(path, "safetensors", f"{name!r} ends early")
+            array = array.view(ml_dtypes.bfloat16) if stored == "bfloat16" else array
+            arrays[name] = array.reshape(tensor["shape"])
+    return arrays, metadata
+
+
+def _safetensors_header(file, size, path):
+    """`(where the values begin, {name: about a tensor}, metadata)`; all is checked by the size."""
+    length = int.from_bytes(file.read(8), "little")
+    begin = 8 + length
+    if size < 8 or begin > size or length > MOST_HEADER:
+        raise _not_whole(path, "safetensors", f"{size:,} bytes with a header of {length:,}")
+    where = f"{path}, header"
+    try:
+        text = file.read(length).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_whole(path, "safetensors", "a header that is not UTF-8") from error
+    tensors = parse_json(text, where, dict)
+    metadata = tensors.pop("__metadata__", {})
+    check_shape(metadata, {str: str}, f"{where}, `__metadata__`")
+    check_shape(tensors, {str: TENSOR}, where)
+    end = 0
+    offsets = {name: tensor["data_offsets"] for name, tensor in tensors.items()}
+    for name in sorted(tensors, key=lambda name: offsets[name]):
+        tensor = tensors[name]
+        width = np.dtype(NUMBERS.get(tensor["dtype"], "V").replace("bfloat16", "<u2")).itemsize
+        wanted = end + math.prod(tensor["shape"]) * width
+        known = tensor["dtype"] in NUMBERS
+        if (
+            len(offsets[name]) != 2
+            or offsets[name][0] != end
+            or known
+            and offsets[name][1] != wanted
+        ):
+            raise _not_whole(
+                path,
+                "safetensors",
+                f"{name!r:.80} of type {tensor['dtype']:.20}, shape {tensor['shape']!s:.60} at "
+                f"{offsets[name]!s:.60}, where the one before it ends at {end}",
+            )
+        end = offsets[name][1]
+    if begin + end != size:
+        raise _not_whole(path, "safetensors", f"{size:,} bytes instead of {begin + end:,}")
+    return begin, tensors, metadata
+
+
+def _not_whole(path, kind, received):
+    return ValueError(f"{path} is not a whole {kind} file; {INTERRUPTED} Received: {received}")
+
+
+def _read_torch(path, skip):
+    """The arrays of a file that `torch.save` wrote; code in it is refused, not run."""
+    path = check_file(path)
     try:
         import torch
     except ImportError as error:
@@ -103,65 +172,162 @@ def read_torch_weights(path):
             f"{path} is one of torch's, which reads it under every backend: pip install torch. Or "
             "let `transformers` write model.safetensors in its place."
         ) from error
+    rule = f"{path} must hold tensors by name and nothing else: code in such a file is never run."
+    _check_expansion(path, rule)
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
     except Exception as error:  # torch's and pickle's own are many
-        reason = str(error).split("\n")[0]
-        raise ValueError(
-            f"{path} must hold tensors by name and nothing else: code in such a file is never run. "
-            f"Received: {type(error).__name__}, {reason}"
-        ) from error
-
-
-def read_hugging_face_weights(folder):
-    """The arrays of a folder as Hugging Face keeps them, whole or in shards; and the file's path.
-
-    Read are `model.safetensors`, else `pytorch_model.bin`, else the index of either's shards.
-
-    Raises:
-        ImportError: If torch is needed and not installed.
-        ValueError: If there are none, a file is missing or damaged, or adapters are next to them.
-    """
-    if (folder / "adapter_config.json").is_file():
-        raise ValueError(
-            f"{folder}: adapters must be merged into the weights first, with the package that "
-            "trained them. Received: adapter_config.json"
-        )
-    readers = dict(zip(WEIGHTS, (read_weights, read_torch_weights), strict=True))
-    for name, read in readers.items():
-        if (folder / name).is_file():
-            return _bare(read(folder / name)), folder / name
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            arrays = {}
-            for shard in _shards(index):
-                arrays |= read(folder / shard)
-            return _bare(arrays), index
-    raise ValueError(
-        f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor the index of either's shards. "
-        f"Received: {str(folder)!r}"
-    )
-
-
-def _bare(arrays):
-    """Arrays without the prefix that torch's wrappers of a whole model put before every name."""
-    for prefix in ("module.", "_orig_mod."):
-        if arrays and all(name.startswith(prefix) for name in arrays):
-            arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+        refused = isinstance(error, pickle.UnpicklingError)
+        reason = str(error).split("\n")[0][:200] if refused else "damaged content"
+        raise ValueError(f"{rule} Received: {type(error).__name__}, {reason}") from error
+    if not isinstance(tensors, dict):
+        what = "nothing" if tensors is None else type(tensors).__name__
+        raise ValueError(f"{rule} Received: {what}")
+    arrays, left = {}, 4 * path.stat().st_size  # a tensor may have several names
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            what = "nothing" if tensor is None else type(tensor).__name__
+            raise ValueError(f"{rule} Received: {what} as {name!r:.80}")
+        if skip is not None and skip(name):
+            continue
+        plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if not plain or not tensor.is_floating_point():
+            raise ValueError(
+                f"{path}: {name!r:.80} must be of floating type. Received: {tensor.dtype}, "
+                f"{tensor.layout}, on {tensor.device.type}"
+            )
+        left -= tensor.numel() * tensor.element_size()
+        if left < 0:  # of one number that stands for many
+            raise ValueError(
+                f"{rule} Received: {name!r:.80} of shape {tuple(tensor.shape)}, more than the "
+                "file holds"
+            )
+        tensor = tensor.detach()
+        arrays[name] = (tensor if tensor.dtype == torch.float64 else tensor.float()).numpy()
     return arrays
 
 
-def _shards(index):
-    """The files that an index names, each once."""
-    named = read_object(index).get("weight_map")
-    shards = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
-    # An index leads to no file outside its folder.
-    if not shards or any(Path(shard).name != shard for shard in shards):
-        raise ValueError(
-            f"{index} must name files beside it in its `weight_map`. Received: {shards[:3]}"
-        )
-    return shards
+def _check_expansion(path, rule):
+    """Raises if a ZIP archive expands to more than 200 times its size."""
+    if not zipfile.is_zipfile(path):
+        return  # of torch before 1.6
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:
+        raise ValueError(f"{rule} Received: a damaged archive, {error}") from error
+    if whole > max(EXPANSION_FROM, MOST_EXPANSION * path.stat().st_size):
+        raise ValueError(f"{rule} Received: an archive that expands to {whole:,} bytes")
+
+
+def _read_hdf5(path, skip):
+    arrays = {}
+    with open_hdf5(path) as file:
+        for name, item in hdf5_arrays(file, path).items():
+            if skip is not None and skip(name):
+                continue
+            if item.dtype.kind != "f":
+                raise ValueError(
+                    f"{path}: {name!r:.80} must be of floating type. Received: {item.dtype}"
+                )
+            try:
+                arrays[name] = item[...]
+            except (OSError, RuntimeError, ValueError) as error:  # its compression is damaged
+                raise _not_whole(path, "HDF5", f"{name!r:.80}, {error}") from error
+    return arrays
+
+
+def open_hdf5(path, content=None):
+    """Opens an HDF5 file for reading.
+
+    Args:
+        path: The file.
+        content: A file object with its bytes, if it lies in another file; `path` is for errors.
+
+    Raises:
+        ValueError: If it is no regular file or not whole.
+    """
+    import h5py
+
+    if content is None:
+        content = check_file(path)
+    try:
+        return h5py.File(content, "r")
+    except Exception as error:
+        raise _not_whole(path, "HDF5", _of_hdf5(error)) from error
+
+
+def hdf5_arrays(file, path):
+    """The arrays of an open HDF5 file by their paths in it, not yet read.
+
+    Raises:
+        ValueError: If one is damaged, larger than the file holds, stored in another file, or no
+            array of numbers.
+    """
+    import h5py
+
+    arrays, seen, expanded = {}, set(), 0
+    size = file.id.get_filesize()
+
+    def refuse(rule, received):
+        raise _Refused(f"{path}: {rule}. Received: {received}")
+
+    def visit(group, before, level):
+        nonlocal expanded
+        if level > MOST_LEVELS:
+            refuse(f"groups must lie at most {MOST_LEVELS} deep", f"{before!r:.80}")
+        for name in group:
+            inner = f"{before}{name}"
+            link = group.get(name, getlink=True)
+            if type(link) is not h5py.HardLink:
+                refuse("an array must not be a link to another", f"{inner!r:.80}")
+            item = group[name]
+            address = h5py.h5o.get_info(item.id).addr
+            if address in seen:
+                refuse("every array must have one name", f"{inner!r:.80}, which has two")
+            seen.add(address)
+            if isinstance(item, h5py.Group):
+                visit(item, f"{inner}/", level + 1)
+                continue
+            if not isinstance(item, h5py.Dataset) or item.shape is None:
+                refuse("the file must hold arrays", f"{inner!r:.80}, which is none")
+            if item.external or item.is_virtual:
+                refuse("arrays must be stored in the file itself", f"{inner!r:.80}")
+            if item.dtype.kind not in "fiub":
+                refuse(f"{inner!r:.80} must hold numbers", item.dtype)
+            bytes_, stored = item.size * item.dtype.itemsize, item.id.get_storage_size()
+            filters = item.id.get_create_plist().get_nfilters()
+            expanded += bytes_ if filters else 0
+            fits = stored >= bytes_ if item.chunks else stored == bytes_
+            if stored > size or not (fits or filters):
+                refuse(
+                    f"{inner!r:.80} is not whole; {INTERRUPTED[:-1]}",
+                    f"{stored:,} bytes for shape {item.shape}, type {item.dtype}",
+                )
+            if expanded > max(EXPANSION_FROM, MOST_EXPANSION * size):
+                refuse(
+                    f"the file must not expand to more than {MOST_EXPANSION} times its size",
+                    f"{inner!r:.80} of shape {item.shape}",
+                )
+            arrays[inner] = item
+
+    try:
+        visit(file, "", 0)
+    except _Refused as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # of a damaged file HDF5 raises many
+        raise _not_whole(path, "HDF5", _of_hdf5(error)) from error
+    return arrays
+
+
+class _Refused(ValueError):
+    """One of ours, among those of HDF5."""
+
+
+def _of_hdf5(error):
+    """The message of an error of HDF5; of another, that it is damaged."""
+    known = isinstance(error, (OSError, RuntimeError, KeyError)) and error.args
+    return str(error.args[0])[:200] if known else "damaged content"
 
 
 def assign(variables, weights, path):

@@ -14,9 +14,10 @@ from filelock import FileLock, Timeout
 def one_writer(path, wait=False):
     """Holds the lock of a file or folder during the block.
 
-    The lock is the file `.NAME.lock` next to it. It stays there, empty, when no one holds it: the
-    system frees the lock of a process that ends, however it ends. A thread that holds the lock may
-    take it again, so that a writer may call another one.
+    The lock is the file `.NAME.lock` next to it, or `.lock` in a folder whose own folder cannot be
+    written. It stays there, empty, when no one holds it: the system frees the lock of a process
+    that ends, however it ends. A thread that holds the lock may take it again, so that a writer may
+    call another one.
 
     Args:
         path: The file or folder that is to be written. It need not exist.
@@ -28,7 +29,8 @@ def one_writer(path, wait=False):
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_name(f".{path.name}.lock")
+    inside = path.is_dir() and not os.access(path.parent, os.W_OK)
+    file = path / ".lock" if inside else path.with_name(f".{path.name}.lock")
     lock = FileLock(file, is_singleton=True)
     try:
         lock.acquire(timeout=-1 if wait else 0)

@@ -88,7 +88,11 @@ def read_text(path, most=1 << 30, description=""):
         ValueError: If it is no regular file, larger, or not UTF-8; then with the line.
         OSError: If it may not be read.
     """
-    content = read_bytes(path, most, description)
+    return as_text(read_bytes(path, most, description), path)
+
+
+def as_text(content, path):
+    """The text of bytes in UTF-8, without a byte order mark; `path` is for errors."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,9 +1,15 @@
-"""Saving of models: in formats that load, and quantized as they are."""
+"""Saving of models: in formats that load, and quantized as they are; checks of their files."""
 
+import io
 import os
+import zipfile
+import zlib
 
 import numpy as np
 
+from keras_plm.files.arrays import hdf5_arrays, open_hdf5
+from keras_plm.files.json_files import parse_json
+from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 from keras_plm.files.private_apis import every_layer
 
 QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if any
@@ -51,6 +57,76 @@ class Saveable:
                 self._post_quantize("int8")  # on torch, forgets the weights that went
             store = {name: store[name] for name in store.keys() if name != QUANTIZED}
         super().load_own_variables(store)
+
+
+def check_model_file(path):
+    """Raises unless a file of Keras' is whole: a model, `.keras`, or weights, `.h5`.
+
+    Nothing in it is built or run.
+
+    Args:
+        path: The file.
+
+    Returns:
+        `(config, shapes)`: the configuration of a model, `None` of weights; and the shapes of all
+        arrays by their paths.
+
+    Raises:
+        ValueError: If it is no regular file, or damaged.
+    """
+    path = check_file(path)
+    if path.suffix == ".keras":
+        return _check_archive(path)
+    if path.suffix not in (".h5", ".hdf5"):
+        return None, {}
+    with open_hdf5(path) as file:
+        return None, {name: array.shape for name, array in hdf5_arrays(file, path).items()}
+
+
+def _check_archive(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = sum(member.file_size for member in archive.infolist())
+            if whole > max(EXPANSION_FROM, MOST_EXPANSION * path.stat().st_size):
+                raise _Damaged(f"an archive that expands to {whole:,} bytes")
+            for name in (CONFIG, ARRAYS):
+                if name not in archive.namelist():
+                    raise _Damaged(f"no {name} in it")
+            described, content = archive.read(CONFIG), io.BytesIO(archive.read(ARRAYS))
+            text = described.decode("utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} could not be read. Received: {error.strerror}") from error
+    except (_Damaged, zipfile.BadZipFile, zlib.error, UnicodeDecodeError) as error:
+        raise _no_model(path, error) from error
+    except (ValueError, EOFError, NotImplementedError, RuntimeError, OverflowError) as error:
+        raise _no_model(path, "a damaged archive") from error
+    shape = {"class_name": str, "config": dict}
+    config = parse_json(text, f"{path}, {CONFIG}", shape, nan=True)
+    with open_hdf5(f"{path}, {ARRAYS}", content) as file:
+        arrays = hdf5_arrays(file, f"{path}, {ARRAYS}")
+        return config, {name: array.shape for name, array in arrays.items()}
+
+
+CONFIG, ARRAYS = "config.json", "model.weights.h5"  # in a `.keras` file
+
+
+class _Damaged(ValueError):
+    """One of ours, among those of ZIP."""
+
+
+def _no_model(path, received):
+    return ValueError(f"{path} must be a whole file that `model.save` wrote. Received: {received}")
+
+
+def described_error(error):
+    """The end of a message for an error that Keras raises on damaged content.
+
+    Errors in our form are quoted; others are of no use without the code that raises them.
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, (ValueError, TypeError)) and "Received: " in text and len(text) < 600:
+        return text
+    return f"Received: content of which Keras makes nothing ({type(error).__name__})"
 
 
 def _leaves(model):

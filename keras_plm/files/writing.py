@@ -1,31 +1,52 @@
 """Atomic writing of files and folders: under a temporary name, then renamed.
 
-A temporary name ends in the process id, a random part and `.tmp`: several processes and threads may
-write the same path, and the last one to finish wins. A reader never sees a partial file.
+A temporary name ends in the process id, a random part and `.tmp`, and is made exclusively: several
+processes and threads may write the same path, and the last one to finish wins. A reader never sees
+a partial file, nor a part of one save next to a part of another.
 """
 
 import contextlib
+import ctypes
 import errno
 import glob
 import json
 import os
 import re
 import shutil
+import stat
+import time
 import uuid
 from pathlib import Path
 
+from keras_plm.files.locks import one_writer
+
+# What to do where the system refuses to write.
+# Why a file could not be written where that is not its own fault, and the fix.
+NO_ROOM = {
+    errno.ENOSPC: ("the disk is full", "Free some space, or name a path on another disk."),
+    errno.EDQUOT: ("the quota is used up", "Free some space, or name a path of a larger quota."),
+    errno.EFBIG: ("files must not be so large here", "Raise the limit, see `ulimit -f`."),
+    errno.EROFS: ("the file system is read-only", "Name a path that can be written."),
+}
+PATIENCE = 60  # seconds that a reader waits for a save to end
+WHOLE = re.compile(r"save\.[0-9a-f]{32}\.whole")  # a folder of files that have only to be moved
+
 
 @contextlib.contextmanager
-def replacing(path, suffix=""):
+def replacing(path, suffix="", needed=None):
     """A temporary path, renamed onto `path` if the block ends without an error.
 
     On an error or interrupt, the temporary file is removed and `path` stays as it is. A link stays
-    a link, to a new file of the old one's mode.
+    a link, to a new file of the old one's mode; the mode of a new file follows the umask.
 
     Args:
         path: The file to write. Its folder is made if needed. What is there and no regular file,
             as `/dev/stdout`, is written to directly.
         suffix: End of the temporary name, for writers that choose the format by it or append it.
+        needed: How many bytes are written, where that is known, for the error of a full disk.
+
+    Raises:
+        OSError: If it cannot be written, with the file and what is missing.
 
     Example:
 
@@ -37,86 +58,134 @@ def replacing(path, suffix=""):
         yield path
         return
     path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path, suffix)
-    try:
-        yield temporary
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with explaining_no_room(path, needed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path, suffix)
+        mode = _create(temporary)
+        try:
+            yield temporary
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else mode)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def replacing_files(folder, names):
-    """A temporary folder, whose files move into `folder` if the block ends without an error.
+    """A temporary folder, whose files move into `folder` together if the block ends without error.
 
-    On an error or interrupt in the block, the files in `folder` stay as they are. Temporary folders
-    of processes that no longer run are removed.
+    On an error or interrupt in the block, the files in `folder` stay as they are. `read_whole`
+    finds all the old files or all the new ones, also if the process ends between two moves: one
+    rename makes the set whole, and whoever comes next moves what is left. Writers wait for each
+    other; what processes that no longer run left is removed. Modes follow the umask.
 
     Args:
-        folder: The folder of the files. It is made if needed, and must have one writer at a time.
-        names: The files to move, in this order: the last one completes the set.
+        folder: The folder of the files. It is made if needed.
+        names: The files to move, in this order.
+
+    Raises:
+        OSError: If they cannot be written, with the folder and what is missing.
     """
-    folder = Path(folder)
-    remove_leftovers(folder, "save")
-    with _temporary_folder(folder / "save") as temporary:
-        yield temporary
-        for name in names:
-            os.replace(temporary / name, folder / name)
+    folder = Path(os.path.realpath(folder))
+    with explaining_no_room(folder), one_writer(folder, wait=True):
+        folder.mkdir(exist_ok=True)
+        _finish(folder)
+        remove_leftovers(folder, "save")
+        with _temporary_folder(folder / "save") as temporary:
+            mode = _create(temporary / ".mode")
+            (temporary / ".mode").unlink()
+            yield temporary
+            kept = temporary / "whole"
+            kept.mkdir()
+            for name in names:
+                (temporary / name).chmod(mode)
+                (temporary / name).rename(kept / name)
+            os.replace(kept, folder / f"save.{uuid.uuid4().hex}.whole")
+        _finish(folder, names)
+
+
+def read_whole(folder, names, read):
+    """What `read()` gives, of files that one `replacing_files` wrote and not of two.
+
+    Args:
+        folder: The folder of the files.
+        names: The files that are read, if they are there.
+        read: Reads them. It is called again if one was replaced meanwhile.
+
+    Raises:
+        ValueError: If a save was cut off and `folder` cannot be written to move its files, or
+            another process keeps writing there. And whatever `read` raises.
+    """
+    folder = Path(os.path.realpath(folder))
+    until, tries = time.monotonic() + PATIENCE, 0
+    while tries < 3 and not _whole(folder):
+        tries += 1
+        before = _identities(folder, names)
+        try:
+            result = read()
+        except Exception:
+            if not _whole(folder) and _identities(folder, names) == before:
+                raise
+            continue
+        if not _whole(folder) and _identities(folder, names) == before:
+            return result
+    while True:  # nobody writes while this process holds the lock
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(one_writer(folder))
+            except ValueError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+                continue
+            except OSError as error:
+                raise ValueError(
+                    f"{folder} holds a save that was cut off while its files were moved: load it "
+                    f"once where the folder can be written. Received: {error.strerror}"
+                ) from error
+            _finish(folder)
+            return read()
 
 
 @contextlib.contextmanager
 def replacing_folder(folder, keep_existing=False):
     """A temporary folder, renamed to `folder` if the block ends without an error.
 
-    On an error or interrupt, the temporary folder is removed and `folder` stays as it is.
+    On an error or interrupt, the temporary folder is removed and `folder` stays as it is. Under
+    Linux an older folder and the new one are exchanged in one step; elsewhere, a process that ends
+    between two renames leaves the older one in a temporary folder.
 
     Args:
         folder: The folder to write. The folder around it is made if needed.
         keep_existing: Whether a `folder` that is there at the end of the block stays: for folders
             that several processes build at the same time, all with the same content. Otherwise it
             is replaced, and temporary folders of processes that no longer run are removed.
+
+    Raises:
+        OSError: If it cannot be written, with the folder and what is missing.
     """
     folder = Path(folder)
     if not keep_existing:
         remove_leftovers(folder.parent, glob.escape(folder.name))
-    with _temporary_folder(folder) as temporary:
+    with explaining_no_room(folder), _temporary_folder(folder) as temporary:
         new, old = temporary / "new", temporary / "old"
         new.mkdir()
         yield new
-        if folder.exists():
-            if keep_existing:
+        if not folder.exists():
+            try:
+                os.replace(new, folder)
                 return
-            os.replace(folder, old)
+            except OSError:
+                if not folder.exists():  # else another process was faster
+                    raise
+        if keep_existing or _exchange(new, folder):
+            return
+        os.replace(folder, old)
         try:
             os.replace(new, folder)
         except BaseException:
-            if old.exists():
-                os.replace(old, folder)
+            os.replace(old, folder)
             raise
-
-
-def write_text(path, text):
-    """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
-    content = text.encode()
-    with explaining_no_room(path, len(content)), replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def write_json(path, value):
-    """Writes a JSON file whole or not at all, indented and with a line end."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-# Why a file could not be written, where it is not its own fault.
-_NO_ROOM = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota is used up",
-    errno.EFBIG: "files must not be so large here",
-    errno.EROFS: "the file system is read-only",
-}
 
 
 class NoRoom(OSError):
@@ -124,7 +193,7 @@ class NoRoom(OSError):
 
 
 @contextlib.contextmanager
-def explaining_no_room(path, needed=None, kept=""):
+def explaining_no_room(path, needed=None, kept="What was there stays."):
     """Says in errors of a full disk which file could not be written, and how much is missing.
 
     Args:
@@ -134,22 +203,44 @@ def explaining_no_room(path, needed=None, kept=""):
 
     Raises:
         NoRoom: For a full disk, a used quota, a limit on sizes or a read-only file system, with
-            the same `errno`.
+            the same `errno`; also where HDF5 or safetensors put it into words.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM or isinstance(error, NoRoom):
+    except Exception as error:
+        number = _error_number(error)
+        if number is None or isinstance(error, NoRoom):
             raise
+        reason, fix = NO_ROOM[number]
         folder = Path(path).parent
         free = f"{shutil.disk_usage(folder).free:,} bytes free" if folder.is_dir() else "no folder"
         wanted = "" if needed is None else f"{needed:,} bytes to write, "
-        explained = NoRoom(
-            f"{path} could not be written: {_NO_ROOM[error.errno]}. {kept}{' ' * bool(kept)}"
-            f"Received: {wanted}{free} in {folder}"
-        )
-        explained.errno = error.errno
-        raise explained from error
+        raise NoRoom(
+            number,
+            f"{path} could not be written: {reason}. {kept} {fix} "
+            f"Received: {os.strerror(number)}, {wanted}{free} in {folder}",
+        ) from error
+
+
+def _error_number(error):
+    """The number of an error in `NO_ROOM`, also where a library put it into words; or `None`."""
+    number = getattr(error, "errno", None)
+    if number is None:
+        named = re.search(r"(?:os error |errno = |Errno )(\d+)", str(error))
+        number = int(named[1]) if named else None
+    return number if number in NO_ROOM else None
+
+
+def write_text(path, text):
+    """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
+    content = text.encode()
+    with replacing(path, needed=len(content)) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path, value):
+    """Writes a JSON file whole or not at all, indented and with a line end."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def remove_leftovers(folder, pattern):
@@ -175,12 +266,61 @@ def remove_leftovers(folder, pattern):
 @contextlib.contextmanager
 def _temporary_folder(path):
     """A new folder under a temporary name of `path`, removed at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
+    temporary.mkdir()  # an error if anything is there
     try:
-        temporary.mkdir(parents=True)
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _create(path):
+    """Makes an empty file where nothing is, and gives its mode, which follows the umask."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(opened).st_mode)
+    finally:
+        os.close(opened)
+
+
+def _whole(folder):
+    """The folders of saves that have still to be moved."""
+    try:
+        return [path for path in folder.iterdir() if WHOLE.fullmatch(path.name)]
+    except OSError:  # no such folder, or none that may be listed
+        return []
+
+
+def _finish(folder, names=()):
+    """Moves the files of saves that were cut off; those of `names` in their order."""
+    for whole in _whole(folder):
+        files = sorted(whole.iterdir(), key=lambda path: (*names, path.name).index(path.name))
+        for path in files:
+            os.replace(path, folder / path.name)
+        whole.rmdir()
+
+
+def _identities(folder, names):
+    """What tells whether files were replaced."""
+    found = {}
+    for name in names:
+        try:
+            about = os.stat(folder / name)
+            found[name] = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+        except OSError:
+            found[name] = None
+    return found
+
+
+def _exchange(path, other):
+    """Exchanges two folders in one step where the system can; returns whether it did."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # another system
+        return False
+    return rename(here, os.fsencode(path), here, os.fsencode(other), exchange) == 0
 
 
 _OF_THIS_PROCESS = set()  # random parts of its temporary names

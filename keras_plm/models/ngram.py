@@ -2,13 +2,22 @@
 
 import json
 import operator
-from pathlib import Path
 
 import numpy as np
 
+from keras_plm.files.arrays import NUMBERS, read_safetensors
+from keras_plm.files.json_files import OneOf, Whole, parse_json
 from keras_plm.files.writing import replacing
 
 SMOOTHINGS = ("mle", "add_k", "interpolation", "kneser_ney")
+
+SHAPE = {  # of the settings in a file
+    "vocabulary_size": Whole(2),
+    "order": Whole(1),
+    "smoothing": OneOf(SMOOTHINGS),
+    "end_id": Whole(),
+    "k": float,
+}
 
 # Positions scored at a time: some 100 MB of temporaries.
 BLOCK = 1_000_000
@@ -395,24 +404,65 @@ class NGram:
         Raises:
             ValueError: If there is no such file, or it is another or not whole.
         """
-        from safetensors import SafetensorError, safe_open
-
-        if not Path(path).is_file():
-            raise ValueError(f"No file {path}. Received: {str(path)!r}")
+        arrays, metadata = read_safetensors(path, NUMBERS)
+        if "ngram" not in metadata:
+            raise _not_saved(path, "no settings")
+        settings = parse_json(metadata["ngram"], f"{path}, settings", SHAPE)
         try:
-            with safe_open(path, framework="numpy") as file:
-                model = cls(**json.loads((file.metadata() or {})["ngram"]))
-                model._keys = [file.get_tensor(f"keys_{m}") for m in range(model.order)]
-                model._counts = [file.get_tensor(f"counts_{m}") for m in range(model.order)]
-                if model.smoothing == "interpolation":
-                    model.weights = file.get_tensor("weights")
-            model._prepare()
-        except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(
-                f"{path} is not a whole file that `NGram.save` wrote; was its copy interrupted? "
-                f"Received: {error}"
-            ) from error
+            model = cls(**{name: settings[name] for name in SHAPE})
+        except ValueError as error:
+            raise ValueError(f"{path}, settings: {error}") from error
+        names = [f"{part}_{m}" for m in range(min(model.order, 99)) for part in ("keys", "counts")]
+        names += ["weights"] if model.smoothing == "interpolation" else []
+        if sorted(names) != sorted(arrays):
+            raise _not_saved(path, f"the arrays {', '.join(sorted(arrays))[:200]!r}")
+        model._keys = [arrays[f"keys_{m}"] for m in range(model.order)]
+        model._counts = [arrays[f"counts_{m}"] for m in range(model.order)]
+        model._check_counts(path)
+        if model.smoothing == "interpolation":
+            model.weights = arrays["weights"]
+            model._check_weights(path)
+        model._prepare()
         return model
+
+    def _check_counts(self, path):
+        """Raises unless keys and counts are such as `_count` makes."""
+        contexts = 1
+        for m, (keys, counts) in enumerate(zip(self._keys, self._counts, strict=True)):
+            right = keys.dtype == np.int64 and counts.dtype == np.uint32
+            if not right or keys.ndim != 1 or keys.shape != counts.shape or not len(keys):
+                raise _not_saved(
+                    path,
+                    f"keys_{m} of {keys.dtype}, {keys.shape}; counts_{m} of {counts.dtype}, "
+                    f"{counts.shape}",
+                )
+            limit = contexts * self.vocabulary_size
+            if m == 0:
+                known = len(keys) == limit and np.array_equal(keys, np.arange(limit))
+                known = known and counts.any()
+            else:
+                known = keys[0] >= 0 and keys[-1] < limit and (keys[1:] > keys[:-1]).all()
+                known = known and (m + 1 < self.order or counts.min() > 0)
+            if not known or counts.sum(dtype=np.uint64) >= 2**32:
+                raise _not_saved(path, f"keys_{m} and counts_{m} that no text has")
+            contexts = len(keys)
+
+    def _check_weights(self, path):
+        """Raises unless the weights of `"interpolation"` are rows that sum to 1."""
+        count = int(np.ceil(np.log(self._counts[0].sum(dtype=np.float64)))) + 1
+        found = self.weights
+        shape = (count, self.order + 1)
+        if found.dtype != np.float64 or found.shape != shape:
+            raise _not_saved(path, f"weights of {found.dtype}, {found.shape}, not {shape}")
+        if not (found > 0).all() or not np.allclose(found.sum(axis=1), 1):
+            raise _not_saved(path, "weights that do not sum to 1")
+
+
+def _not_saved(path, received):
+    return ValueError(
+        f"{path} is not a whole file that `NGram.save` wrote; was its copy interrupted? "
+        f"Received: {received}"
+    )
 
 
 def _integers(**arguments):

@@ -13,7 +13,7 @@ from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.experiments.flags import policy
 from keras_plm.files.arrays import read_weights
 from keras_plm.files.json_files import read_json
-from keras_plm.files.writing import explaining_no_room, replacing
+from keras_plm.files.writing import replacing
 from keras_plm.layers import recompute_blocks
 from keras_plm.models import (
     BERT,
@@ -120,7 +120,7 @@ class _Objective:
         if not weights:
             return  # the encoder's own table predicts
         path, needed = Path(out) / OBJECTIVE, sum(array.nbytes for array in weights.values())
-        with explaining_no_room(path, needed), replacing(path) as temporary:
+        with replacing(path, needed=needed) as temporary:
             save_file(weights, temporary)
 
     def _own(self):

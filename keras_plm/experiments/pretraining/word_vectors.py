@@ -20,7 +20,7 @@ from keras_plm.files.json_files import read_json
 from keras_plm.files.manifest import SHAPE as MANIFEST_SHAPE
 from keras_plm.files.manifest import check_files, describe_files
 from keras_plm.files.numpy_files import read_npy
-from keras_plm.files.writing import explaining_no_room, replacing_folder, write_json
+from keras_plm.files.writing import replacing_folder, write_json
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.word_vectors import FastText, GloVe, Word2Vec, WordVectors
 from keras_plm.tokenizers import Words
@@ -148,10 +148,7 @@ class VectorTrainer:
                 self.progress(f"reading {len(self.files)} files")
                 words = Words.train(self.files, lowercase=settings.lowercase)
                 ids = read_ids(self.files, words)
-                with (
-                    explaining_no_room(path, ids.nbytes),
-                    replacing_folder(path) as temporary,
-                ):
+                with replacing_folder(path) as temporary:
                     words.save(temporary / "words.json")
                     np.save(temporary / "ids.npy", ids)
                     names = ["words.json", "ids.npy"]

@@ -9,6 +9,12 @@
 A step reads the same examples whatever the number of devices: each takes its part of every batch,
 and a batch that does not part evenly is filled up with rows of weight 0. What a backend cannot do
 raises, with what can.
+
+Security: processes on several hosts trust each other and the network between them. Neither torch
+nor JAX encrypts what they send or asks for a password. Under JAX, process 0 listens on the address
+that is given as the coordinator; on all interfaces of its host, if that address is not its own, as
+behind a translation of addresses, or is `"auto"`. Let a firewall close its port, and those of the
+collective operations, to all other hosts.
 """
 
 import os
@@ -52,7 +58,7 @@ def distribute(
             paths to axes, `"model"` or `None` for each of a weight's.
         devices: How many devices of this process, the first ones; by default all.
         coordinator: `"host:port"` of process 0, where there are several that nobody has brought
-            together. On a TPU pod `"auto"`: it knows its processes.
+            together; see "Security" above. On a TPU pod `"auto"`: it knows its processes.
         num_processes, process_id: How many there are, and which this is.
         timeout: Seconds to wait for the others: at the beginning, and in every step, with all that
             one of them does meanwhile, such as compiling or writing files. Behind it torch raises,

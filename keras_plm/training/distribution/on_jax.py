@@ -234,6 +234,8 @@ def _meet(named, timeout):
                 "num_processes": num_processes,
                 "process_id": process_id,
             }
+            if process_id == 0:
+                options["coordinator_bind_address"] = _bind_address(coordinator)
         jax.distributed.initialize(initialization_timeout=math.ceil(timeout), **options)
     except Exception as error:  # XLA's own, of several types
         raise not_together(named, timeout, error) from None
@@ -257,7 +259,7 @@ def _gather(coordinator, num_processes, process_id, until):
     """
     host, _, port = coordinator.rpartition(":")
     if process_id == 0:
-        _await_others(int(port), num_processes, until)
+        _await_others(_bind_address(coordinator), num_processes, until)
         return
     while True:
         try:
@@ -273,10 +275,35 @@ def _gather(coordinator, num_processes, process_id, until):
             time.sleep(0.2)
 
 
-def _await_others(port, num_processes, until):
-    both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+def _bind_address(coordinator):
+    """The address that process 0 listens on: the given one, if it is one of this machine.
+
+    Behind a translation of addresses it is not; then all interfaces are listened on, `[::]`.
+    """
+    host, _, port = coordinator.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_server((host, 0), family=_family(host)) as server:
+            bound = server.getsockname()[0]
+    except OSError:
+        return f"[::]:{port}"
+    # Some systems give their own name the address 127.0.1.1, which no other machine reaches.
+    hidden = bound.startswith("127.") and host not in ("localhost", bound)
+    return f"[::]:{port}" if hidden else coordinator
+
+
+def _family(host):
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _await_others(address, num_processes, until):
+    host, _, port = address.rpartition(":")
+    host, port, options = host.strip("[]"), int(port), {"family": _family(host)}
+    if host == "::":
+        both = socket.has_dualstack_ipv6()
+        host, options = "", {"family": socket.AF_INET6, "dualstack_ipv6": True} if both else {}
     waiting = {}
-    with socket.create_server(("", port), **both if socket.has_dualstack_ipv6() else {}) as server:
+    with socket.create_server((host, port), **options) as server:
         while len(waiting) < num_processes - 1:
             server.settimeout(_left(until))
             try:

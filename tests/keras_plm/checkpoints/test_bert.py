@@ -326,9 +326,11 @@ class TestRefuses:
             load_bert(changed(model_type="roberta"))
         with pytest.raises(ValueError, match="position_embedding_type='relative_key'"):
             load_bert(changed(position_embedding_type="relative_key"))
-        with pytest.raises(ValueError, match="config.json is not whole.*no 'vocab_size'"):
+        with pytest.raises(ValueError, match="config.json: `vocab_size` must be.*no such key"):
             load_bert(changed(vocab_size=...))
-        with pytest.raises(ValueError, match="whole numbers. Received: '12' as 'hidden_size'"):
+        with pytest.raises(
+            ValueError, match='`hidden_size` must be a whole number, 1 or more. Received: "12"'
+        ):
             load_bert(changed(hidden_size="12"))
         with pytest.raises(ValueError, match="ties its output.*tie_word_embeddings=False"):
             load_bert(changed(tie_word_embeddings=False), head="pretraining")

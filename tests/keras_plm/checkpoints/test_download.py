@@ -98,7 +98,9 @@ def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
         raise ConnectionError("no network")
 
     hub(answer)
-    with pytest.raises(ValueError, match="'a/b' is not in .*'s cache and could.*Received: no netw"):
+    with pytest.raises(
+        ValueError, match="no folder 'a/b' on.*not in .*'s cache and.*Received: no netw"
+    ):
         keras_plm.load("a/b")
     hub(lambda *asked: tmp_path)
     with pytest.raises(ValueError, match="neither model.safetensors nor pytorch_model.bin"):
@@ -120,3 +122,43 @@ def test_a_path_is_no_name(tmp_path, hub, monkeypatch):
             find_folder(path)
     assert not asked
     assert find_folder("runs") == tmp_path.__class__("runs")
+
+
+def test_addresses_are_no_folders(hub):
+    asked = hub(lambda *asked: "/nowhere")
+    for address in ("http://host/model", "https://host/a.zip", "file:///etc", "s3://a/b"):
+        for read in (keras_plm.load, load_bert, load_gpt, load_tokenizer, find_folder):
+            with pytest.raises(ValueError, match=r"download its files into a folder.*Received"):
+                read(address)
+    assert not asked
+
+
+def test_names_of_files_are_not_asked_for(hub):
+    asked = hub(lambda *asked: "/nowhere")
+    for path in (
+        "nowhere/model.safetensors",
+        "nowhere/a.keras",
+        "no where/b",
+        "ünder/way",
+        "a\0b/c",
+    ):
+        with pytest.raises(ValueError, match="No such folder"):
+            find_folder(path)
+    assert not asked
+
+
+def test_a_line_says_that_the_network_is_asked(hub, tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    hub(lambda *asked: tmp_path)
+    find_folder("someone/model")
+    assert capsys.readouterr().err == ""
+
+    def answer(name, here, old):
+        raise ConnectionError("no network")
+
+    hub(answer)
+    with pytest.raises(ValueError, match="There is no folder 'wieghts/bert_mini' on this machine"):
+        find_folder("wieghts/bert_mini")
+    line = capsys.readouterr().err
+    assert "No folder 'wieghts/bert_mini' here" in line and "asking huggingface.co" in line

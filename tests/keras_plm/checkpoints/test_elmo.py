@@ -32,7 +32,11 @@ def test_gives_back_what_was_saved(files, tmp_path):
     assert_close(again(packed), encoder(packed), atol=0)
     mine, theirs = (m.get_config() | {"name": ""} for m in (encoder, again))
     assert mine == theirs
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["options.json", "weights.hdf5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".weights.hdf5.lock",
+        "options.json",
+        "weights.hdf5",
+    ]
 
 
 @pytest.mark.backend_neutral
@@ -62,7 +66,10 @@ def test_is_laid_out_as_the_original(files, oracles):
         (lambda f: f.__delitem__("CNN_proj/b_proj"), "no 'CNN_proj/b_proj'"),
         (lambda f: f.create_dataset("CNN/W_cnn_2", data=[1.0]), "'CNN/W_cnn_2', which is not of"),
         (
-            lambda f: (f.__delitem__("char_embed"), f.create_dataset("char_embed", (262, 2))),
+            lambda f: (
+                f.__delitem__("char_embed"),
+                f.create_dataset("char_embed", data=np.ones((262, 2))),
+            ),
             r"'char_embed' of shape \(262, 2\) instead of \(261, 2\)",
         ),
         (lambda f: f["CNN_high_0/b_carry"].write_direct(np.full(5, np.nan)), "must be finite"),
@@ -78,7 +85,7 @@ def test_is_laid_out_as_the_original(files, oracles):
                 f.__delitem__("CNN_proj/b_proj"),
                 f.create_dataset("CNN_proj/b_proj", data=np.full(5, 1j)),
             ),
-            "must be floats. Received: complex128 in 'CNN_proj/b_proj'",
+            "'CNN_proj/b_proj' must hold numbers. Received: complex128",
         ),
     ],
 )
@@ -94,18 +101,24 @@ def test_names_the_weight_that_does_not_fit(files, damage, message):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"lstm": None}, "must hold the options of an ELMo"),
+        ({"lstm": None}, "`lstm` must be an object. Received: null"),
         ({"char_cnn.n_characters": 261}, "`n_characters` must be 262"),
         ({"char_cnn.max_characters_per_token": 40}, "must be 50"),
         ({"lstm.dim": 8}, "of shape"),
         ({"lstm.n_layers": 3}, "no 'RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B'"),
         ({"lstm.n_layers": 1}, "which is not of it"),
         ({"char_cnn.filters": [[1, 3]]}, "which is not of it"),
-        ({"char_cnn.activation": "gelu"}, "'relu' or 'tanh'"),
-        ({"char_cnn.filters": [[1.0, 3]]}, "pairs of whole numbers"),
-        ({"lstm.use_skip_connections": "false"}, "true or false. Received: 'false'"),
-        ({"lstm.cell_clip": "3"}, "a clip must be a number"),
-        ({"lstm.n_layers": True}, "sizes must be whole numbers. Received: True as `num_layers`"),
+        ({"char_cnn.activation": "gelu"}, 'one of "relu", "tanh"'),
+        (
+            {"char_cnn.filters": [[1.0, 3]]},
+            r"`char_cnn.filters.0..0.` must be a whole number, 1 or more. Received: 1.0",
+        ),
+        ({"lstm.use_skip_connections": "false"}, 'true or false. Received: "false"'),
+        ({"lstm.cell_clip": "3"}, "`lstm.cell_clip` must be a number or null"),
+        (
+            {"lstm.n_layers": True},
+            "`lstm.n_layers` must be a whole number, 1 or more. Received: true",
+        ),
     ],
 )
 def test_refuses_options_that_do_not_fit(files, change, message):
@@ -148,13 +161,13 @@ def test_refuses_files_that_are_none(files, tmp_path):
         load_elmo(options, tmp_path)
     for text in ("[]", '{"lstm": 3, "char_cnn": {}}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(ValueError, match="objects `lstm` and `char_cnn`"):
+        with pytest.raises(ValueError, match="must be an object|must hold an object"):
             load_elmo(tmp_path / "other.json", weights)
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(ValueError, match="no whole HDF5 file"):
+    with pytest.raises(ValueError, match="not a whole HDF5 file"):
         load_elmo(options, weights)
     options.write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="must be JSON"):
         load_elmo(options, weights)
     with pytest.raises(ValueError, match="must be an ELMo"):
         save_elmo(options, weights, BERT(9, 1, 1, 4, 4))

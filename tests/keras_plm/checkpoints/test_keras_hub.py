@@ -1,6 +1,8 @@
 """KerasHub's backbones as encoders, its tokenizers with offsets and `pack`."""
 
 import importlib.util
+import json
+import re
 import sys
 
 import keras
@@ -325,6 +327,22 @@ class TestTogether:
         assert its.get_config() == tokenizer.get_config()
         with pytest.raises(ValueError, match="must be that of a BertTokenizer.*RobertaTokenizer"):
             load_tokenizer(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        for change, message in (
+            ({"hidden_dim": 10**9}, "config.json describes an encoder with more weights"),
+            ({"num_layers": -1}, "config.json: `config.num_layers` must be"),
+            ({"num_layers": 2.5}, "config.json: `config.num_layers` must be"),
+            ({"num_heads": 5, "odd": [1]}, "is no preset that can be read.*Received"),
+        ):
+            inner = {**config["config"], **change}
+            (tmp_path / "config.json").write_text(json.dumps({**config, "config": inner}))
+            with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}.*{message}"):
+                keras_plm.load(tmp_path)
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        weights = tmp_path / "model.weights.h5"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        with pytest.raises(ValueError, match="model.weights.h5 is not a whole HDF5 file"):
+            keras_plm.load(tmp_path)
 
     def test_handles_go_to_keras_hub(self, pair, monkeypatch):
         import keras_hub

@@ -98,13 +98,14 @@ class TestOurs:
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
             keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))
-        with pytest.raises(ValueError, match="was its copy interrupted"):
+        with pytest.raises(ValueError, match="model.safetensors is not the file that was written"):
             keras_plm.load(damage("model.safetensors", b"\x10\x00"))
-        with pytest.raises(ValueError, match="tokenizer.json: `model` must be"):
+        with pytest.raises(ValueError, match="tokenizer.json is not the file that was written"):
             keras_plm.load(damage("tokenizer.json", b"{}"))
         folder = tmp_path / "other"
         keras_plm.save(folder, encoder, TOKENIZER)
         config = json.loads((folder / "config.json").read_text())
+        del config["files"]  # as in folders of early versions
         config["config"]["num_layers"] = 3
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match="does not hold the weights.*missing"):
@@ -120,6 +121,109 @@ class TestOurs:
         WordPiece([*TOKENIZER.vocabulary, "more"]).save(folder / "tokenizer.json")
         with pytest.raises(ValueError, match="know every id of its tokenizer"):
             keras_plm.load(folder)
+
+
+def changed(folder, **settings):
+    """The folder with other settings of its encoder, as of an early version without checksums."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("files", None)
+    config["config"] = {k: v for k, v in (config["config"] | settings).items() if v is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.backend_neutral
+class TestStrictly:
+    @pytest.mark.parametrize(
+        "settings, message",
+        [
+            ({"hidden_dim": 10**9}, "more weights than its file holds"),
+            ({"num_layers": 10**6}, "more weights than its file holds"),
+            ({"vocabulary_size": 10**9}, "more weights than its file holds"),
+            ({"hidden_dim": -8}, "`hidden_dim` must be a whole number, 1 or more. Received: -8"),
+            ({"hidden_dim": 8.0}, "`hidden_dim` must be a whole number, 1 or more. Received: 8.0"),
+            ({"num_heads": ...}, "`num_heads` must be a whole number.*no such key"),
+            ({"num_heads": 3}, "does not describe a BERT. `num_heads` must divide.*Received"),
+            ({"pre_norm": "yes"}, "`pre_norm` must be true or false"),
+            ({"activation": "sigmoid"}, '`activation` must be one of "gelu_erf"'),
+            ({"sizes": 3}, "must be arguments of BERT. Received: .sizes"),
+            ({"name": "a/b"}, "does not describe a BERT"),
+        ],
+    )
+    def test_settings_are_checked_before_anything_is_built(
+        self, encoder, settings, message, tmp_path
+    ):
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        with pytest.raises(ValueError, match=f"config.json.*{message}"):
+            keras_plm.load(changed(tmp_path, **settings))
+
+    @pytest.mark.parametrize("damage", ["nan", "int32", "bool"])
+    def test_weights_are_finite_floats(self, encoder, damage, tmp_path):
+        from safetensors.numpy import load_file, save_file
+
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        weights = load_file(tmp_path / "model.safetensors")
+        bias = weights["pooler/bias"]
+        weights["pooler/bias"] = bias * np.nan if damage == "nan" else bias.astype(damage)
+        save_file(weights, tmp_path / "model.safetensors")
+        with pytest.raises(ValueError, match="model.safetensors: .*'pooler/bias'"):
+            keras_plm.load(changed(tmp_path))
+
+    def test_checksums_bind_the_files(self, encoder, tmp_path):
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        path = tmp_path / "model.safetensors"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(ValueError, match="model.safetensors is not the file.*another SHA-256"):
+            keras_plm.load(tmp_path, verify=True)
+        path.write_bytes(whole)
+        keras_plm.load(tmp_path, verify=True)
+        path = tmp_path / "tokenizer.json"
+        path.write_text(path.read_text().replace('"h"', '"i"'))
+        with pytest.raises(ValueError, match="tokenizer.json is not the file.*another SHA-256"):
+            keras_plm.load(tmp_path)
+
+    def test_folders_without_checksums_are_read(self, encoder, tmp_path):
+        keras_plm.save(tmp_path, encoder, TOKENIZER)
+        again, _ = keras_plm.load(changed(tmp_path))
+        assert_close(again.get_weights(), encoder.get_weights(), atol=0)
+
+    def test_a_save_that_is_cut_off_is_old_or_new(self, tmp_path, monkeypatch):
+        """The process ends before any of its renames."""
+        small, large = BERT(13, **SIZE), BERT(14, **SIZE)
+        tokenizers = {13: TOKENIZER, 14: WordPiece([*TOKENIZER.vocabulary, "i"])}
+        replace, seen = os.replace, []
+        for count in range(20):
+            folder, left = tmp_path / str(count), [count]
+            keras_plm.save(folder, small, tokenizers[13])
+
+            def ending(*paths, left=left):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+                return replace(*paths)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "replace", ending)
+                try:
+                    keras_plm.save(folder, large, tokenizers[14])
+                except KeyboardInterrupt:
+                    pass
+                else:
+                    break
+            again, tokenizer = keras_plm.load(folder)
+            wanted = {13: small, 14: large}[len(tokenizer)]
+            assert_close(again.get_weights(), wanted.get_weights(), atol=0)
+            seen.append(len(tokenizer))
+        assert seen == sorted(seen) and set(seen) == {13, 14} and seen.count(14) >= 2
+
+    def test_modes_follow_the_umask(self, encoder, tmp_path):
+        before = os.umask(0o022)
+        try:
+            keras_plm.save(tmp_path / "a", encoder, TOKENIZER)
+        finally:
+            os.umask(before)
+        assert {p.stat().st_mode & 0o777 for p in (tmp_path / "a").iterdir()} == {0o644}
 
 
 SCRIPT = """
@@ -228,6 +332,18 @@ class TestTranslators:
         before = [w + 1 for w in model.get_weights()]
         model.set_weights(before)
         with pytest.raises(ValueError, match="b.weights.h5 does not hold the weights"):
+            average_weights(model, [path, wrong])
+        assert_close(model.get_weights(), before, atol=0)
+        whole = path.read_bytes()
+        for damaged in (whole[: len(whole) // 2], b"", whole[:2000] + bytes(400) + whole[2400:]):
+            wrong.write_bytes(damaged)
+            with pytest.raises(ValueError, match="b.weights.h5"):
+                average_weights(model, [path, wrong])
+            assert_close(model.get_weights(), before, atol=0)
+        model.set_weights([w * np.nan for w in before])
+        model.save_weights(wrong)
+        model.set_weights(before)
+        with pytest.raises(ValueError, match="b.weights.h5: weights must be finite"):
             average_weights(model, [path, wrong])
         assert_close(model.get_weights(), before, atol=0)
         with pytest.raises(ValueError, match="Received: no file .*c.weights.h5"):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -31,6 +32,53 @@ def kept(path, head, labels, **options):
     model = head(bert(), labels, tokenizer=TOKENIZER, **options)
     model.save(path)
     return model
+
+
+def rezipped(path, **changes):
+    """A model file with other members; `None` leaves one out."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members |= {name.replace("__", "."): content for name, content in changes.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            if content is not None:
+                archive.writestr(name, content)
+    return path
+
+
+def test_a_damaged_model_is_named(tmp_path):
+    path = tmp_path / "m.keras"
+    kept(path, Classifier, ["a", "b"])
+    whole = path.read_bytes()
+    config = json.loads(zipfile.ZipFile(path).read("config.json"))
+
+    def refused(message):
+        with pytest.raises(ValueError, match=rf"m\.keras.*{message}"):
+            open_model(path)
+        path.write_bytes(whole)
+
+    for place in range(0, len(whole), len(whole) // 23):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        try:
+            open_model(path)
+        except ValueError as error:
+            assert "m.keras" in str(error) and "Received: " in str(error)
+        path.write_bytes(whole)
+    for content in (b"", b"text", whole[:-30]):
+        path.write_bytes(content)
+        refused("must be a whole file that `model.save` wrote")
+    rezipped(path, model__weights__h5=None)
+    refused("no model.weights.h5 in it")
+    rezipped(path, config__json=b"{")
+    refused("config.json must be JSON")
+    rezipped(path, config__json=b"[]")
+    refused("must hold an object")
+    rezipped(path, model__weights__h5=b"no HDF5")
+    refused("model.weights.h5 is not a whole HDF5 file")
+    encoder = config["config"]["encoder"]["config"]
+    encoder["hidden_dim"] = 10**9
+    rezipped(path, config__json=json.dumps(config))
+    refused("`hidden_dim` must fit the .* weights in the file|more weights than its file holds")
 
 
 @pytest.mark.full
@@ -185,7 +233,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     for model, file, match in (
         ("none.keras", "ok.txt", "No file .*none.keras"),
         ("ok.txt", "ok.txt", "a .keras file"),
-        ("broken.keras", "ok.txt", "must be a whole model"),
+        ("broken.keras", "ok.txt", "broken.keras must be a whole file"),
         ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
         ("c.keras", "none.txt", "No file"),
         ("c.keras", "empty.txt", "nothing to read"),

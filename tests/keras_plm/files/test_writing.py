@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import keras_plm
 from keras_plm.checkpoints import save_bert, save_elmo, save_gpt
@@ -20,6 +21,7 @@ from keras_plm.data.task import Example
 from keras_plm.files import writing
 from keras_plm.files.writing import (
     NoRoom,
+    read_whole,
     remove_leftovers,
     replacing,
     replacing_files,
@@ -48,12 +50,15 @@ def ended_process():
     return process.pid
 
 
-def run(*code, options=(), **environment):
+def run(*code, options=(), stdout=None, **environment):
     """Starts Python code that knows the functions of `writing`, without the rest of keras_plm."""
-    start = f"import runpy, sys; globals().update(runpy.run_path({writing.__file__!r}))"
+    top = str(Path(keras_plm.__file__).parent)
+    start = "import sys, types; sys.modules['keras_plm'] = types.ModuleType('keras_plm');"
+    start += f"sys.modules['keras_plm'].__path__ = [{top!r}]; from keras_plm.files.writing import *"
     return subprocess.Popen(
         [sys.executable, *options, "-c", "\n".join([start, *code])],
         env={**os.environ, **environment},
+        stdout=stdout,
     )
 
 
@@ -121,7 +126,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, write):
         raise FULL
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    match = r"/a could not be written: the disk is full. Received: \d+ bytes to write, [\d,]+ bytes"
+    match = (
+        r"/a could not be written: the disk is full.*Received: .*, \d+ bytes to write, [\d,]+ bytes"
+    )
     with pytest.raises(NoRoom, match=match) as found:
         write(path, "a new text")
     assert found.value.errno == errno.ENOSPC
@@ -180,14 +187,14 @@ def test_two_processes_leave_one_whole_file(tmp_path):
 
 def test_files_move_in_their_order(tmp_path, monkeypatch):
     moved, replace = [], os.replace
-    monkeypatch.setattr(os, "replace", lambda a, b: (moved.append(b.name), replace(a, b)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (moved.append(b.name[:7]), replace(a, b)))
     for text in ("old", "new"):
         with replacing_files(tmp_path / "folder", ("weights", "config")) as temporary:
             for name in ("config", "weights", "scratch"):
                 (temporary / name).write_text(text)
         assert names(tmp_path / "folder") == ["config", "weights"]
         assert (tmp_path / "folder" / "weights").read_text() == text
-    assert moved == ["weights", "config"] * 2
+    assert [name for name in moved if name[:5] != "save."] == ["weights", "config"] * 2
 
 
 @ERRORS
@@ -233,6 +240,7 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
             raise FULL
         replace(source, target)
 
+    monkeypatch.setattr(writing, "_exchange", lambda *paths: False)  # of another system
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"), replacing_folder(tmp_path / "folder"):
         pass
@@ -283,7 +291,12 @@ def test_a_later_save_removes_folders_of_killed_processes(tmp_path):
     with replacing_folder(folder) as temporary:
         assert names(temporary) == []
     assert names(save) == ["a", f"save.{running}.0123abcd.tmp"]
-    assert names(tmp_path) == ["folder", f"folder.{running}.0123abcd.tmp", "save"]
+    assert names(tmp_path) == [
+        ".save.lock",
+        "folder",
+        f"folder.{running}.0123abcd.tmp",
+        "save",
+    ]
 
 
 def bert():
@@ -326,3 +339,207 @@ def test_an_interrupted_save_leaves_the_old_files(saver, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         SAVERS[saver](folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == old
+
+
+def test_modes_follow_the_umask(tmp_path):
+    """safetensors alone makes files that only their owner reads."""
+    before = os.umask(0o027)
+    try:
+        with replacing(tmp_path / "a.safetensors") as temporary:
+            save_file({"a": np.ones(2)}, temporary)
+        with replacing_files(tmp_path / "folder", ("config", "weights")) as temporary:
+            (temporary / "config").write_text("x")
+            save_file({"a": np.ones(2)}, temporary / "weights")
+    finally:
+        os.umask(before)
+    for name in ("a.safetensors", "folder/config", "folder/weights"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o640, name
+
+
+def test_a_link_at_a_temporary_name_is_not_followed(tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for write in (
+        lambda: write_text(tmp_path / "a", "new"),
+        lambda: replacing_folder(tmp_path / "a").__enter__(),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "_temporary", lambda *_: tmp_path / "known")
+            (tmp_path / "known").symlink_to(victim)
+            with pytest.raises(FileExistsError):
+                write()
+        (tmp_path / "known").unlink()
+    assert victim.read_text() == "mine" and names(tmp_path) == ["victim"]
+
+
+def test_a_users_own_folders_stay(tmp_path):
+    own = ("a.tmp", "a.new", "a.old", "save.tmp", "in/save.tmp", "in/save.whole", "in/new")
+    for name in own:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "x").write_text("mine")
+    with replacing_folder(tmp_path / "a") as temporary:
+        (temporary / "x").write_text("new")
+    with replacing_files(tmp_path / "in", ("x",)) as temporary:
+        (temporary / "x").write_text("new")
+    assert all((tmp_path / name / "x").read_text() == "mine" for name in own)
+
+
+def test_an_older_folder_is_exchanged_in_one_step(tmp_path, monkeypatch):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux exchanges folders")
+    write_text(tmp_path / "a" / "x", "old")
+    replaced = []
+    monkeypatch.setattr(os, "replace", lambda *paths: replaced.append(paths))
+    with replacing_folder(tmp_path / "a") as temporary:
+        (temporary / "x").write_bytes(b"new")
+    assert (tmp_path / "a" / "x").read_text() == "new" and not replaced
+    assert names(tmp_path) == ["a"]
+
+
+LIMITED = """
+import pathlib, resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    {write}
+except OSError as error:
+    print(error.errno, error)
+"""
+NUMBERS = "__import__('numpy').ones(9999)"
+LIMITED_WRITES = {
+    "text": "write_text(path, 'x' * 9999)",
+    "safetensors": "import safetensors.numpy\n    with replacing(path) as t:"
+    f"\n        safetensors.numpy.save_file({{'a': {NUMBERS}}}, t)",
+    "hdf5": "import h5py\n    with replacing(path) as t, h5py.File(t, 'w') as f:"
+    f"\n        f['a'] = {NUMBERS}",
+    "npz": "import numpy\n    with replacing(path, '.npz') as t:"
+    f"\n        numpy.savez(t, a={NUMBERS})",
+    "files": "with replacing_files(path.parent, [path.name]) as t:"
+    "\n        write_text(t / path.name, 'x' * 9999)",
+    "folder": "with replacing_folder(path.parent / 'b') as t:"
+    "\n        write_text(t / 'x', 'x' * 9999)",
+}
+
+
+@pytest.mark.parametrize("kind", LIMITED_WRITES)
+def test_a_file_that_may_not_be_larger_is_named(kind, tmp_path):
+    """The system refuses as it does when a disk is full."""
+    path = tmp_path / "folder" / "a"
+    write_text(path, "old")
+    code = LIMITED.format(write=LIMITED_WRITES[kind])
+    process = run(f"path = __import__('pathlib').Path({str(path)!r})", code, stdout=subprocess.PIPE)
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    number = errno.EFBIG
+    assert said.startswith(f"{number} [Errno {number}] {tmp_path / 'folder'}"), said
+    assert "could not be written: files must not be so large here. What was there" in said
+    assert said.count("Received: ") == 1
+    assert path.read_text() == "old" and names(path.parent) == ["a"]
+
+
+def test_only_errors_of_writing_are_explained(tmp_path):
+    for error in (OSError(errno.ENOSPC, "x"), RuntimeError("... errno = 28, ..."), FULL):
+        with pytest.raises(OSError, match=r"a could not be written.*Free some space.*No space"):
+            with writing.explaining_no_room(tmp_path / "a"):
+                raise error
+    for error in (FileNotFoundError(2, "x"), RuntimeError("x"), ValueError("28")):
+        with pytest.raises(type(error)), writing.explaining_no_room(tmp_path / "a"):
+            raise error
+
+
+PARTS = ("weights", "tokenizer", "config")
+SAVE = """
+def save(folder, mark):
+    with replacing_files(folder, ("weights", "tokenizer", "config")) as temporary:
+        for name in ("weights", "tokenizer", "config"):
+            (temporary / name).write_text(mark)
+"""
+KILLED = """
+import os, signal
+left = [{count}]
+def killing(function):
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+for name in ("rename", "replace", "rmdir", "chmod", "mkdir", "unlink"):
+    setattr(os, name, killing(getattr(os, name)))
+save({folder!r}, "new")
+"""
+
+
+def marks(folder):
+    return read_whole(folder, PARTS, lambda: {(folder / name).read_text() for name in PARTS})
+
+
+def test_a_kill_at_any_step_leaves_one_save(tmp_path):
+    """Whatever was done before the kill, all files are old or all are new."""
+    seen = []
+    for count in range(99):
+        folder = tmp_path / str(count)
+        with replacing_files(folder, PARTS) as temporary:
+            for name in PARTS:
+                (temporary / name).write_text("old")
+        process = run(SAVE, KILLED.format(count=count, folder=str(folder)))
+        killed = process.wait() != 0
+        (found,) = marks(folder)
+        seen.append(found)
+        with replacing_files(folder, PARTS) as temporary:
+            for name in PARTS:
+                (temporary / name).write_text("third")
+        assert marks(folder) == {"third"} and names(folder) == sorted(PARTS)
+        if not killed:
+            break
+    assert seen == sorted(seen, reverse=True) and set(seen) == {"old", "new"}
+    assert seen.count("new") >= 4, "a kill between the moves is among them"
+
+
+def test_a_save_that_was_cut_off_is_refused_where_nothing_can_be_written(tmp_path, monkeypatch):
+    folder = tmp_path / "a"
+    (folder / f"save.{'0' * 32}.whole").mkdir(parents=True)
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(writing, "one_writer", refuse)
+    with pytest.raises(ValueError, match="a save that was cut off.*Permission denied"):
+        marks(folder)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("writers", [2, 4])
+def test_readers_never_see_two_saves(writers, tmp_path):
+    folder = tmp_path / "a"
+    with replacing_files(folder, PARTS) as temporary:
+        for name in PARTS:
+            (temporary / name).write_text("first")
+    processes = [
+        run(SAVE, f"for i in range(25): save({str(folder)!r}, f'{mark}{{i}}')")
+        for mark in "abcd"[:writers]
+    ]
+    read = 0
+    while any(process.poll() is None for process in processes):
+        assert len(marks(folder)) == 1
+        read += 1
+    assert [process.returncode for process in processes] == [0] * writers and read
+    assert marks(folder) <= {f"{mark}24" for mark in "abcd"} and names(folder) == sorted(PARTS)
+
+
+def test_errors_of_reading_are_those_of_whole_saves(tmp_path):
+    """A file that changes while it is read is read again, whether that raised or not."""
+    write_text(tmp_path / "a", "old")
+    for fails in (True, False):
+        found = []
+
+        def read(fails=fails, found=found):
+            found.append((tmp_path / "a").read_text())
+            if len(found) == 1:
+                write_text(tmp_path / "a", f"new {fails}")
+                if fails:
+                    raise ValueError("half of it")
+            return found[-1]
+
+        assert read_whole(tmp_path, ["a"], read) == f"new {fails}"
+    with pytest.raises(ValueError, match="really"):
+        read_whole(tmp_path, ["a"], lambda: (_ for _ in ()).throw(ValueError("really")))

@@ -283,6 +283,31 @@ def test_refuses_files_that_do_not_fit(tmp_path):
     model = gpt()
     folder = tmp_path / "slices"
     slices(folder, model)
+    first = np.load(folder / "params_0.npy")
+    for array, match in (
+        (np.array([{}]), "params_0.npy must hold numbers"),
+        (first.astype("int32"), "params_0.npy must hold numbers"),
+        (first * np.nan, "params_0.npy: weights must be finite"),
+        (first[1:], "the slices must hold .* numbers"),
+    ):
+        np.save(folder / "params_0.npy", array, allow_pickle=True)
+        with pytest.raises(ValueError, match=match):
+            load_gpt(folder, num_heads=2)
+    np.save(folder / "params_0.npy", first)
+    whole = (folder / "params_0.npy").read_bytes()
+    for content in (whole[:-4], whole[:9], whole + b"x", b""):
+        (folder / "params_0.npy").write_bytes(content)
+        with pytest.raises(ValueError, match="params_0.npy must be a whole .npy file"):
+            load_gpt(folder, num_heads=2)
+    (folder / "params_0.npy").write_bytes(whole)
+    shapes = json.loads((folder / "params_shapes.json").read_text())
+    for text in ("{", "3", '[["a"]]', "[[-1, 2]]", "[[1e9]]", "[]"):
+        (folder / "params_shapes.json").write_text(text)
+        with pytest.raises(ValueError, match="params_shapes.json"):
+            load_gpt(folder, num_heads=2)
+    (folder / "params_shapes.json").write_text(json.dumps(shapes))
+    with pytest.raises(ValueError, match="params_shapes.json: .*num_heads"):
+        load_gpt(folder, num_heads=3)
     np.save(folder / "params_9.npy", np.zeros(3, "float32"))
     with pytest.raises(ValueError, match="the slices must hold .* numbers"):
         load_gpt(folder, num_heads=2)
@@ -300,8 +325,8 @@ def test_refuses_files_that_do_not_fit(tmp_path):
             {"model_type": "bert"},
             "not that of a GPT or GPT-2 .*`keras_plm.load`. Received: model_type='bert'",
         ),
-        ({"afn": "swish"}, "the activation must be one of"),
-        ({"n_head": None}, "no 'n_head'"),
+        ({"afn": "swish"}, "`afn` must be one of"),
+        ({"n_head": None}, "`n_head` must be a whole number"),
         ({"n_layer": 2}, "unknown"),
         ({"tie_word_embeddings": False}, "no such variant"),
         ({"n_ctx": 3}, "no such variant: `n_ctx` must be None or"),

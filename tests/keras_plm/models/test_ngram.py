@@ -1,6 +1,7 @@
 """N-grams by hand, against loops over dicts, beside NLTK; and mixtures of language models."""
 
 import collections
+import json
 import math
 from fractions import Fraction
 
@@ -328,7 +329,7 @@ def test_load_names_a_file_that_is_no_model(tmp_path):
     message = r"model\.safetensors is not a whole file that `NGram\.save` wrote"
     for part in (b"", b"text\n" * 50, whole[:100], whole[:-1]):
         path.write_bytes(part)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="model.safetensors is not a whole safetensors file"):
             NGram.load(path)
     save_file({"keys_0": np.arange(3)}, path)
     with pytest.raises(ValueError, match=message):
@@ -337,6 +338,43 @@ def test_load_names_a_file_that_is_no_model(tmp_path):
     save_file({"keys_0": np.arange(3)}, path, metadata={"ngram": settings})
     with pytest.raises(ValueError, match=message):
         NGram.load(path)
+
+
+@pytest.mark.parametrize("smoothing", ["mle", "kneser_ney", "interpolation"])
+def test_load_refuses_counts_that_no_text_has(smoothing, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    from keras_plm.files.arrays import NUMBERS, read_safetensors
+
+    path = tmp_path / "n.safetensors"
+    text = np.random.default_rng(0).integers(0, 5, 90)
+    held_out = text[:40] if smoothing == "interpolation" else None
+    model = NGram(5, 3, smoothing).fit(text, held_out)
+    model.save(path)
+    assert NGram.load(path).perplexity(text) == model.perplexity(text)
+    arrays, (_, metadata) = load_file(path), read_safetensors(path, NUMBERS)
+    changes = {
+        "keys_1": arrays["keys_1"] + 10**15,
+        "keys_2": arrays["keys_2"][::-1].copy(),
+        "keys_0": np.zeros(5, "int64"),
+        "counts_2": arrays["counts_2"].astype("int32"),
+        "counts_1": arrays["counts_1"][1:],
+        "weights": np.full((2, 2), np.nan),
+    }
+    for name, array in changes.items():
+        save_file({**arrays, name: array}, path, metadata=metadata)
+        with pytest.raises(ValueError, match=r"n\.safetensors is not a whole file that `NGram"):
+            NGram.load(path)
+    for change in ({"order": 10**9}, {"vocabulary_size": 2**60}):
+        settings = json.dumps({**json.loads(metadata["ngram"]), **change})
+        save_file(arrays, path, metadata={"ngram": settings})
+        with pytest.raises(ValueError, match=r"n\.safetensors"):
+            NGram.load(path)
+    for change in ({"order": 0}, {"smoothing": "x"}, {"k": "1"}, {"end_id": -1}):
+        settings = json.dumps({**json.loads(metadata["ngram"]), **change})
+        save_file(arrays, path, metadata={"ngram": settings})
+        with pytest.raises(ValueError, match=r"n\.safetensors, settings"):
+            NGram.load(path)
 
 
 def test_agrees_with_nltk():

@@ -1,0 +1,143 @@
+"""Configurations and weights as Hugging Face keeps them: settings checked, shards put together."""
+
+import math
+import warnings
+from pathlib import Path
+
+from keras_plm.files.arrays import read_weights
+from keras_plm.files.json_files import read_json, shown
+
+# What Hugging Face calls the weights of a folder, the better format first.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+INDEX = {"weight_map": {str: str}}  # the shape of an index
+
+
+def read_config(folder, kind):
+    """The JSON object `config.json` of a folder; `kind` says of what, for errors."""
+    if not folder.is_dir():
+        raise ValueError(f"No such folder. Received: {str(folder)!r}")
+    return read_json(folder / "config.json", dict, description=kind)
+
+
+def model_type(config):
+    """The `model_type` of a Hugging Face configuration; of old ones without it by their keys."""
+    if "model_type" in config or "keras_plm" in config:
+        return config.get("model_type")
+    if "n_embd" in config:
+        return "openai-gpt" if "afn" in config else "gpt2"
+    return "bert" if {"hidden_act", "type_vocab_size"} <= config.keys() else None
+
+
+# What changes a model of Hugging Face whatever its kind, with the values that change nothing.
+PLAIN = {
+    "auto_map": (None,),
+    "quantization_config": (None,),
+    "pruned_heads": (None, {}),
+    "is_encoder_decoder": (None, False),
+    "cross_attention_hidden_size": (None,),
+}
+
+
+def check_settings(path, config, plain, numbers):
+    """Raises on settings of a configuration that our model does not have.
+
+    Args:
+        path: The configuration's file.
+        config: Its object.
+        plain: Key -> values that change nothing; those of `PLAIN` are looked at too.
+        numbers: Keys of numbers.
+    """
+    for key, values in {**PLAIN, **plain}.items():
+        if key in config and config[key] not in values:
+            raise ValueError(
+                f"{path}: our model has no such variant: `{key}` must be "
+                f"{' or '.join(map(repr, values))}. Received: {key}={config[key]!r:.80}"
+            )
+    for key in numbers:
+        if key in config and not _is_number(config[key]):
+            raise ValueError(f"{path}: `{key}` must be a number. Received: {shown(config[key])}")
+
+
+def _is_number(value):
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def warn_of_dropout(path, config, keys):
+    """Warns unless all dropout rates are equal: our encoders have one, the first."""
+    rates = {key: config[key] for key in keys if key in config}
+    if len(set(rates.values())) > 1:
+        warnings.warn(
+            f"{path}: one dropout rate is used for all, {keys[0]}: build the encoder with another "
+            f"`dropout` to fine-tune otherwise. Received: {rates}",
+            stacklevel=5,
+        )
+
+
+def read_hugging_face_weights(folder, skip=None):
+    """The arrays of a folder as Hugging Face keeps them, whole or in shards; and the file's path.
+
+    Read are `model.safetensors`, else `pytorch_model.bin`, else the index of either's shards.
+
+    Args:
+        folder: The folder.
+        skip: As in `files.arrays.read_weights`.
+
+    Raises:
+        ImportError: If torch is needed and not installed.
+        ValueError: If there are none, a file is missing or damaged, two shards hold one weight, or
+            adapters are next to them.
+    """
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError(
+            f"{folder}: adapters must be merged into the weights first, with the package that "
+            "trained them. Received: adapter_config.json"
+        )
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return _bare(read_weights(folder / name, skip)), folder / name
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _bare(_read_shards(folder, index, skip)), index
+    raise ValueError(
+        f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor the index of either's shards. "
+        f"Received: {str(folder)!r}"
+    )
+
+
+def _bare(arrays):
+    """Arrays without the prefix that torch's wrappers of a whole model put before every name."""
+    for prefix in ("module.", "_orig_mod."):
+        if arrays and all(name.startswith(prefix) for name in arrays):
+            arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    return arrays
+
+
+def _read_shards(folder, index, skip):
+    """The arrays of the files that an index names."""
+    named = read_json(index, INDEX)["weight_map"]
+    shards = sorted(set(named.values()))
+    ending = Path(index.name.removesuffix(".index.json")).suffix
+    # An index leads to no file outside its folder.
+    wrong = [s for s in shards if Path(s).name != s or "\0" in s or Path(s).suffix != ending]
+    if not shards or wrong:
+        raise ValueError(
+            f"{index} must name files next to it in its `weight_map`, ending in {ending}. "
+            f"Received: {(wrong or shards)[:3]!r:.200}"
+        )
+    arrays = {}
+    for shard in shards:
+        found = read_weights(folder / shard, skip)
+        doubled = sorted(arrays.keys() & found.keys())
+        if doubled:
+            raise ValueError(
+                f"{folder / shard} must not hold weights of another shard. "
+                f"Received: {doubled[0]!r:.80}"
+            )
+        arrays |= found
+    wrong = [name for name in named if name not in arrays and not (skip and skip(name))]
+    if wrong:
+        raise ValueError(
+            f"{index}: the shards must hold every weight that it names. "
+            f"Received: no {wrong[0]!r:.80}"
+        )
+    return arrays
