@@ -7,6 +7,13 @@ from rich.table import Table
 
 from keras_plm.experiments.jobs import Worker, work
 from keras_plm.experiments.results import SEEDS, folders_below
+from keras_plm.files.json_files import Whole, check_shape
+
+# What tells how long an epoch took.
+TIMED = {
+    "task": str, "encoder": str, "method": str, "seed": Whole(), "seconds": float,
+    "trials": list, "counts": {"train": Whole()}, "settings": {"epochs": Whole(), "reader": str},
+}  # fmt: skip
 
 
 def measured(*folders):
@@ -20,14 +27,15 @@ def measured(*folders):
         for kept in folders_below(folder):
             for name in kept.names(SEEDS):
                 try:
-                    result = kept.record(name)
+                    result = kept.json(name)
+                    check_shape(result, TIMED, name)
                     settings, trials = result["settings"], result["trials"]
                     fits = 1 if result["seed"] else len(trials)
                     work = fits * settings["epochs"] * result["counts"]["train"]
                     about = result["task"], result["encoder"], result["method"]
                     for key in _keys(*about, settings["reader"]):
                         found.setdefault(key, []).append(result["seconds"] / work)
-                except (KeyError, TypeError, ValueError, ZeroDivisionError):
+                except (ValueError, ZeroDivisionError):
                     continue  # another kind of suite, or damaged: no times to estimate from
     return found
 
