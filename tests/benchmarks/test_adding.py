@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from benchmarks import claims, suites
+from keras_plm.experiments.config import Run
 from keras_plm.experiments.report.sections import sections
 from keras_plm.files.writing import write_json
 
@@ -70,9 +71,9 @@ def test_a_claim_is_one_row_of_any_file(add, tmp_path, monkeypatch):
     for name, score in (("a", 0.6), ("b", 0.5)):
         for seed in range(3):
             result = {
-                "task": "sst5", "encoder": name, "method": "features", "seed": seed,
+                "task": "sst5", "encoder": name, "method": "features", "run": "run", "seed": seed,
                 "score": score, "metrics": {"accuracy": score}, "trials": [], "counts": {},
-                "settings": {"method": "features", "layers": "last"},
+                "settings": Run(method="features", layers="last").to_json(),
             }  # fmt: skip
             write_json(tmp_path / "first" / "sst5" / f"{name}.run.seed{seed}.json", result)
     (verdict,) = claims.verdicts(tmp_path, resamples=1000)

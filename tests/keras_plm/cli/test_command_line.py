@@ -155,7 +155,7 @@ def test_wrong_folders_and_files_end_with_code_2(encoder, table, tmp_path, capsy
     weights.write_bytes(whole[:100])
     flags = ["run", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
     flags += ["--method", "features"]
-    assert "was its copy interrupted" in error(flags)
+    assert "is not the file that was written" in error(flags)
     weights.write_bytes(whole)
     assert main(flags) == 0
     (file,) = result_files(tmp_path)

@@ -160,5 +160,5 @@ def test_examples_belong_to_their_result(tmp_path):
     np.testing.assert_array_equal(found["f1"][1], parts["f1"][1])
     assert kept.examples(name, "b") is None
     (tmp_path / "r" / "x.seed0.npz").write_bytes(b"PK half")
-    with pytest.raises(ValueError, match="no whole file of examples"):
+    with pytest.raises(ValueError, match="must be a whole .npz file"):
         kept.examples(name, "a")
