@@ -139,7 +139,7 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         write_json(temporary / "config.json", description)
 
 
-def load(folder, dtype=None, verify=False):
+def load(folder, dtype=None, verify=True):
     """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
 
     A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
@@ -149,8 +149,8 @@ def load(folder, dtype=None, verify=False):
             `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches; or a
             handle that KerasHub finds, as `"kaggle://keras/roberta/keras/roberta_base_en"`.
         dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
-        verify: Whether to compare the checksum of the weights that `save` wrote, too. Their size
-            and the tokenizer's checksum are compared always.
+        verify: Whether to compare the checksum of the weights that `save` wrote, a second for
+            each gigabyte. Their size and the tokenizer's checksum are always compared.
 
     Returns:
         `(encoder, tokenizer)`.

@@ -239,11 +239,19 @@ class TestFormats:
         index = folder / f"{name}.index.json"
         index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
         assert_close(load_bert(folder)(inputs()), wanted, atol=0)
+        index.write_text(json.dumps({"weight_map": {**places, "more": shards[0]}}))
+        with pytest.raises(ValueError, match="every weight that it names.*no 'more'"):
+            load_bert(folder)
+        index.write_text(json.dumps({"weight_map": places}))
+        part = dict(list(arrays.items())[:2])
+        (save_file if end == "safetensors" else torch.save)(part, folder / shards[1])
+        with pytest.raises(ValueError, match="must not hold weights of another shard|it names"):
+            load_bert(folder)
         (folder / shards[1]).unlink()
         with pytest.raises(ValueError, match=f"No file .*{shards[1]}"):
             load_bert(folder)
         index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
-        with pytest.raises(ValueError, match="must name files next to it.*../other"):
+        with pytest.raises(ValueError, match="must name files next to it.*'../other"):
             load_bert(folder)
 
     def test_half_precision(self, tensors):

@@ -9,6 +9,7 @@ from benchmarks.__main__ import main
 from benchmarks.checks import devices
 from benchmarks.checks.devices import CASES, COUNTS, Case
 from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
+from keras_plm.training.distribution.on_jax import _bind_address
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
 from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun, lines
@@ -218,3 +219,26 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
         (case.mesh, case.micro_batches) == (None, 1) for case, n in calls if n == 1
     )
     assert main(["check", "devices", "--steps", "0", "--out", str(out)]) == 2
+
+
+@pytest.mark.backend_neutral
+def test_process_0_listens_on_the_given_address_alone(monkeypatch):
+    for own in ("127.0.0.1:1234", "localhost:1234"):
+        assert _bind_address(own) == own
+    assert _bind_address("203.0.113.9:1234") == "[::]:1234"  # of no machine, RFC 5737
+    # A machine's own name that stands for an address which no other machine reaches.
+    monkeypatch.setattr("socket.create_server", lambda *_, **__: Named())
+    assert _bind_address("node1:1234") == "[::]:1234"
+
+
+class Named:
+    """A server that listens at 127.0.1.1."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def getsockname(self):
+        return "127.0.1.1", 9
