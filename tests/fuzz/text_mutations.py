@@ -3,6 +3,7 @@
 A mutation takes a `random.Random` and bytes; it gives other bytes and its own name.
 """
 
+import copy
 import json
 import re
 
@@ -210,7 +211,7 @@ def paths_in(value, path=()):
 
 
 def change_value(rng, holder, key):
-    holder[key] = rng.choice(VALUES)
+    holder[key] = copy.deepcopy(rng.choice(VALUES))
 
 
 def remove_value(rng, holder, key):
@@ -226,7 +227,7 @@ def rename_key(rng, holder, key):
 
 
 def wrap_value(rng, holder, key):
-    holder[key] = rng.choice(([holder[key]], {"a": holder[key]}, OBJECT))
+    holder[key] = rng.choice(([holder[key]], {"a": holder[key]}, dict(OBJECT)))
 
 
 def write_as_string(rng, holder, key):
