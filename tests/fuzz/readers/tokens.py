@@ -297,7 +297,7 @@ def write_prepared(folder):
 
 
 def prepared_text(folder):
-    _, tokenizer, stream = read_prepared(folder / "p", "bert")
+    _, tokenizer, stream = read_prepared(folder / "p", "bert", verify=True)
     return tokenizer.vocabulary, contents(stream)
 
 
@@ -349,9 +349,10 @@ PREPARED = {"p/prepared.json": "json", "p/tokenizer.json": "json", "p/stream/str
 CORPORA = [
     Reader("text_to_ids", {"x.txt": TEXT}, ids_and_stream, {"x.txt": "text"}, within_bounds, 0.5,
            gz=True),
-    Reader("token_stream", write_stream, lambda f: contents(TokenStream(f / "s")), STREAM,
+    Reader("token_stream", write_stream, lambda f: contents(TokenStream(f / "s", verify=True)), STREAM,
            same_tokens),
-    Reader("token_stream_build", write_stream, built_again, STREAM, same_tokens, leaves=("s/*",)),
+    Reader("token_stream_build", write_stream, built_again, STREAM, same_tokens,
+           leaves=("s/*", ".s.*")),
     Reader("prepared", write_prepared, prepared_text, PREPARED, same_prepared, 0.8),
     Reader("word_ids", words_as_ids, words_as_ids, kept_words(), same_words, 0.4,
            leaves=("work/*",)),

@@ -469,7 +469,7 @@ def build_features(folder):
 def right_features():
     with tempfile.TemporaryDirectory() as folder:
         found = build_features(Path(folder))
-        return found, next((Path(folder) / "f").iterdir()).name
+        return found, next(path.name for path in (Path(folder) / "f").iterdir() if path.is_dir())
 
 
 def same_features(folder, found):
@@ -481,7 +481,9 @@ def same_features(folder, found):
 
 
 def feature_files():
-    return {f"f/{right_features()[1]}/{name}.npy": "npy" for name in ("features", "counts")}
+    store = f"f/{right_features()[1]}"
+    kinds = {"features.npy": "npy", "counts.npy": "npy", "manifest.json": "json"}
+    return {f"{store}/{name}": kind for name, kind in kinds.items()}
 
 
 FEATURES = [
