@@ -15,20 +15,10 @@ from keras_plm.experiments.results import (
     folders_below,
     read_results,
     result_hash,
-    result_name,
 )
+from tests.keras_plm.experiments.planted_results import name_of, record
 
 pytestmark = pytest.mark.backend_neutral
-
-
-def name_of(seed):
-    return result_name("rte", "bert", "fine_tune", seed)
-
-
-def record(seed, score=0.5, hash="h"):
-    about = Record("rte", "bert", "fine_tune", "fine_tune", {"epochs": 1}, seed)
-    scores = {"score": score, "metrics": {"accuracy": score}}
-    return dataclasses.replace(about, hash=f"{hash}{seed}", extra={"tokens": 7}, **scores)
 
 
 @pytest.fixture
