@@ -120,7 +120,7 @@ class TestPredictions:
                 write_predictions(path, examples, answers)
         assert not list(tmp_path.iterdir())
         path.write_text('{"1": 2}')
-        with pytest.raises(ValueError, match="predictions.json: .*must "):
+        with pytest.raises(ValueError, match="predictions.json: .* must "):
             read_predictions(path)
 
 

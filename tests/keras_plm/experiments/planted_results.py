@@ -1,8 +1,10 @@
 """Result files and claims for the page of results."""
 
+import dataclasses
 import json
 
 from keras_plm.experiments.config import Run
+from keras_plm.experiments.results import Record, result_name
 from tests import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,3 +38,15 @@ def put(root, suite, task, method, score, seed, encoder="mini", **fields):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     return path
+
+
+def name_of(seed):
+    """The name of a result of `record`."""
+    return result_name("rte", "bert", "fine_tune", seed)
+
+
+def record(seed, score=0.5, hash="h"):
+    """A small `Record`."""
+    about = Record("rte", "bert", "fine_tune", "fine_tune", {"epochs": 1}, seed)
+    scores = {"score": score, "metrics": {"accuracy": score}}
+    return dataclasses.replace(about, hash=f"{hash}{seed}", extra={"tokens": 7}, **scores)

@@ -16,7 +16,7 @@ from keras_plm.experiments.results import (
     read_results,
     result_hash,
 )
-from tests.keras_plm.experiments.small_records import name_of, record
+from tests.keras_plm.experiments.planted_results import name_of, record
 
 pytestmark = pytest.mark.backend_neutral
 

@@ -20,8 +20,7 @@ from keras_plm.experiments.report.sections import section_of_runs
 from keras_plm.experiments.report.tables import Table, cell, file_name
 from keras_plm.experiments.results import ResultFolder, read_results
 from tests.helpers.processes import kill_at_each_call, run_together
-from tests.keras_plm.experiments.planted_results import put
-from tests.keras_plm.experiments.small_records import name_of, record
+from tests.keras_plm.experiments.planted_results import name_of, put, record
 
 pytestmark = pytest.mark.backend_neutral
 
