@@ -269,6 +269,10 @@ def same_tokens(folder, found):
     return None
 
 
+def verified(folder):
+    return contents(TokenStream(folder / "s", verify=True))
+
+
 def built_again(folder):
     return with_text(lambda p: contents(TokenStream.build([p], WORDPIECE, folder / "s", "lines")))
 
@@ -349,8 +353,7 @@ PREPARED = {"p/prepared.json": "json", "p/tokenizer.json": "json", "p/stream/str
 CORPORA = [
     Reader("text_to_ids", {"x.txt": TEXT}, ids_and_stream, {"x.txt": "text"}, within_bounds, 0.5,
            gz=True),
-    Reader("token_stream", write_stream, lambda f: contents(TokenStream(f / "s", verify=True)), STREAM,
-           same_tokens),
+    Reader("token_stream", write_stream, verified, STREAM, same_tokens),
     Reader("token_stream_build", write_stream, built_again, STREAM, same_tokens,
            leaves=("s/*", ".s.*")),
     Reader("prepared", write_prepared, prepared_text, PREPARED, same_prepared, 0.8),
