@@ -303,7 +303,7 @@ def _has(arm, path, result):
             return False
         raise ValueError(
             f"{path} is not as this suite writes results: move it elsewhere. "
-            f"Received: {type(error).__name__}: {error}"
+            f"Received: content that raises a {type(error).__name__}"
         ) from error
 
 

