@@ -102,6 +102,11 @@ def read_inputs(path, model, text="text", pair=None):
                     f"Received: {row[text]!r:.60}, unlike the first row"
                 )
             choices = row["choices"] if isinstance(model, MultipleChoice) else None
+            if choices is not None and len(choices) != len(model.labels):
+                raise ValueError(
+                    f"{where}: 'choices' must be {len(model.labels)}, as in training. "
+                    f"Received: {choices!r:.80}"
+                )
             examples.append(Unlabelled(found, row[pair] if pair else None, choices=choices))
     else:
         with open_text(path) as file:

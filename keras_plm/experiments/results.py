@@ -309,6 +309,11 @@ class ResultFolder:
             )
         if str(own) != hash:
             return None
+        odd = [key for key, array in found.items() if not np.isfinite(array).all()]
+        if odd:
+            raise ValueError(
+                f"{where} must hold finite numbers: remove it. Received: others in {odd[0]!r:.80}"
+            )
         split = {key: key.rpartition(".")[::2] for key in found}
         return {metric: (kind, found[key]) for key, (metric, kind) in split.items()}
 

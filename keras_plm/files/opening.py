@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-# Text compresses to a fifth, and repeated lines to a hundredth.
-MOST_EXPANSION, EXPANSION_FROM = 200, 1 << 24
+# Text compresses to a fifth, tables to a twentieth.
+MOST_EXPANSION, EXPANSION_FROM = 100, 1 << 24
 
 _KINDS = {
     stat.S_IFDIR: "a folder",

@@ -142,7 +142,8 @@ def same_sentences(folder, examples):
             right += [words] if words else []
             words = []
         elif not (line.startswith("# ") and not words) and not line.startswith("#begin document"):
-            fields = re.split("[ \t]+", line.strip(" \t"))
+            pattern = "\t" if "\t" in line else " +"  # words of tabbed lines may have blanks
+            fields = [field.strip(" ") for field in re.split(pattern, line.strip(" \t"))]
             words.append((fields[0], fields[-1]))
     found = [list(zip(example.text, example.label, strict=True)) for example in examples]
     if found != right:
@@ -471,7 +472,9 @@ def chosen(column, first):
 
 
 def pairs_are(folder, pairs):
-    lines = [re.split("[ \t]+", line.strip()) for line in content(folder / "p.txt").split("\n")]
+    lines = [
+        re.split("[ \t]+", line.strip(" \t")) for line in content(folder / "p.txt").split("\n")
+    ]
     right = [(line[0], line[1], float(line[2])) for line in lines if line != [""]]
     if pairs != right or not all(math.isfinite(score) for *_, score in pairs):
         return "pairs that differ from those of the file"

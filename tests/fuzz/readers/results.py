@@ -19,6 +19,7 @@ from keras_plm.experiments.report import costs
 from keras_plm.experiments.report.page import write as write_page
 from keras_plm.experiments.report.result_tables import markdown
 from keras_plm.experiments.results import ResultFolder, read_results
+from keras_plm.files.opening import read_bytes
 from tests import ROOT
 from tests.fuzz.cases import Reader, write_files
 
@@ -132,7 +133,7 @@ def same_record(folder, found):
 
 def archived(folder):
     """An older record, kept under another name."""
-    before = (folder / "t" / "r.json").read_bytes()
+    before = read_bytes(folder / "t" / "r.json")
     path = ResultFolder(folder).archive("t/r.json")
     return before, path.read_bytes()
 
