@@ -18,7 +18,7 @@ from keras_plm.checkpoints.hugging_face import (
 )
 from keras_plm.checkpoints.settings import check_weights_of
 from keras_plm.files.arrays import as_weight, read_weights
-from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
+from keras_plm.files.json_files import OneOf, Whole, Within, check_shape, read_json
 
 # Hugging Face's words for an activation, and ours. Its "gelu" is the exact one, as was Google's
 # when the first weights were released.
@@ -52,7 +52,7 @@ NUMBERS = (
 
 SHAPE = {  # of Hugging Face's and Google's configurations
     **{theirs: Whole(1) for theirs in SIZES.values()},
-    **{f"{name}?": float for name in NUMBERS},
+    **{f"{name}?": Within(0, 1) for name in NUMBERS},
     "hidden_act": OneOf(tuple(ACTIVATIONS)),
     "model_type?": (str, None),
     "id2label?": ({str: str}, None),

@@ -20,7 +20,7 @@ from keras_plm.checkpoints.settings import check_weights_of
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.arrays import as_weight, assign
-from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
+from keras_plm.files.json_files import OneOf, Whole, Within, check_shape, read_json
 from keras_plm.files.numpy_files import read_npy
 from keras_plm.files.writing import read_whole, replacing_files, write_text
 from keras_plm.models import GPT
@@ -47,7 +47,7 @@ NUMBERS = (
 SHAPE = {  # of `config.json`; the activation has another key in each kind
     **{name: Whole(1) for name in ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")},
     "n_inner?": (Whole(1), None),
-    **{f"{name}?": float for name in NUMBERS},
+    **{f"{name}?": Within(0, 1) for name in NUMBERS},
 }
 SHAPES = [[Whole(1)]]  # of OpenAI's `params_shapes.json`
 OURS = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "tokenizer_config.json")

@@ -4,9 +4,9 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from keras_plm.files.json_files import OneOf, Whole, check_shape, shown
+from keras_plm.files.json_files import OneOf, Whole, Within, check_shape, shown
 
-SIZE = Whole(1)
+SIZE, FRACTION = Whole(1), Within(0, 1)
 ACTIVATION = OneOf(("gelu_erf", "gelu_tanh", "relu"))
 ANY = {"name?": (str, None), "trainable?": bool, "dtype?": object}
 
@@ -67,11 +67,11 @@ BLOCKS = {
     "hidden_dim": SIZE,
     "intermediate_dim": SIZE,
     "max_sequence_length?": SIZE,
-    "dropout?": float,
+    "dropout?": FRACTION,
     "activation?": ACTIVATION,
     "pre_norm?": bool,
-    "initializer_range?": float,
-    "norm_epsilon?": float,
+    "initializer_range?": FRACTION,
+    "norm_epsilon?": FRACTION,
 }
 SETTINGS = {
     "BERT": Settings(
@@ -100,7 +100,7 @@ SETTINGS = {
             "cell_clip?": (float, None),
             "projection_clip?": (float, None),
             "use_skip_connections?": bool,
-            "dropout?": float,
+            "dropout?": FRACTION,
             "carried_rows?": Whole(0, 1 << 14),
         },
         _elmo,
@@ -113,7 +113,7 @@ SETTINGS = {
             "hidden_dim?": Whole(0),
             "direct?": bool,
             "end_id?": Whole(),
-            "dropout?": float,
+            "dropout?": FRACTION,
         },
         lambda s: (
             s["vocabulary_size"] * (s.get("embedding_dim", 60) + s.get("hidden_dim", 50))
@@ -126,8 +126,8 @@ SETTINGS = {
             "num_layers": SIZE,
             "units": SIZE,
             "hidden_dim": SIZE,
-            "dropout?": float,
-            "initializer_range?": float,
+            "dropout?": FRACTION,
+            "initializer_range?": FRACTION,
         },
         lambda s: s["hidden_dim"] * (s["vocabulary_size"] + 9 * s["num_layers"] * s["units"]),
     ),
@@ -137,7 +137,7 @@ SETTINGS = {
             "embedding_dim": SIZE,
             "hidden_dim": SIZE,
             "attention?": (str, dict, None),
-            "dropout?": float,
+            "dropout?": FRACTION,
             "share_embeddings?": bool,
         },
         lambda s: (
@@ -153,7 +153,7 @@ SETTINGS = {
             "hidden_dim": SIZE,
             "intermediate_dim?": (SIZE, None),
             "max_sequence_length?": (SIZE, None),
-            "dropout?": float,
+            "dropout?": FRACTION,
             "attention_dropout?": float,
             "positions?": str,
             "share_embeddings?": bool,
@@ -167,7 +167,7 @@ SETTINGS = {
             "hidden_dim": SIZE,
             "character_filters?": Whole(0),
             "learns?": bool,
-            "dropout?": float,
+            "dropout?": FRACTION,
         },
         _word_vectors,
     ),

@@ -208,7 +208,7 @@ def _read_torch(path, skip):
 
 
 def _check_expansion(path, rule):
-    """Raises if a ZIP archive expands to more than 100 times its size."""
+    """Raises if a ZIP archive expands to more than 50 times its size."""
     if not zipfile.is_zipfile(path):
         return  # of torch before 1.6
     try:

@@ -9,7 +9,8 @@ A shape is one of these:
 - `{str: shape}`: an object with any keys and such values
 - `{"key": shape, "other?": shape}`: an object with these keys, those that end in `?` optional;
   further keys are allowed
-- `OneOf(values)`, `Whole(least, most)`: one of some values, a whole number within bounds
+- `OneOf(values)`: one of some values; `Whole(least, most)`, `Within(least, most)`: a whole number
+  or any number within bounds
 """
 
 import dataclasses
@@ -52,6 +53,20 @@ class Whole:
 
     def __call__(self, value):
         return type(value) is int and self.least <= value <= self.most
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The shape of a number within bounds."""
+
+    least: float
+    most: float
+
+    def __str__(self):
+        return f"a number, {self.least:g} or more and at most {self.most:g}"
+
+    def __call__(self, value):
+        return type(value) in (int, float) and self.least <= value <= self.most
 
 
 def read_json(path, shape=object, most=1 << 30, description="", nan=False):
@@ -147,7 +162,7 @@ def _misfit(value, shape, place):
 
 
 def _is(value, kind):
-    if isinstance(kind, (OneOf, Whole)):
+    if isinstance(kind, (OneOf, Whole, Within)):
         return kind(value)
     if kind is None or kind is object:
         return kind is object or value is None
@@ -161,7 +176,7 @@ def _words(shape):
         return " or ".join(map(_words, shape))
     if isinstance(shape, (list, dict)):
         return _WORDS[type(shape)]
-    return str(shape) if isinstance(shape, (OneOf, Whole)) else _WORDS[shape]
+    return str(shape) if isinstance(shape, (OneOf, Whole, Within)) else _WORDS[shape]
 
 
 def shown(value, most=60):

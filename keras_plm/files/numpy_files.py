@@ -44,7 +44,7 @@ def read_npz(file, where, kinds=NUMBERS):
         kinds: As in `read_npy`.
 
     Raises:
-        ValueError: If it is no whole `.npz` file, or expands to more than 100 times its size.
+        ValueError: If it is no whole `.npz` file, or expands to more than 50 times its size.
     """
     file = io.BytesIO(file) if isinstance(file, bytes) else check_file(file)
     arrays = {}

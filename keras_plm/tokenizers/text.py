@@ -89,9 +89,14 @@ class _TextFile(io.TextIOWrapper):
         self._path, self.line = path, 0
 
     def read(self, size=-1):
-        if size is None or size < 0:
-            return "".join(self)  # line by line, so that errors name the line
-        return super().read(size)
+        if size is not None and size >= 0:
+            return super().read(size)
+        try:
+            return super().read()
+        except _DAMAGE as error:
+            for _ in open_text(self._path):  # which names the line
+                pass
+            raise self._explained(error) from error
 
     def __next__(self):
         self.line += 1

@@ -202,7 +202,7 @@ def cycle(file):
             lambda file: file.create_dataset(
                 "x", (1 << 20, 1 << 20), "f4", chunks=(9, 9), compression="gzip"
             ),
-            "must not expand to more than 100 times",
+            "must not expand to more than 50 times",
         ),
     ],
 )

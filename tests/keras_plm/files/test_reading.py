@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_plm.files import manifest, opening
-from keras_plm.files.json_files import OneOf, Whole, check_shape, parse_json, read_json
+from keras_plm.files.json_files import OneOf, Whole, Within, check_shape, parse_json, read_json
 from keras_plm.files.numpy_files import read_npy, read_npz
 from keras_plm.files.opening import check_file, open_bytes, read_text
 
@@ -92,6 +92,7 @@ class TestJSON:
             ("d", OneOf(("a", "b")), 'one of "a", "b". Received: "d"'),
             (-1, Whole(), "a whole number, 0 or more. Received: -1"),
             (9, Whole(1, 8), "1 or more and at most 8. Received: 9"),
+            (-0.1, Within(0, 1), "a number, 0 or more and at most 1. Received: -0.1"),
             ("a", (int, None), "a whole number or null"),
             ({"a": 1}, ({"a": str}, None), "`a` must be text. Received: 1"),
             ([], {"a": str}, "it must hold an object. Received: a list of 0"),
