@@ -1,8 +1,10 @@
 """Token ids of raw text on disk, for pre-training."""
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from keras_plm.data.corpus_writer import (
     ids_dtype,
     shard_name,
     split_sentences,
+    unfinished,
     write_stream,
 )
 from keras_plm.files import manifest
@@ -159,6 +162,10 @@ class TokenStream:
         description = {"layout": LAYOUT, "key": key.hexdigest(), "tokenizer": made_with}
         description["files"] = [path.name for path in files]
         if _key_of(folder) == description["key"]:
+            if unfinished(folder):  # of a call that was killed, or of one for other text
+                with contextlib.suppress(ValueError, OSError), one_writer(folder):
+                    for path in unfinished(folder):
+                        shutil.rmtree(path)
             return cls(folder, verify=True)
         with one_writer(folder):
             if _key_of(folder) != description["key"]:  # another call may have ended meanwhile

@@ -158,8 +158,8 @@ def write_stream(
     """
     mark = description["key"][:16]
     temporary = _temporary(folder, mark)
-    for path in folder.parent.glob("*"):
-        if _temporary_mark(folder, path) not in (None, mark):
+    for path in unfinished(folder):
+        if path != temporary:
             shutil.rmtree(path, ignore_errors=True)
     if temporary.is_symlink():
         temporary.unlink()
@@ -201,10 +201,11 @@ def _temporary(folder, mark):
     return folder.with_name(f".{folder.name}.{mark}.tmp")
 
 
-def _temporary_mark(folder, path):
-    """The mark in the temporary name of a stream, or `None` for other names and for links."""
-    found = re.fullmatch(rf"\.{re.escape(folder.name)}\.([0-9a-f]{{16}})\.tmp", path.name)
-    return found[1] if found and path.is_dir() and not path.is_symlink() else None
+def unfinished(folder):
+    """What stopped calls left of the streams of a folder; no links."""
+    name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{16}}\.tmp")
+    found = [path for path in folder.parent.glob(".*.tmp") if name.fullmatch(path.name)]
+    return [path for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def _is_complete(temporary):
@@ -282,7 +283,8 @@ class _Writer:
 
     def __exit__(self, kind, error, _):
         self.stack.close()
-        if not isinstance(error, OSError):  # there may be no room for a note
+        # A full disk may have no room for it; then the note before is right.
+        with contextlib.suppress(OSError) if error is not None else contextlib.nullcontext():
             self.note()
 
     def add(self, ids, sentence_ends, ends):

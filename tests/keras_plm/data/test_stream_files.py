@@ -257,7 +257,7 @@ else:
         assert re.search(r"The same call resumes.*Received: .*, \d+ bytes to write", outcome.error)
         assert not (folder / "stream").exists()
         progress = json.loads(next(folder.glob(".stream.*.tmp/progress.json")).read_text())
-        assert progress["blocks"] == 0  # what is noted is whole
+        assert 0 < progress["blocks"] < 40  # what is noted is whole
         ((outcome,),) = run_together("build(10**6)", [folder], 1, SETUP)
         assert outcome.status == 0, outcome
         assert TokenStream(folder / "stream", verify=True).tokens[:].tolist() == IDS * 10
