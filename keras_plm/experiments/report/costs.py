@@ -244,6 +244,12 @@ def _spread(of_run):
     return f"{factor * mean:,.1f}{spread} ({n})"
 
 
+def _can_be_drawn(result):
+    """Whether score and seconds fit on axes: plots of huge numbers take minutes."""
+    score = result["score"]
+    return score is not None and abs(score) < 1e6 and 0 <= result["seconds"] < 1e9
+
+
 def cost_figures(results):
     """`{task: picture}` of score against seconds, of the number of examples most runs have.
 
@@ -252,7 +258,7 @@ def cost_figures(results):
     pictures, by_task = {}, {}
     for of_run in runs_of(results):
         first = of_run[0]
-        scored = all(result["score"] is not None for result in of_run)
+        scored = all(_can_be_drawn(result) for result in of_run)
         if scored and first["method"] in GROUPS and "train" in (first.get("counts") or {}):
             by_task.setdefault(first["task"], []).append(of_run)
     for task, runs in by_task.items():

@@ -89,6 +89,10 @@ def of_runs(results):
             check_shape(dict(result), RUN, f"{name} is no result of `run`, left out")
             first = next(iter(result["metrics"].values()), None)
             check_shape(first, float, f"{name} has no score by a metric, left out")
+            if abs(result["score"]) > 1e6:
+                raise ValueError(
+                    f"{name} has a score that no task gives, left out. Received: {result['score']}"
+                )
             shown.append(result)
         except ValueError as error:
             odd.append(str(error))
@@ -170,8 +174,17 @@ def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
     fields = result["settings"]
     layers = place_of_layers(fields["layers"])
+<<<<<<< HEAD
     name = getattr(result, "where", "") or "A result"
     check_one_of(result["method"], f"{name}: method", ORDER)
+||||||| acc50e8
+=======
+    if result["method"] not in ORDER:
+        raise ValueError(
+            f"{_where(result)}: a table of runs holds the methods {', '.join(ORDER)}. "
+            f"Received: {result['method']!r:.60}"
+        )
+>>>>>>> features
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]

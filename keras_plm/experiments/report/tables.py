@@ -26,6 +26,7 @@ TEX = {
 }  # fmt: skip
 LONG_HEAD = 16  # characters of a head from which on its column of numbers is not made narrow
 ROOMY = 22  # characters of a cell from which on its column is not made narrow on the page
+LONGEST_NAME = 200  # characters of a name in a plot
 WIDE = 45  # characters of a cell from which on its column breaks lines in LaTeX
 
 
@@ -200,7 +201,8 @@ def file_name(text):
 
 
 def plot_text(text):
-    """A text as matplotlib shows it: no formulas, and nothing that SVG cannot hold."""
+    """A text as matplotlib shows it: short, no formulas, and nothing that SVG cannot hold."""
+    text = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text).replace("$", r"\$")
 
 
