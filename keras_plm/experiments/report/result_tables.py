@@ -7,7 +7,6 @@ from pathlib import Path
 from keras_plm.experiments.config import METHODS, SETTINGS, label_runs, settings_of, summary
 from keras_plm.experiments.report.tables import cell, plot_text
 from keras_plm.experiments.results import result_name
-from keras_plm.files.arguments import check_one_of
 from keras_plm.files.json_files import OneOf, check_shape
 from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
@@ -174,17 +173,11 @@ def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
     fields = result["settings"]
     layers = place_of_layers(fields["layers"])
-<<<<<<< HEAD
-    name = getattr(result, "where", "") or "A result"
-    check_one_of(result["method"], f"{name}: method", ORDER)
-||||||| acc50e8
-=======
     if result["method"] not in ORDER:
         raise ValueError(
             f"{_where(result)}: a table of runs holds the methods {', '.join(ORDER)}. "
             f"Received: {result['method']!r:.60}"
         )
->>>>>>> features
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]
