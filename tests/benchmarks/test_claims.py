@@ -340,8 +340,8 @@ class TestFiles:
 
     @pytest.mark.parametrize("text,message", [
         ("{", "b.features-linear-last.seed2.json is no whole result file"),
-        ("[1]", "seed2.json: This is no result of a run.*a list without task"),
-        ('{"task": "sst5"}', "seed2.json: This is no result of a run.*without encoder"),
+        ("[1]", "seed2.json: This is no result of a run.*must hold an object"),
+        ('{"task": "sst5"}', "seed2.json: This is no result of a run.*.encoder. must be text"),
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
@@ -374,7 +374,9 @@ class TestFiles:
             write_json(path, result | {"metrics": wrong})
             assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
-        assert re.search("seed2.json: This is no result of a run.*seed='2'", refused(tmp_path))
+        assert re.search(
+            "seed2.json: This is no result of a run.*.seed. must be", refused(tmp_path)
+        )
 
     def test_two_results_that_disagree_are_named(self, tmp_path):
         path = self.both(tmp_path)
@@ -396,7 +398,7 @@ class TestFiles:
         kept.write_examples(path.name, "h2", {"accuracy": ("mean", parts)})
         assert re.search("gives another accuracy than the result next to it", refused(tmp_path))
         path.with_suffix(".npz").write_bytes(b"PK nothing")
-        assert re.search("is no whole file of examples", refused(tmp_path))
+        assert re.search("must be a whole .npz file", refused(tmp_path))
 
     def test_sides_of_different_examples_are_refused(self, tmp_path):
         plant(tmp_path, "a", answers(0.8))
