@@ -374,9 +374,7 @@ class TestFiles:
             write_json(path, result | {"metrics": wrong})
             assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
-        assert re.search(
-            "seed2.json: This is no result of a run.*.seed. must be", refused(tmp_path)
-        )
+        assert re.search("seed2.json: This is no result.*.seed. must be", refused(tmp_path))
 
     def test_two_results_that_disagree_are_named(self, tmp_path):
         path = self.both(tmp_path)
