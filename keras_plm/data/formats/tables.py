@@ -2,7 +2,7 @@
 
 import csv
 import re
-from math import isfinite
+import sys
 from pathlib import Path
 
 from keras_plm.data.task import Example
@@ -188,8 +188,12 @@ def _is_a(field, value):
     return (
         isinstance(value, str)
         or (value is None and field == "group")
-        or (field in ("label", "group") and isinstance(value, int | float) and isfinite(value))
+        or (field in ("label", "group") and isinstance(value, int | float) and _is_finite(value))
     )
+
+
+def _is_finite(value):
+    return abs(value) <= sys.float_info.max  # also of whole numbers that no float holds
 
 
 def _json_rows(path):

@@ -106,6 +106,13 @@ def rows_of(results):
     A run that differs from most of its task in training examples or precision says so, and runs
     that would have one row get different labels.
     """
+    for result in results:
+        if result["method"] not in ORDER or not result.get("run"):
+            raise ValueError(
+                f"{getattr(result, 'where', '') or 'A result'} is no run: a table of runs holds "
+                f"the methods {', '.join(ORDER)}, each run with its name. Received: "
+                f"method={result['method']!r:.60}, run={result.get('run')!r:.60}"
+            )
     usual = {}
     for task in {result["task"] for result in results}:
         of_task = [r["settings"] for r in results if r["task"] == task]
@@ -173,11 +180,6 @@ def _place(result):
     """Where a result stands in a table: choices of layers as the paper lists them."""
     fields = result["settings"]
     layers = place_of_layers(fields["layers"])
-    if result["method"] not in ORDER:
-        raise ValueError(
-            f"{_where(result)}: a table of runs holds the methods {', '.join(ORDER)}. "
-            f"Received: {result['method']!r:.60}"
-        )
     method = ORDER.index(result["method"])
     reader = fields["reader"] if result["method"] not in TRAINED else ""
     return result["encoder"], method, reader != "linear", layers, result["run"], result["seed"]

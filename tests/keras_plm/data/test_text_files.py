@@ -499,6 +499,7 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
     ("line", "match"),
     [
         ('{"text": "a", "label": Infinity}', "A label is a string.*label=inf"),
+        ('{"text": "a", "label": 1' + "0" * 400 + "}", "A label is a string"),
         ('{"text": "a", "label": -1e999}', "A label is a string.*label=-inf"),
         ('{"text": "a", "label": NaN}', "A label may not be NaN"),
         ('{"text": "a", "text": "b", "label": "x"}', 'the key "text" twice'),
