@@ -43,8 +43,10 @@ def run_together(code, folders, count=2, setup="", delays=None):
     )
 
 
-def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"), most=100):
+def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"), every=1):
     """Runs code in copies of a folder, killed just before its first rename, its second, and so on.
+
+    The process of the last copy is not killed.
 
     Args:
         code: Python text.
@@ -52,13 +54,13 @@ def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"
         copies: Where the copies are put.
         setup: Python text that runs once, before all of them: imports.
         calls: Names of functions of `os` to kill at.
-        most: How many calls there are at most.
+        every: 1 kills at each call, 3 at each third one.
 
     Returns:
         The copies as killed processes left them, in order; the last one is that of a process that
         was not killed and ended without an error.
     """
-    kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "most": most}
+    kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "every": every}
     (found,) = _launch(setup=setup, code=code, trials=[], delays=[], kill=kill)
     *killed, last = found
     assert last.status == 0, last
@@ -127,7 +129,7 @@ def _together(code, names, folder, delays):
     return [_wait(*one) for one in started]
 
 
-def _killed(code, names, folder, copies, calls, most):
+def _killed(code, names, folder, copies, calls, every):
     """Runs killed at one call after another, until one is not killed."""
 
     def run(number):
@@ -148,13 +150,13 @@ def _killed(code, names, folder, copies, calls, most):
         exec(code, names)
 
     outcomes = []
-    for number in range(most):
+    for number in range(100):
         copy = Path(copies) / str(number)
         shutil.copytree(folder, copy, symlinks=True)
-        outcomes.append(_wait(*_fork(lambda n=number: run(n), copy)))
+        outcomes.append(_wait(*_fork(lambda n=number * every: run(n), copy)))
         if outcomes[-1]["status"] != -signal.SIGKILL:
-            break
-    return outcomes
+            return outcomes
+    raise AssertionError("more than 100 calls")
 
 
 def _main():
