@@ -15,9 +15,9 @@ def one_writer(path, wait=False):
     """Holds the lock of a file or folder during the block.
 
     The lock is the file `.NAME.lock` next to it, or `.lock` in a folder whose own folder cannot be
-    written. It stays there, empty, when no one holds it: the system frees the lock of a process
-    that ends, however it ends. A thread that holds the lock may take it again, so that a writer may
-    call another one.
+    written. It is removed at the end. A killed process leaves the file, but no lock: the system
+    frees the lock of a process that ends, however it ends. A thread that holds the lock may take it
+    again, so that a writer may call another one.
 
     Args:
         path: The file or folder that is to be written. It need not exist.
@@ -45,8 +45,10 @@ def one_writer(path, wait=False):
         yield
     finally:
         if lock.lock_counter == 1:
+            # While it is held: who opened the file before and gets its lock then sees that it has
+            # no name any more, and tries anew.
             with contextlib.suppress(OSError):
-                os.truncate(file, 0)
+                file.unlink()
         lock.release()
 
 

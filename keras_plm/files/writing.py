@@ -20,7 +20,6 @@ from pathlib import Path
 
 from keras_plm.files.locks import one_writer
 
-# What to do where the system refuses to write.
 # Why a file could not be written where that is not its own fault, and the fix.
 NO_ROOM = {
     errno.ENOSPC: ("the disk is full", "Free some space, or name a path on another disk."),

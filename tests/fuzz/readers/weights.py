@@ -440,7 +440,7 @@ NEWEST = {"s/state-000004.safetensors": "safetensors"}
 
 OTHERS = [
     Reader("save_over", write_both, save_over, {"m/config.json": "json", "n/config.json": "json"},
-           both_finite, 0.15, leaves=("m/*", "n/*", ".*.lock")),
+           both_finite, 0.15, leaves=("m/*", "n/*")),
     Reader("average_weights", write_averaged, average, {"a.weights.h5": "hdf5"}, is_mean, 0.25),
     Reader("ngram", write_ngram, read_ngram, {"n.safetensors": "safetensors"}, is_distribution,
            0.8),
@@ -533,7 +533,7 @@ def initialize(folder):
 
 RUNS = [
     Reader("pretrain_resume", write_pretraining, resume_pretraining, PRETRAINING, are_finite, 0.15,
-           leaves=("o/*", ".o.lock")),
+           leaves=("o/*",)),
     Reader("pretrain_init", write_objective, initialize,
            {"o/objective.safetensors": "safetensors"},
            lambda folder, found: None if found is None else are_finite(folder, found), 0.1),

@@ -1,5 +1,6 @@
 """One writer at a time: over processes, over threads, and after a kill."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ import pytest
 
 from keras_plm.files import locks
 from keras_plm.files.locks import one_writer
+from tests.helpers.processes import run_together
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -78,7 +80,24 @@ def test_a_thread_may_take_it_again_and_another_may_not(tmp_path):
         thread.start()
         thread.join()
     assert len(refused) == 1 and "one writer at a time" in refused[0]
-    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
-    assert (tmp_path / ".out.lock").read_text() == ""
+    assert list(tmp_path.iterdir()) == []
     other()
     assert len(refused) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+def test_none_is_lost_of_many_short_locks(tmp_path):
+    """The file of a lock is removed each time: two holders of two files would lose a count."""
+    code = """
+from pathlib import Path
+for _ in range(200):
+    with one_writer("count", wait=True):
+        value = int(Path("count").read_text())
+        Path("count").write_text(str(value + 1))
+"""
+    (tmp_path / "count").write_text("0")
+    setup = "from keras_plm.files.locks import one_writer"
+    (found,) = run_together(code, [tmp_path], 4, setup)
+    assert [outcome for outcome in found if outcome.status] == []
+    assert (tmp_path / "count").read_text() == "800"
+    assert [path.name for path in tmp_path.iterdir()] == ["count"]
