@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.files.json_files import Whole, check_shape, parse_json, read_json
+from keras_plm.files.json_files import Whole, check_shape, parse_json
 from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 
 # safetensors' names of types, and NumPy's. bfloat16 has no NumPy type of its own.
@@ -26,11 +26,6 @@ MOST_HEADER = 100_000_000  # bytes, the limit of the package safetensors
 TENSOR = {"dtype": str, "shape": [Whole()], "data_offsets": [Whole()]}
 MOST_LEVELS = 32  # of groups in an HDF5 file
 INTERRUPTED = "was its copy interrupted?"
-
-
-def read_object(path, description=""):
-    """A JSON object of a file."""
-    return read_json(path, dict, description=description)
 
 
 def read_weights(path, skip=None, format=None):

@@ -29,19 +29,24 @@ CALLS = {"read_text", "read_bytes", "memmap", "fromfile", "safe_open", "load_fil
          "load_model", "load_weights", "from_preset", "mmap"}  # fmt: skip
 MODULES = {"open": {"gzip", "os"}, "load": {"np", "torch", "json"}, "File": {"h5py"}}
 WRITING = {"_create", "_holder"}  # helpers that open a file of this process, or of who writes
-# Functions that read files which no user or other program makes, and why they have no row.
+# Functions and folders that read files which no user or other program makes, and why they have no
+# row.
 NOT_FUZZED = {
-    "benchmarks/checks/devices.py:run": "what its own processes said",
-    "benchmarks/checks/resume.py:differences": "states of its own runs",
+    "benchmarks/checks/": "files of their own runs",
     "benchmarks/speed/measurements/words.py:text": "made by the same measurement",
-    "benchmarks/suites/elmo/probes.py:micro_elmo": "a text that is compared with its own",
+    "benchmarks/speed/run.py:earlier_results": "what an earlier call wrote",
+    "benchmarks/suites/": "encoders of their own runs, and a text that is compared with its own",
     "glue_tasks/__main__.py:main": "/dev/null",
     "keras_plm/__init__.py:_configured_backend": "Keras's own settings",
     "keras_plm/cli/main.py:run_command": "/dev/null",
+    "keras_plm/checkpoints/elmo.py:_write": "the hash of what it replaces",
     "keras_plm/experiments/environment.py:peak_memory_mb": "/proc",
     "keras_plm/experiments/report/result_tables.py:into_readme": "README of the repository",
+    "keras_plm/experiments/pretraining/resumable_fit.py:__init__": "the seconds of an own run",
     "keras_plm/files/locks.py:_holder": "who writes, for an error",
+    "keras_plm/files/opening.py:__init__": "what is compressed, in other cases",
     "keras_plm/tokenizers/text.py:_undecodable": "read again after an error",
+    "keras_plm/transfer/_feature_files.py:_reserved": "maps what it has just made",
 }
 
 
@@ -139,9 +144,11 @@ def test_valid_inputs_are_read_by_all_that_reads(tmp_path):
         if found is not None or (state(folder) != before and not reader.leaves):
             wrong[reader.name] = found or "files changed"
     assert not wrong
-    missing = reading_functions() - called - NOT_FUZZED.keys()
+    not_called = reading_functions() - called
+    exempt = {name: {n for n in not_called if n.startswith(name)} for name in NOT_FUZZED}
+    missing = not_called.difference(*exempt.values())
     assert not missing, "these read files: give them a row in tests/fuzz/readers"
-    assert NOT_FUZZED.keys() <= reading_functions() - called, "these need no exception"
+    assert all(exempt.values()), "these need no exception"
 
 
 def test_seed_reader_and_case_decide_the_damage(tmp_path):

@@ -17,7 +17,7 @@ from keras_plm import checkpoints
 from keras_plm.checkpoints import load_bert, load_elmo, load_gpt, save_bert, save_elmo, save_gpt
 from keras_plm.checkpoints.gpt import PARTS
 from keras_plm.data.task import Example
-from keras_plm.experiments.pretraining.objectives import SIZES
+from keras_plm.experiments.pretraining.objectives import SIZES, about_init
 from keras_plm.experiments.pretraining.pretrain import pretrain
 from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.heads import Classifier
@@ -523,6 +523,7 @@ def initialize(folder):
 
     def use(path):
         with tempfile.TemporaryDirectory() as out:
+            list(about_init(RUN, folder / "o"))
             try:
                 return pretrain(RUN, [path], Path(out) / "o", init=folder / "o")[0]
             except FloatingPointError:  # of large weights, which are weights
@@ -535,7 +536,7 @@ RUNS = [
     Reader("pretrain_resume", write_pretraining, resume_pretraining, PRETRAINING, are_finite, 0.15,
            leaves=("o/*",)),
     Reader("pretrain_init", write_objective, initialize,
-           {"o/objective.safetensors": "safetensors"},
+           {"o/objective.safetensors": "safetensors", "o/config.json": "json"},
            lambda folder, found: None if found is None else are_finite(folder, found), 0.1),
 ]  # fmt: skip
 
