@@ -1,4 +1,4 @@
-"""The command `check`: resuming after kills, several devices, and scaling on paper."""
+"""The command `check`: kills, several writers of one folder, several devices, and scaling."""
 
 from benchmarks import RESULTS
 
@@ -9,7 +9,7 @@ def add_check(commands):
     text = "check a property of training that takes more than a test"
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
-    for add in (_add_resume, _add_devices, _add_scaling):
+    for add in (_add_resume, _add_writers, _add_devices, _add_scaling):
         add(checks)
     for check in checks.choices.values():
         add_debug_flag(check)
@@ -36,6 +36,26 @@ def _run_resume(flags):
     from keras_plm.experiments.progress import console
 
     check_resume(flags.out, flags.runs, flags.seed, flags.threads, console.print)
+
+
+def _add_writers(checks):
+    text = "let processes write each kind of folder at the same time, and check what they leave"
+    parser = checks.add_parser("writers", help=text, description=text)
+    parser.add_argument(
+        "--trials", type=int, default=200, metavar="N", help="folders of each kind (default 200)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=2, metavar="N", help="writers of a folder (default 2)"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
+    parser.set_defaults(run=_run_writers)
+
+
+def _run_writers(flags):
+    from benchmarks.checks.writers import check_writers
+    from keras_plm.experiments.progress import console
+
+    check_writers(flags.out, flags.trials, flags.processes, console.print)
 
 
 def _add_devices(checks):

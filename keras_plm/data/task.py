@@ -242,8 +242,10 @@ def split_groups(examples, fractions, seed=0):
     if not all(parts):
         grouped = len(groups) < len(examples)
         rule = "Examples of one group (in a CoNLL file, of one document) stay together. " * grouped
+        file = getattr(examples[0], "where", "").rpartition(":")[0] if examples else ""
         raise ValueError(
-            f"Each of {len(fractions)} parts must get an example. {rule}Give more "
+            f"{f'{file}: ' if file else ''}Each of {len(fractions)} parts must get an example. "
+            f"{rule}Give more "
             f"{'groups, or smaller ones' if grouped else 'examples'}. Received: {len(examples)} "
             f"examples"
             + f" in {len(groups)} groups" * grouped

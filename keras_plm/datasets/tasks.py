@@ -82,6 +82,12 @@ def read_snli(path):
         path: An official JSONL file.
     """
     examples = read_table(path, "sentence1", "gold_label", "sentence2", clean=False)
+    for example in examples:
+        if not (isinstance(example.text, str) and isinstance(example.pair, str)):
+            raise ValueError(
+                f"{example.where}: `sentence1` and `sentence2` must be texts. "
+                f"Received: {example.text!r:.60} and {example.pair!r:.60}"
+            )
     return [
         dataclasses.replace(e, text=untokenized(e.text), pair=untokenized(e.pair))
         for e in examples

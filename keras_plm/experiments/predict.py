@@ -23,6 +23,8 @@ from keras_plm.heads.head import Head
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
 
+LONGEST_TEXT = 1 << 23  # characters: tokenization takes some fifty bytes for each
+
 
 def open_model(path):
     """A fine-tuned model that `run --save-model` or `model.save` wrote.
@@ -111,6 +113,7 @@ def read_inputs(path, model, text="text", pair=None):
     else:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
+                _check_length(f"{path}:{number}", line)
                 first, *others = line.rstrip("\n").split("\t")
                 if is_empty(first) or any(map(is_empty, others)) or others[1:]:
                     raise ValueError(
@@ -139,6 +142,16 @@ def _check_values(where, row, text, pair, model):
         values = row[name] if isinstance(row[name], list) else [row[name]]
         if not values or any(map(is_empty, values)):
             raise ValueError(f"{where}: Every row needs a text. Received: {name}={row[name]!r:.60}")
+        for value in values:
+            _check_length(where, value)
+
+
+def _check_length(where, text):
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(
+            f"{where}: A text must have at most {LONGEST_TEXT:,} characters: part it. "
+            f"Received: {len(text):,}"
+        )
 
 
 def _is_line(text, model):

@@ -51,16 +51,20 @@ def check_file(path, description=""):
     return path
 
 
-def open_bytes(path):
-    """Opens a regular file for reading bytes, unpacked where its name ends in `.gz`.
+def open_bytes(path, packed=None):
+    """Opens a regular file for reading bytes, unpacked where it is a gzip file.
+
+    Args:
+        path: The path.
+        packed: Whether it is one; by default if its name ends in `.gz`.
 
     Raises:
-        ValueError: If it is no regular file; on reading, if a `.gz` file expands to more than 200
+        ValueError: If it is no regular file; on reading, if a gzip file expands to more than 50
             times its size.
         OSError: If it may not be read.
     """
     path = check_file(path)
-    if path.suffix != ".gz":
+    if not (path.suffix == ".gz" if packed is None else packed):
         return open(path, "rb")
     return io.BufferedReader(_Unpacked(path), 1 << 17)
 

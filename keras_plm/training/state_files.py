@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_plm.files.arrays import check_safetensors
 from keras_plm.files.json_files import Whole, parse_json
-from keras_plm.files.opening import check_file
 from keras_plm.files.writing import remove_leftovers, replacing
 
 # The note of a state; what else it holds, `TrainingState` compares with the model.
@@ -68,7 +68,8 @@ def newest_state(folder):
     damaged = []
     for path in reversed(state_files(folder)):
         try:
-            with safe_open(check_file(path), framework="numpy") as file:
+            check_safetensors(path)
+            with safe_open(path, framework="numpy") as file:
                 about = file.metadata()
                 if not about or "state" not in about:
                     raise ValueError("it holds no state")

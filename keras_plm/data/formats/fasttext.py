@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_plm.files.opening import check_file
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
@@ -317,12 +318,6 @@ def _unfit(path, kind):
         f"{path}: Only models of words that are neither supervised, quantised nor pruned can be "
         f"read. Received: a {kind} one"
     )
-
-
-def check_file(path):
-    """That a file is there, said as `open_text` says it."""
-    if not path.is_file():
-        raise ValueError(f"No file {path}. Received: {os.fspath(path)!r}")
 
 
 def as_set(words):

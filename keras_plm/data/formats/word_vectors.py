@@ -14,17 +14,18 @@ import numpy as np
 from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,
-    check_file,
     check_words,
     decode,
     read_fasttext,
 )
 from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.opening import check_file, open_bytes
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
+LONGEST_LINE = 1 << 24  # bytes
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I)
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number in text has
 
@@ -85,6 +86,7 @@ def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict")
         head = next(blocks, b"")
         while b"\n" not in head and (block := next(blocks, b"")):
             head += block
+            _check_line(path, head)
         if not head:
             raise ValueError(f"{path}: This file is empty. Received: 0 bytes")
         if head.startswith(MAGIC):
@@ -174,11 +176,10 @@ def _blocks(path):
     """The bytes of a file, unpacked."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        source = gzip.open(file) if packed else file
+    with open_bytes(path, packed) as file:
         try:
             size = HEAD
-            while block := source.read(size):
+            while block := file.read(size):
                 yield block
                 size = BLOCK
         except (EOFError, OSError, zlib.error) as error:
@@ -213,7 +214,7 @@ def _read_text(path, blocks, count, kept, limit, errors):
     """Keeps rows of text; returns how many there are, or None if it did not read them all."""
     dim, header = kept.dim, int(count is not None)
     line_number = header
-    for lines in _lines(blocks):
+    for lines in _lines(path, blocks):
         if limit is not None:
             lines = lines[: limit + header - line_number]
         rows = []  # (line, its numbers) of those to keep
@@ -233,15 +234,24 @@ def _read_text(path, blocks, count, kept, limit, errors):
     return line_number - header
 
 
-def _lines(blocks):
+def _lines(path, blocks):
     """Lists of whole lines, a block's at a time."""
     rest = b""
     for block in blocks:
         lines = (rest + block).split(b"\n")
         rest = lines.pop()
+        _check_line(path, rest)
         yield lines
     if rest:
         yield [rest]
+
+
+def _check_line(path, line):
+    if len(line) > LONGEST_LINE:
+        raise ValueError(
+            f"{path}: a line must have at most {LONGEST_LINE:,} bytes. Received: one that begins "
+            f"{line[:40]!r} and has more"
+        )
 
 
 def _spaced_word(line, dim, where, count):

@@ -75,13 +75,15 @@ def variant(fields):
 def of_runs(results):
     """Those of some results that a table of runs can show, and why it cannot show the others.
 
+    A run whose seeds do not share their settings is left out whole.
+
     Returns:
         `(results, [why another is left out])`.
 
     Raises:
         ValueError: If it can show none, with why.
     """
-    shown, odd = [], []
+    runs, odd = {}, []
     for result in results:
         name = getattr(result, "where", "") or "A result"
         try:
@@ -92,7 +94,17 @@ def of_runs(results):
                 raise ValueError(
                     f"{name} has a score that no task gives, left out. Received: {result['score']}"
                 )
-            shown.append(result)
+            run = result["task"], result["encoder"], result["method"], result["run"]
+            runs.setdefault(run, []).append(result)
+        except ValueError as error:
+            odd.append(str(error))
+    shown = []
+    for of_run in runs.values():
+        seeds = []
+        try:
+            for result in of_run:
+                add_seed(result, seeds)
+            shown += seeds
         except ValueError as error:
             odd.append(str(error))
     if odd and not shown:

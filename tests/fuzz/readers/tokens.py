@@ -87,7 +87,7 @@ def _holds(vocabulary, i, token):
 
 def same_lines(folder, tokenizer):
     """The vocabulary is the lines of `vocab.txt`."""
-    text = (folder / "vocab.txt").read_bytes().decode("utf-8")
+    text = (folder / "vocab.txt").read_bytes().decode("utf-8-sig")
     if text.lstrip().startswith("{"):
         return encodes(folder, tokenizer)
     lines = re.split("\r\n|\r|\n", text)

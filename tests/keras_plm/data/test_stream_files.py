@@ -11,11 +11,11 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.checks.processes import kill_at_each_call, run_together
 from keras_plm.data.corpus import TokenStream, read_ids
 from keras_plm.data.corpus_writer import BlockEncoder
 from keras_plm.files.manifest import describe_files
 from keras_plm.tokenizers import BytePair, WordPiece, Words, text
-from tests.helpers.processes import kill_at_each_call, run_together
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -195,17 +195,6 @@ class TestFoldersOfTheUser:
 
 @pytest.mark.full
 class TestProcesses:
-    @pytest.mark.parametrize("count", [2, 4])
-    def test_each_ends_with_the_whole_text_or_a_clear_error(self, count, folder, tmp_path):
-        copies = [shutil.copytree(folder, tmp_path / f"{i}") for i in range(10)]
-        code = f"stream = build(); assert stream.tokens[:].tolist() == {IDS}"
-        for copy, outcomes in zip(copies, run_together(code, copies, count, SETUP), strict=True):
-            assert any(one.status == 0 for one in outcomes), outcomes
-            for one in outcomes:
-                assert one.status == 0 or "must have one writer at a time" in one.error, outcomes
-            assert TokenStream(copy / "stream", verify=True).tokens[:].tolist() == IDS
-            assert not list(copy.rglob("*.tmp"))
-
     def test_the_second_of_two_is_told_who_writes(self, folder):
         code = """
 import glob, os

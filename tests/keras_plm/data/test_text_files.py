@@ -399,6 +399,8 @@ def test_groups_are_never_parted():
     assert split_groups(examples, (0.5, 0.5), seed=1) != split_groups(examples, (0.5, 0.5))
     with pytest.raises(ValueError, match="Each of 3 parts must get an example"):
         split_groups(examples[:7], (0.7, 0.15, 0.15))
+    with pytest.raises(ValueError, match="^x/a.tsv: Each of 2 parts must get an example"):
+        split_groups([Example("a", "b", where="x/a.tsv:7")], (0.5, 0.5))
 
 
 class TestParallel:

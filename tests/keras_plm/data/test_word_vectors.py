@@ -209,6 +209,8 @@ def test_words_that_are_no_utf_8(format, file):
             "vectors: This file is damaged or cut short",
         ),
         (b"\x1f\x8bx", "vectors: This file is damaged or cut short"),
+        (gzip.compress(bytes(1 << 25)), "vectors must not expand to more than 50 times its size"),
+        (b"2 1\na 1\n" + bytes(1 << 25), "a line must have at most 16,777,216 bytes"),
     ],
 )
 def test_a_bad_file_is_named(content, message, file):
@@ -226,7 +228,7 @@ def test_numbers_of_rows_that_are_not_kept_are_only_counted(file):
 def test_bad_arguments_are_refused(file, tmp_path):
     with pytest.raises(ValueError, match="No file .*none.txt. Received: '.*none.txt'"):
         read_vectors(tmp_path / "none.txt")
-    with pytest.raises(ValueError, match="No file"):
+    with pytest.raises(ValueError, match="must be a regular file. Received: a folder"):
         read_vectors(tmp_path)
     path = file(b"a 1 2\n")
     for options, message in (

@@ -11,7 +11,7 @@ import keras_plm
 from keras_plm.cli.main import main
 from keras_plm.datasets.choices import read_race, read_story_cloze, read_swag
 from keras_plm.datasets.pairs import read_scitail, read_sick
-from keras_plm.datasets.tasks import TASKS
+from keras_plm.datasets.tasks import TASKS, read_snli
 from keras_plm.heads import MultipleChoice, Regressor
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
@@ -52,6 +52,13 @@ def test_scitail(tmp_path):
     write(tmp_path, str(path), "a\tb\tneutral", "a\tneutral")
     with pytest.raises(ValueError, match="test.tsv:2: Every line needs as many fields"):
         read_scitail(path)
+
+
+def test_sentences_of_snli_are_texts(tmp_path):
+    pair = {"sentence1": "It ran .", "sentence2": ["It", "sat", "."], "gold_label": "entailment"}
+    (tmp_path / "s.jsonl").write_text(json.dumps(pair) + "\n")
+    with pytest.raises(ValueError, match="s.jsonl:1: `sentence1` and `sentence2` must be texts"):
+        read_snli(tmp_path / "s.jsonl")
 
 
 def test_sick(tmp_path):

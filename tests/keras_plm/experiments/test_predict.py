@@ -230,6 +230,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
     (tmp_path / "blank.csv").write_text("text,pair\na,b\nc, \n")
     (tmp_path / "half.txt").write_text("a\tb\nc\t\n")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "long.txt").write_text("a\n" + "b " * (1 << 23))
     for model, file, match in (
         ("none.keras", "ok.txt", "No file .*none.keras"),
         ("ok.txt", "ok.txt", "a .keras file"),
@@ -241,6 +242,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
         ("c.keras", "gap.txt", "gap.txt:2: A line is a text"),
         ("c.keras", "three.txt", "three.txt:1: A line is a text"),
         ("c.keras", "half.txt", "half.txt:2: A line is a text"),
+        ("c.keras", "long.txt", "long.txt:2: A text must have at most 8,388,608 characters"),
         ("c.keras", "blank.csv --pair pair", "blank.csv:3: Every row needs a text.*pair=' '"),
         ("c.keras", "blank.csv --text pair", "blank.csv:3: Every row needs a text.*pair=' '"),
         ("c.keras", "table.csv", "No column 'text'.*review"),

@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from benchmarks.checks.processes import kill_at_each_call, run_together
 from keras_plm.cli.main import main
 from keras_plm.experiments import results
 from keras_plm.experiments.report import costs
@@ -19,7 +20,6 @@ from keras_plm.experiments.report.result_tables import markdown, of_runs
 from keras_plm.experiments.report.sections import section_of_runs
 from keras_plm.experiments.report.tables import Table, cell, file_name
 from keras_plm.experiments.results import ResultFolder, read_results
-from tests.helpers.processes import kill_at_each_call, run_together
 from tests.keras_plm.experiments.planted_results import name_of, put, record
 
 pytestmark = pytest.mark.backend_neutral
@@ -161,6 +161,19 @@ class TestOddRecords:
         with pytest.raises(ValueError, match="rte/mini.fine_tune.seed0.json is no result of `run`"):
             of_runs(read_results(odd, "rte"))
 
+    def test_a_run_whose_seeds_differ_is_left_out_whole(self, tmp_path):
+        put(tmp_path, "mine", "sst2", "fine_tune", 0.8, 0)
+        put(tmp_path, "mine", "rte", "fine_tune", 0.8, 0)
+        put(tmp_path, "mine", "rte", "fine_tune", 0.8, 1)
+        path = put(tmp_path, "mine", "rte", "fine_tune", 0.8, 2)
+        found = json.loads(path.read_text())
+        change(path, settings=found["settings"] | {"epochs": 9})
+        section = section_of_runs(tmp_path / "mine")
+        assert "sst2" in section.text and "rte" not in section.text
+        assert (
+            "Seeds of one run share settings" in section.left_out and str(path) in section.left_out
+        )
+
     def test_the_page_names_them(self, odd, tmp_path):
         section = section_of_runs(odd)
         assert "sst2" in section.text and all(t in section.left_out for t in ("rte", "ner", "wnli"))
@@ -281,20 +294,6 @@ def check():
         name = result_name("rte", "bert", "fine_tune", r.seed)
         assert (kept.examples(name, r.hash)["accuracy"][1] == r.score).all()
 """
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_leave_seeds_of_one_setting(count, tmp_path):
-    """Runs of one name and other settings archive each other's seeds, also at the same time."""
-    folders = [tmp_path / str(i) for i in range(10)]
-    for folder in folders:
-        folder.mkdir()
-    code = "for seed in range(3): write(seed, number % 2, number / 8)"
-    for outcomes in run_together(code, folders, count, SETUP):
-        assert [one.status for one in outcomes] == [0] * count, outcomes
-    for (outcome,) in run_together("check()", folders, 1, SETUP):
-        assert outcome.status == 0, outcome
 
 
 @pytest.mark.full

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from benchmarks.checks.processes import run_together
 from keras_plm.files import locks
 from keras_plm.files.locks import one_writer
-from tests.helpers.processes import run_together
 
 pytestmark = pytest.mark.backend_neutral
 

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.checks.processes import kill_at_each_call, run_together
 from keras_plm.transfer import FeatureStore, _feature_files
-from tests.helpers.processes import kill_at_each_call, run_together
 from tests.helpers.small_encoders import TOKENIZER, encoder
 
 pytestmark = pytest.mark.backend_neutral
@@ -163,17 +163,6 @@ found = build()
 assert (found.features.ravel() == np.arange(6000) % 1000).all()
 assert not list(Path(".").glob("*.tmp"))
 """
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_that_build_one_store_share_it(count, tmp_path):
-    folders = [tmp_path / str(i) for i in range(20)]
-    for folder in folders:
-        folder.mkdir()
-    for outcomes in run_together(CHECK, folders, count, SETUP):
-        assert [one.status for one in outcomes] == [0] * count, outcomes
-    assert {(folder / "built").read_text() for folder in folders} == {"once "}
 
 
 @pytest.mark.full

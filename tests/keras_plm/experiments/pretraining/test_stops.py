@@ -2,16 +2,15 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_plm
+from benchmarks.checks.processes import kill_at_each_call, run_together
 from keras_plm.cli.main import main
 from keras_plm.experiments.pretraining.callbacks import Meter
 from keras_plm.experiments.pretraining.prepare import prepare
@@ -19,7 +18,6 @@ from keras_plm.experiments.pretraining.pretrain import pretrain
 from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.training.stopping import Stopped, StopRequest, handling_signals, raise_stopped
 from tests import ROOT
-from tests.helpers.processes import kill_at_each_call, run_together
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -139,23 +137,6 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("count", [2, 4])
-def test_of_several_runs_of_one_folder_one_writes(count, folder, tmp_path):
-    copies = [Path(shutil.copytree(folder, tmp_path / f"{i}")) for i in range(3)]
-    code = "train(learning_rate=1e-3 * (1 + number))"
-    for copy, outcomes in zip(copies, run_together(code, copies, count, SETUP), strict=True):
-        (winner,) = (i for i, one in enumerate(outcomes) if one.status == 0)
-        for one in outcomes[:winner] + outcomes[winner + 1 :]:
-            refused = "must have one writer at a time", "holds a pre-training run"
-            assert any(text in one.error for text in refused), one
-        note = json.loads((copy / "out" / "pretraining.json").read_text())
-        assert note["learning_rate"] == 1e-3 * (1 + winner)
-        settings = Pretraining("bert", **FLAGS, learning_rate=note["learning_rate"])
-        pretrain(settings, [], copy / "alone", prepared=copy / "ready")
-        assert_whole(copy / "out", weights(copy / "alone"))
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_kill_at_any_rename_loses_nothing(every, folder, tmp_path):
     copies = kill_at_each_call("train(tokens=64)", folder, tmp_path / "killed", SETUP, every=every)
@@ -166,27 +147,6 @@ def test_a_kill_at_any_rename_loses_nothing(every, folder, tmp_path):
     for copy in copies:
         assert_whole(copy / "out", wanted, steps=1)
         assert not list(copy.rglob("*.tmp"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [2, 4])
-def test_of_several_preparations_of_one_folder_one_writes(count, tmp_path):
-    copies = [tmp_path / f"{i}" for i in range(5)]
-    for copy in copies:
-        copy.mkdir()
-        (copy / "text.txt").write_text(TEXT)
-    code = """
-from keras_plm.data import corpus_writer
-corpus_writer.BLOCK = 500
-prepare(["text.txt"], "ready", vocabulary_size=70, sentences="lines")
-"""
-    for copy, outcomes in zip(copies, run_together(code, copies, count, SETUP), strict=True):
-        assert any(one.status == 0 for one in outcomes), outcomes
-        for one in outcomes:
-            assert one.status == 0 or "must have one writer at a time" in one.error, one
-        alone = prepare([copy / "text.txt"], copy / "alone", vocabulary_size=70, sentences="lines")
-        stream = prepare([copy / "text.txt"], copy / "ready", vocabulary_size=70, sentences="lines")
-        np.testing.assert_array_equal(stream.tokens[:], alone.tokens[:])
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ is imported must compute nothing before: threads do not live on in a fork. Not f
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ class Outcome:
     error: str = ""
 
 
-def run_together(code, folders, count=2, setup="", delays=None):
+def run_together(code, folders, count=2, setup="", before="", after="", longest_delay=0.0):
     """Runs the same code in several processes at the same time.
 
     Args:
@@ -32,15 +33,19 @@ def run_together(code, folders, count=2, setup="", delays=None):
         folders: Working folders, one after another: each is a trial of its own.
         count: Number of processes.
         setup: Python text that runs once, before all of them: imports.
-        delays: Seconds that each process waits first.
+        before, after: Python text that one more process runs in each folder before, and after.
+        longest_delay: Seconds that a process waits at most before it begins. How long it waits is
+            drawn, the same in each call.
 
     Returns:
-        For each folder a list with the `Outcome` of each process.
+        For each folder a list with the `Outcome` of each process, with `after` of its process, too.
     """
-    trials = [str(folder) for folder in folders]
-    return _launch(
-        setup=setup, code=code, trials=trials, delays=list(delays or [0] * count), kill=None
-    )
+    rng = random.Random(0)
+    trials = [
+        {"folder": str(folder), "delays": [rng.uniform(0, longest_delay) for _ in range(count)]}
+        for folder in folders
+    ]
+    return _launch(setup=setup, code=code, before=before, after=after, trials=trials, kill=None)
 
 
 def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"), every=1):
@@ -61,7 +66,7 @@ def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"
         was not killed and ended without an error.
     """
     kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "every": every}
-    (found,) = _launch(setup=setup, code=code, trials=[], delays=[], kill=kill)
+    (found,) = _launch(setup=setup, code=code, kill=kill)
     *killed, last = found
     assert last.status == 0, last
     assert all(one.status == -signal.SIGKILL for one in killed), killed
@@ -71,7 +76,7 @@ def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"
 def _launch(**work):
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.processes"],
+        [sys.executable, "-m", "benchmarks.checks.processes"],
         input=json.dumps(work),
         capture_output=True,
         text=True,
@@ -111,8 +116,11 @@ def _wait(process, reading):
     return {"status": status, "error": error}
 
 
-def _together(code, names, folder, delays):
+def _together(code, before, after, names, folder, delays):
     """One trial: all processes begin when the last one is there."""
+    if before:
+        begun = _wait(*_fork(lambda: exec(before, names), folder))
+        assert begun["status"] == 0, begun
     begin, start = os.pipe()
 
     def run(number, delay):
@@ -126,7 +134,8 @@ def _together(code, names, folder, delays):
     ]
     os.close(start)
     os.close(begin)
-    return [_wait(*one) for one in started]
+    found = [_wait(*one) for one in started]
+    return [*found, _wait(*_fork(lambda: exec(after, names), folder))] if after else found
 
 
 def _killed(code, names, folder, copies, calls, every):
@@ -165,7 +174,7 @@ def _main():
     exec(work["setup"], names)
     code = compile(work["code"], "code", "exec")
     if work["kill"] is None:
-        found = [_together(code, names, folder, work["delays"]) for folder in work["trials"]]
+        found = [_together(code, work["before"], work["after"], names, **t) for t in work["trials"]]
     else:
         found = [_killed(code, names, **work["kill"])]
     print(json.dumps(found))
