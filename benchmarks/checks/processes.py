@@ -16,6 +16,8 @@ import time
 import traceback
 from pathlib import Path
 
+RENAMES = ("replace", "rename")
+
 
 @dataclasses.dataclass
 class Outcome:
@@ -48,7 +50,7 @@ def run_together(code, folders, count=2, setup="", before="", after="", longest_
     return _launch(setup=setup, code=code, before=before, after=after, trials=trials, kill=None)
 
 
-def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"), every=1):
+def kill_at_each_call(code, folder, copies, setup="", after="", calls=RENAMES, every=1):
     """Runs code in copies of a folder, killed just before its first rename, its second, and so on.
 
     The process of the last copy is not killed.
@@ -58,19 +60,23 @@ def kill_at_each_call(code, folder, copies, setup="", calls=("replace", "rename"
         folder: What the working folder holds at first.
         copies: Where the copies are put.
         setup: Python text that runs once, before all of them: imports.
+        after: Python text that must run without an error in each copy that was left.
         calls: Names of functions of `os` to kill at.
         every: 1 kills at each call, 3 at each third one.
 
     Returns:
-        The copies as killed processes left them, in order; the last one is that of a process that
-        was not killed and ended without an error.
+        The copies in order of the calls.
+
+    Raises:
+        AssertionError: If the process that was not killed ends with an error, or `after` does.
     """
     kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "every": every}
-    (found,) = _launch(setup=setup, code=code, kill=kill)
-    *killed, last = found
+    killed, later = _launch(setup=setup, code=code, after=after, kill=kill)
+    *killed, last = killed
     assert last.status == 0, last
     assert all(one.status == -signal.SIGKILL for one in killed), killed
-    return [Path(copies) / str(n) for n in range(len(found))]
+    assert all(one.status == 0 for one in later), later
+    return [Path(copies) / str(n) for n in range(len(killed) + 1)]
 
 
 def _launch(**work):
@@ -176,7 +182,9 @@ def _main():
     if work["kill"] is None:
         found = [_together(code, work["before"], work["after"], names, **t) for t in work["trials"]]
     else:
-        found = [_killed(code, names, **work["kill"])]
+        outcomes = _killed(code, names, **work["kill"])
+        copies = [f"{work['kill']['copies']}/{i}" for i in range(len(outcomes))]
+        found = [outcomes, [_wait(*_fork(lambda: exec(work["after"], names), c)) for c in copies]]
     print(json.dumps(found))
 
 
