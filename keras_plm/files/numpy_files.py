@@ -2,6 +2,7 @@
 
 import io
 import math
+import sys
 import zipfile
 import zlib
 
@@ -63,6 +64,7 @@ def read_npz(file, where, kinds=NUMBERS):
                 name = f"{where}, {member.filename}"
                 shape, dtype, _ = _header(content, member.file_size, kinds, name)
                 flat = np.frombuffer(content.read(), dtype)
+                _check_text(flat, name)
                 arrays[member.filename.removesuffix(".npy")] = flat.reshape(shape).copy()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{where} must be a whole .npz file. Received: {error}") from error
@@ -74,6 +76,16 @@ def read_npz(file, where, kinds=NUMBERS):
     except OSError as error:
         raise ValueError(f"{where} could not be read. Received: {error.strerror}") from error
     return arrays
+
+
+def _check_text(flat, where):
+    """Raises unless an array of text holds characters; NumPy takes any numbers for them."""
+    if flat.dtype.kind == "U" and flat.dtype.itemsize:
+        numbers = flat.view(np.dtype("u4").newbyteorder(flat.dtype.byteorder))
+        if numbers.size and numbers.max() > sys.maxunicode:
+            raise ValueError(
+                f"{where} must hold text. Received: a character of number {numbers.max()}"
+            )
 
 
 def _header(file, size, kinds, where):

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 # Text compresses to a fifth, tables to a twentieth.
-MOST_EXPANSION, EXPANSION_FROM = 50, 1 << 24
+MOST_EXPANSION, EXPANSION_FROM = 50, 1 << 23
 
 _KINDS = {
     stat.S_IFDIR: "a folder",

@@ -269,7 +269,7 @@ def gzipped(inner):
 
     def mutate(rng, data):
         if rng.random() < 0.015:
-            return gzip_bomb(rng.choice((b"a", b"good word\n"))), "gz_bomb"
+            return gzip_bomb(rng.choice((b"a", b"good word " * 20 + b"\n"))), "gz_bomb"
         kind = rng.choice(("inner",) * 6 + GZIP)
         if kind == "inner":
             changed, name = inner(rng, data)

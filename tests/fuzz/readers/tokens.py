@@ -140,11 +140,12 @@ LINES = "\n".join(VOCABULARY) + "\n"
 WHOLE = {"tokenizer.json": "json"}
 
 
-def trained(folder):
-    """Every tokenizer learned from one text."""
-    path = find(folder, "x.txt")
-    found = [Words.train(path), WordPiece.train(path, 120), BytePair.train(path, 120)]
-    return [*found, BytePair.train(path, 400, scheme="gpt2")]
+TRAININGS = {
+    "words": Words.train,
+    "word_piece": lambda path: WordPiece.train(path, 120),
+    "byte_pair": lambda path: BytePair.train(path, 120),
+    "byte_pair_gpt2": lambda path: BytePair.train(path, 400, scheme="gpt2"),
+}
 
 
 TOKENIZERS = [
@@ -169,8 +170,9 @@ TOKENIZERS = [
                "vocab_40000.bpe": released("gpt")["merges.txt"],
            }, load_tokenizer, {"encoder_bpe_40000.json": "json", "vocab_40000.bpe": "text"},
            encodes, 0.5),
-    Reader("train_tokenizers", {"x.txt": TEXT}, trained, {"x.txt": "text"},
-           lambda f, found: next(filter(None, (encodes(f, t) for t in found)), None), 0.5, gz=True),
+    *(Reader(f"train_{name}", {"x.txt": TEXT}, lambda f, train=train: train(find(f, "x.txt")),
+             {"x.txt": "text"}, encodes, 0.15, gz=True)
+      for name, train in TRAININGS.items()),
 ]  # fmt: skip
 
 # ---- word vectors

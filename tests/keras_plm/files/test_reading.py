@@ -182,6 +182,9 @@ class TestNumPy:
         np.savez(path, a=np.array([{}], object))
         with pytest.raises(ValueError, match="a.npz, a.npy must hold numbers"):
             read_npz(path, path)
+        np.savez(path, a=np.array([0x110000], "<u4").view("<U1"))
+        with pytest.raises(ValueError, match="a.npz, a.npy must hold text. .*number 1114112"):
+            read_npz(path, path, "U")
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("a.npy", b"\0" * (opening.EXPANSION_FROM + 1))
         with pytest.raises(ValueError, match="a.npz must not expand"):
