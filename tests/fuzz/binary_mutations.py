@@ -253,11 +253,11 @@ def zip_bomb():
 def gzip_bomb(part):
     """A .gz file that unpacks to a thousand times its size.
 
-    One word of a gigabyte, or lines of a quarter: a reader may read fifty times the file's size,
+    One word of a gigabyte, or lines of less: a reader may read fifty times the file's size,
     and to learn from that much text takes seconds.
     """
     block = part * ((1 << 24) // len(part))
-    return gzip.compress(block, mtime=0) * ((BOMB if len(part) == 1 else BOMB // 4) // len(block))
+    return gzip.compress(block, mtime=0) * ((BOMB if len(part) == 1 else BOMB // 16) // len(block))
 
 
 GZIP = ("flip", "flip", "cut", "cut", "check", "size", "plain", "twice", "append", "head", "empty",

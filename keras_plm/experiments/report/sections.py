@@ -105,17 +105,17 @@ def _of_suite(suite, kept):
         return suite.markdown(kept), suite.figures(kept), ""
     except NoResult:
         raise
-    except ValueError as error:
-        whole, damaged = _tasks(kept)
-        if not whole or not damaged:
-            raise
-        results = ResultFolder(kept)
-        names = [name for task in whole for name in results.names(f"{task}/*")]
-        found = _only(suite, kept, names)
-        if found is None:
-            raise
-        return *found, str(error)
-    except ODD as error:
+    except (ValueError, *ODD) as error:
+        if explains(error):
+            whole, damaged = _tasks(kept)
+            if not whole or not damaged:
+                raise
+            results = ResultFolder(kept)
+            names = [name for task in whole for name in results.names(f"{task}/*")]
+            found = _only(suite, kept, names)
+            if found is None:
+                raise
+            return *found, str(error)
         results = ResultFolder(kept)
         names = results.names("*/*")
         for task in dict.fromkeys(name.split("/")[0] for name in names):
@@ -188,11 +188,14 @@ def _fill(section, read):
         section.text, section.pictures, section.left_out = text, pictures, left_out
     except NoResult as error:
         section.left_out, section.empty = str(error), True
-    except ValueError as error:
-        section.left_out = str(error)
-    except ODD as error:
-        section.left_out = blame(section.folder, error)
+    except (ValueError, *ODD) as error:
+        section.left_out = str(error) if explains(error) else blame(section.folder, error)
     return section
+
+
+def explains(error):
+    """Whether an error is one of this library, which says what it received."""
+    return isinstance(error, ValueError) and "Received: " in str(error)
 
 
 def blame(kept, error):
@@ -222,7 +225,7 @@ def blame(kept, error):
 
 def reason(root, files, error):
     """Why what is kept beside the suites cannot be shown."""
-    if isinstance(error, ValueError):
+    if explains(error):
         return str(error)
     return (
         f"{root / files} is not as the harness writes it: move it elsewhere. "
