@@ -94,7 +94,8 @@ class Campaign:
         self.flags, self.readers = flags, readers
         self.counts = {reader.name: collections.Counter() for reader in readers}
         self.seconds = collections.Counter({reader.name: 0.0 for reader in readers})
-        self.failures, self.begun, self.said = [], time.monotonic(), time.monotonic()
+        self.failures, self.environment = [], None
+        self.begun = self.said = time.monotonic()
 
     def run(self, folder):
         """Runs the cases; gives the exit status."""
@@ -136,10 +137,12 @@ class Campaign:
 
     def write(self):
         """Writes what was found so far, under a temporary name first."""
+        from keras_plm.experiments.environment import environment
         from keras_plm.files.writing import write_json
 
         if self.flags.out is None:
             return
+        self.environment = self.environment or environment()
         failures = sorted(self.failures, key=lambda f: (f["reader"], f["seed"], f["case"]))
         found = {
             "seeds": self.flags.seed,
@@ -147,6 +150,7 @@ class Campaign:
             "seconds": round(time.monotonic() - self.begun, 1),
             "outcomes": self.counts,
             "failures": failures,
+            **self.environment,
         }
         write_json(self.flags.out, found)
 

@@ -145,6 +145,7 @@ class TestReadsTransformers:
         _, folder = saved("BertForSequenceClassification")
         assert load_bert(folder, head="classifier").labels == ["LABEL_0", "LABEL_1"]
 
+    @pytest.mark.backend_neutral
     def test_a_head_that_is_not_asked_for_says_nothing(self, saved, recwarn):
         for kind in ("BertForSequenceClassification", "BertForQuestionAnswering"):
             model, folder = saved(kind)

@@ -55,7 +55,7 @@ def test_scitail(tmp_path):
 
 
 def test_sentences_of_snli_are_texts(tmp_path):
-    pair = {"sentence1": "It ran .", "sentence2": ["It", "sat", "."], "gold_label": "entailment"}
+    pair = {"sentence1": ["It", "ran", "."], "sentence2": "It sat .", "gold_label": "neutral"}
     (tmp_path / "s.jsonl").write_text(json.dumps(pair) + "\n")
     with pytest.raises(ValueError, match="s.jsonl:1: `sentence1` and `sentence2` must be texts"):
         read_snli(tmp_path / "s.jsonl")

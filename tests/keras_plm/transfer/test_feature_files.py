@@ -122,6 +122,7 @@ def test_a_store_of_another_encoder_under_this_name_is_not_taken(tmp_path):
     assert store.array.shape == (2, 3, model.hidden_dim)
 
 
+@pytest.mark.full
 def test_what_killed_processes_left_is_removed(tmp_path):
     store, other = "0" * 24, "1" * 24
     for name in (store, other):
