@@ -12,11 +12,13 @@ import pytest
 import keras_plm
 from keras_plm.training.resume import set_seed
 
+QUICK_UNDER_TORCH = pytest.StashKey()  # whether a test is in the quick tier of torch
+
 
 def pytest_addoption(parser):
     parser.addoption(
         "--split", action="store_true",
-        help="run tests of the full tier under torch and one other backend",
+        help="run each test of the full tier under one backend",
     )  # fmt: skip
 
 
@@ -27,6 +29,8 @@ def pytest_collection_modifyitems(config, items):
     """
     backend = keras.backend.backend()
     for item in items:
+        full = item.get_closest_marker("full") or _only_in_full(item, "torch")
+        item.stash[QUICK_UNDER_TORCH] = not full
         if _only_in_full(item, backend):
             item.add_marker(pytest.mark.full)
     here = [item for item in items if _is_here(item, backend, config.option.split)]
@@ -47,19 +51,22 @@ def _only_in_full(item, backend):
 def _is_here(item, backend, split):
     """Whether a test runs under this backend.
 
-    Where the full tier is split, a test of it runs under torch and under one other backend, fixed
-    by `split_to` or else by its name, unless it has the marker `each_backend`.
+    Where the full tier is split, a test of it runs under one backend, fixed by `split_to` or else
+    by its name, unless it has the marker `each_backend`. What is in the quick tier of torch runs
+    there and under one of the two others.
     """
-    if backend == "torch":
-        return True
     if item.get_closest_marker("backend_neutral"):
-        return False
-    if not split or item.get_closest_marker("each_backend") or not item.get_closest_marker("full"):
+        return backend == "torch"
+    in_quick = item.stash[QUICK_UNDER_TORCH]
+    if not split or not item.get_closest_marker("full") or (in_quick and backend == "torch"):
         return True
     chosen = item.get_closest_marker("split_to")
     if chosen:
         return backend in chosen.args
-    return zlib.crc32(item.nodeid.encode()) % 2 == (backend == "jax")
+    if item.get_closest_marker("each_backend"):
+        return True
+    backends = ("jax", "tensorflow") if in_quick else ("jax", "tensorflow", "torch")
+    return backends[zlib.crc32(item.nodeid.encode()) % len(backends)] == backend
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,10 @@ class Kind:
         """What each process does; `number` says which one it is, from 0."""
         raise NotImplementedError
 
+    def again(self):
+        """What a user does after a write that failed."""
+        self.write(0)
+
     def check(self):
         """Raises unless the folder is whole, of one writer, and nothing else was left."""
         raise NotImplementedError
@@ -83,10 +87,13 @@ class PretrainingRuns(Kind):
         super().begin()
         PreparedTexts().write(0)
 
-    def write(self, number, folder="out"):
+    def write(self, number, folder="out", resume=False):
         run = Pretraining("bert", "tiny", tokens=128, tokens_per_batch=64, max_length=16,
                           learning_rate=1e-3 * (1 + number))  # fmt: skip
-        pretrain(run, [], folder, every_seconds=0, prepared="ready")
+        pretrain(run, [], folder, resume=resume, every_seconds=0, prepared="ready")
+
+    def again(self):
+        self.write(0, resume=Path("out").exists())
 
     def check(self):
         note = json.loads(Path("out/pretraining.json").read_text())

@@ -1,12 +1,15 @@
 """Processes that write one folder at the same time lose and mix nothing."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.checks import writers
-from benchmarks.checks.writers import KINDS, try_writers
+from benchmarks.checks.processes import run_together
+from benchmarks.checks.writers import KINDS, SETUP, try_writers
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -17,6 +20,46 @@ def test_each_kind_of_folder_is_whole_and_of_one_writer(processes, tmp_path):
     for name, found in try_writers(tmp_path, KINDS, 2, processes).items():
         assert found["errors"] == [], name
         assert found["wrote"] + found["refused"] == 2 * processes and found["wrote"] >= 2, name
+
+
+SMALL_DISK = """
+import os, re, shutil, subprocess
+
+def resize(size):
+    subprocess.run(["mount", "-o", f"remount,size={size}", os.getcwd()], check=True)
+
+kind().begin()
+for room in (0, 4096, 12288, 24576):
+    resize(shutil.disk_usage(".").used + room)
+    try:
+        kind().again()
+        break
+    except OSError as error:
+        said = "could not be written: the disk is full|must be a folder with room"
+        assert re.search(said, str(error)), error
+resize("64m")
+kind().again()
+kind().check()
+"""
+
+
+@pytest.mark.full
+def test_a_full_disk_is_named_and_the_next_call_is_right(tmp_path):
+    places = [tmp_path / name / "0" for name in KINDS]
+    mounted = []
+    try:
+        for place in places:
+            place.mkdir(parents=True)
+            command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)]
+            if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+                pytest.skip("file systems cannot be mounted here")
+            mounted.append(place)
+        for place, (one,) in zip(places, run_together(SMALL_DISK, places, 1, SETUP), strict=True):
+            assert one.status == 0, (place.parent.name, one)
+            assert not list(place.rglob("*.tmp")), place
+    finally:
+        for place in mounted:
+            subprocess.run(["umount", str(place)], check=True)
 
 
 def test_the_command_writes_what_it_finds(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from keras_plm.datasets.microworld import World, tasks
 
 
 @pytest.mark.full
+@pytest.mark.split_to("torch")
 @pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="compiles for minutes what others test"
 )

@@ -213,6 +213,7 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
 
 
 @pytest.mark.full
+@pytest.mark.split_to("torch")
 def test_the_path_taken_follows_the_products(monkeypatch):
     """Float32 of full precision is fused in training too; what oneDNN computes is not."""
     torch = pytest.importorskip("torch")

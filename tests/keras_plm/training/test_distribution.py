@@ -40,6 +40,7 @@ def test_several_devices_learn_what_one_does(name):
 
 
 @pytest.mark.full
+@pytest.mark.split_to("jax")  # whose weights can lie over devices
 def test_several_devices_go_on_where_they_stopped(tmp_path):
     """Bit for bit, dropout and all, within a pass."""
     case, count = Case(dropout=0.2), COUNTS[BACKEND]

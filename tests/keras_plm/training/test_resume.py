@@ -255,6 +255,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.split_to("torch")  # `python -m benchmarks check resume` kills runs of each backend
 def test_killed_runs_go_on_bit_for_bit(tmp_path):
     """Kill -9 from outside, again and again, at any moment of a step or a write."""
     from benchmarks.checks.resume import STEPS, differences, run
