@@ -41,7 +41,8 @@ def one_writer(path, wait=False):
         ) from error
     try:
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        file.write_text(json.dumps(holder))
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, the holder has no name
+            file.write_text(json.dumps(holder))
         yield
     finally:
         if lock.lock_counter == 1:

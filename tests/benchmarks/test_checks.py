@@ -35,7 +35,7 @@ for room in (0, 4096, 12288, 24576):
         kind().again()
         break
     except OSError as error:
-        said = "could not be written: the disk is full|must be a folder with room"
+        said = "could not be written: the disk is full|must be a folder with room|Features need"
         assert re.search(said, str(error)), error
 resize("64m")
 kind().again()
