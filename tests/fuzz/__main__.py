@@ -101,7 +101,8 @@ class Campaign:
         """Runs the cases; gives the exit status."""
         from tests.fuzz import workers
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM):  # a shell may ignore that of Ctrl-C
+            signal.signal(number, signal.default_int_handler)
         stopped = False
         try:
             workers.run(
