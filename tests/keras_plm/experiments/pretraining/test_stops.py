@@ -74,7 +74,11 @@ def assert_whole(out, wanted, steps=6):
 
 @pytest.mark.full
 @pytest.mark.parametrize("number, status", SIGNALS, ids=str)
-def test_a_signal_ends_it_after_a_whole_step(number, status, command, folder, capsys, monkeypatch):
+def test_a_signal_ends_it_after_a_whole_step(
+    number, status, command, folder, capsys, monkeypatch, request
+):
+    before = signal.signal(number, signal.default_int_handler)  # `nohup` ignores one
+    request.addfinalizer(lambda: signal.signal(number, before))
     end = Meter.on_train_batch_end
 
     def sent(self, batch, logs=None):
