@@ -75,3 +75,8 @@ def check_one_of(value, name, allowed):
     if value not in tuple(allowed):
         known = ", ".join(map(repr, allowed))
         raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r:.60}")
+
+
+def explains(error):
+    """Whether an error is in the form of this library's: it says what was received."""
+    return isinstance(error, (ValueError, TypeError)) and "Received: " in str(error)

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 
+from keras_plm.files.arguments import explains
 from keras_plm.files.arrays import hdf5_arrays, open_hdf5
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
@@ -124,7 +125,7 @@ def described_error(error):
     Errors in our form are quoted; others are of no use without the code that raises them.
     """
     text = " ".join(str(error).split())
-    if isinstance(error, (ValueError, TypeError)) and "Received: " in text and len(text) < 600:
+    if explains(error) and len(text) < 600:
         return text
     return f"Received: content of which Keras makes nothing ({type(error).__name__})"
 

@@ -5,6 +5,7 @@ import json
 
 import tokenizers
 
+from keras_plm.files.arguments import explains
 from keras_plm.files.json_files import OneOf, Whole, check_shape, shown
 from keras_plm.files.sequences import as_list
 
@@ -53,7 +54,7 @@ def refused(rule):
     try:
         yield
     except BaseException as error:
-        if isinstance(error, ValueError) and "Received: " in str(error):
+        if explains(error):
             raise
         # Its errors are plain exceptions; its panics are none, and their class has no name to
         # import.

@@ -15,6 +15,7 @@ from keras_plm.experiments.results import (
     read_results,
     suite_folder,
 )
+from keras_plm.files.arguments import explains
 
 # What reading raises of a valid JSON file that is not as a suite writes it.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError, OSError)
@@ -191,11 +192,6 @@ def _fill(section, read):
     except (ValueError, *ODD) as error:
         section.left_out = str(error) if explains(error) else blame(section.folder, error)
     return section
-
-
-def explains(error):
-    """Whether an error is one of this library, which says what it received."""
-    return isinstance(error, ValueError) and "Received: " in str(error)
 
 
 def blame(kept, error):
