@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -200,7 +202,14 @@ KINDS = {
     "results": Results(),
     "word ids": WordIds(),
 }
-SETUP = "import tensorflow  # which Keras imports late\nfrom benchmarks.checks.writers import kind"
+# Before the processes are forked: Keras imports TensorFlow late, where it is installed.
+SETUP = """
+try:
+    import tensorflow
+except ImportError:
+    pass
+from benchmarks.checks.writers import kind
+"""
 
 
 def tokenizer(word="cat"):
@@ -274,7 +283,13 @@ def check_writers(out, trials=200, processes=2, progress=print):
 
     Raises:
         ValueError: If `trials` is less than 1, or `processes` less than 2.
+        RuntimeError: If the system cannot fork processes.
     """
+    if not hasattr(os, "fork"):
+        raise RuntimeError(
+            "`check writers` needs a system that forks processes, as Linux. "
+            f"Received: {sys.platform}"
+        )
     for name, value, least in (("trials", trials, 1), ("processes", processes, 2)):
         if value < least:
             raise ValueError(f"`{name}` must be {least} or more. Received: {value}")

@@ -25,7 +25,7 @@ TEXT = "A cat sat.\nIt ran.\n\nWe saw a dog, a cat and a bird.\nThe end.\n\n" * 
 FLAGS = {"size": "tiny", "tokens": 384, "tokens_per_batch": 64, "max_length": 16}
 # Runs in processes of their own, too.
 SETUP = f"""
-import tensorflow  # which Keras imports late
+import tensorflow  # Keras imports it late, each process anew
 from keras_plm.experiments.pretraining.prepare import prepare
 from keras_plm.experiments.pretraining.pretrain import pretrain
 from keras_plm.experiments.pretraining.settings import Pretraining
