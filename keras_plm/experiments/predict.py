@@ -149,7 +149,7 @@ def _check_values(where, row, text, pair, model):
 def _check_length(where, text):
     if len(text) > LONGEST_TEXT:
         raise ValueError(
-            f"{where}: A text must have at most {LONGEST_TEXT:,} characters: part it. "
+            f"{where}: A text must have at most {LONGEST_TEXT:,} characters: split it. "
             f"Received: {len(text):,}"
         )
 

@@ -249,8 +249,8 @@ def _lines(path, blocks):
 def _check_line(path, line):
     if len(line) > LONGEST_LINE:
         raise ValueError(
-            f"{path}: a line must have at most {LONGEST_LINE:,} bytes. Received: one that begins "
-            f"{line[:40]!r} and has more"
+            f"{path}: a line must have at most {LONGEST_LINE:,} bytes. Received: a longer one, "
+            f"which begins with {line[:40]!r}"
         )
 
 
