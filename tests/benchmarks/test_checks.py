@@ -29,6 +29,7 @@ def resize(size):
     subprocess.run(["mount", "-o", f"remount,size={size}", os.getcwd()], check=True)
 
 kind().begin()
+refused = 0
 for room in (0, 4096, 12288, 24576):
     resize(shutil.disk_usage(".").used + room)
     try:
@@ -37,6 +38,8 @@ for room in (0, 4096, 12288, 24576):
     except OSError as error:
         said = "could not be written: the disk is full|must be a folder with room|Features need"
         assert re.search(said, str(error)), error
+        refused += 1
+assert refused
 resize("64m")
 kind().again()
 kind().check()
