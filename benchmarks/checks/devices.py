@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checks.resume import small_text
-from keras_plm.experiments.results import environment, read_json
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 
 RESULTS = "check_devices"  # stem of the result files and mark of the table in README

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from keras_plm.experiments.results import environment
+from keras_plm.experiments.environment import environment
 from keras_plm.files.writing import write_json
 
 STEPS = 40  # about 13 are an epoch, so that most kills fall within one

@@ -21,7 +21,8 @@ import dataclasses
 from pathlib import Path
 
 from benchmarks.speed.measurements.bert import VOCABULARY, matrix_work
-from keras_plm.experiments.results import environment, read_json
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT_SIZES
 

@@ -13,7 +13,8 @@ from benchmarks.speed.inputs import Inputs
 from benchmarks.speed.peak import peak_of
 from benchmarks.speed.registry import cases, chosen
 from benchmarks.speed.settings import CHOOSING, SpeedSettings
-from keras_plm.experiments.results import environment, read_json
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 
 PEERS = ("transformers", "torch", "keras-hub", "tokenizers", "gensim", "nltk")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import keras_plm
 from keras_plm.experiments.report.page import TEMPLATE
-from keras_plm.experiments.results import environment
+from keras_plm.experiments.environment import environment
 
 assert "<!-- body -->" in TEMPLATE.read_text(encoding="utf-8")
 assert Path(keras_plm.__file__).with_name("py.typed").is_file()

@@ -16,8 +16,9 @@ import numpy as np
 
 from keras_plm.data.batching import Batches
 from keras_plm.decoding import greedy
+from keras_plm.experiments.environment import environment
 from keras_plm.experiments.flags import setting
-from keras_plm.experiments.results import archive, environment, read_json
+from keras_plm.experiments.results import archive, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import Seq2Seq, Transformer
 from keras_plm.training.optimizers import BertAdamW

@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from keras_plm.datasets.tasks import checksum
+from keras_plm.experiments.environment import environment
 from keras_plm.experiments.pretraining.objectives import OBJECTIVE
-from keras_plm.experiments.results import environment
 from keras_plm.files.json_files import Whole, read_json
 from keras_plm.files.writing import remove_leftovers, write_json
 from keras_plm.training.state_files import has_state

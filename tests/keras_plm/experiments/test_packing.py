@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from keras_plm.experiments import results
 from keras_plm.experiments.results import (
-    NAMES,
     Record,
     ResultFolder,
+    folder,
     folders_below,
     read_results,
     result_hash,
 )
+from keras_plm.experiments.results.record import NAMES
 from tests.keras_plm.experiments.planted_results import name_of, record
 
 pytestmark = pytest.mark.backend_neutral
@@ -143,9 +143,9 @@ def test_the_hash_of_settings_does_not_depend_on_their_order():
 
 def test_reading_is_kept_until_a_file_changes(kept, monkeypatch):
     kept.pack()
-    read, original = [], results.parse_json
-    results._packed_records.cache_clear()
-    monkeypatch.setattr(results, "parse_json", lambda *a, **k: read.append(1) or original(*a, **k))
+    read, original = [], folder.parse_json
+    folder._packed_records.cache_clear()
+    monkeypatch.setattr(folder, "parse_json", lambda *a, **k: read.append(1) or original(*a, **k))
     assert kept.names() and kept.record(name_of(0)) and len(read) == 4
     assert ResultFolder(kept.path).record(name_of(2)) and len(read) == 4
 

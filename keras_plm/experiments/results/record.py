@@ -1,0 +1,156 @@
+"""The record of a run, its name and its hash."""
+
+import collections.abc
+import dataclasses
+import functools
+import hashlib
+import json
+
+from keras_plm.experiments.config import METHODS, SETTINGS
+from keras_plm.files.json_files import Whole, check_shape
+
+# Where a result was measured: in every file that the harness writes.
+MEASURED = ("backend", "device", "versions", "commit")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Record(collections.abc.Mapping):
+    """The record of one run with one seed, as a result file holds it.
+
+    A record reads like its JSON object: `record["score"]`. Keys whose value is `None` are left out
+    of it, but for `score` and `commit`. All records of a suite as a table:
+    `pandas.read_json("benchmarks/results/elmo/results.jsonl", lines=True)`; there `file` is the
+    name of the result file, and `.str` reads nested keys, as in `table.settings.str["layers"]`.
+
+    Attributes:
+        task: Name of the task.
+        encoder: Name of the encoder.
+        method: How the encoder was used, one of `config.METHODS`; or the kind of another model.
+        run: `Run.name`: the method and what tells its variants apart.
+        settings: The settings by name, see `Run.to_json`.
+        seed: Seed of the run, from 0.
+        learning_rate: The learning rate that the search on the dev set chose.
+        trials: The search, a dict a learning rate: `learning_rate`, `dev_score` (a fraction, `None`
+            if training diverged), `best_epoch` or `error`, `seconds`. All seeds repeat that of
+            seed 0.
+        dev_score: Score of the model on the dev set, a fraction.
+        score: Score on the evaluation split by the task's first metric: a fraction, or a
+            perplexity (`None`: infinite).
+        metrics: Scores on the evaluation split by the name of the metric, in the same unit.
+        counts: Numbers of examples, `train`, `dev` and `test`, and of `labels`.
+        scheme: Scheme of the tags of spans, such as "IOB2".
+        mixes: Learned weights of layers by the place where features enter the reader.
+        curve: `updates` (numbers of optimizer steps) and `dev_scores` after each epoch.
+        seconds: Duration of the run in seconds, its search included.
+        encoder_passes: How often the encoder read the training examples.
+        learned_weights: Number of weights that were trained.
+        feature_bytes: Size of the stored features of the training and dev examples, in bytes.
+        peak_mb: Peak memory of the process since the run began, in megabytes.
+        backend: Keras backend.
+        device: Processor or accelerators, in words.
+        devices: Number of devices, where the encoder was trained on several.
+        versions: Versions of the packages by name.
+        commit: Abbreviated commit of the repository, with "+" if files were changed; `None`
+            outside a clone.
+        hash: `result_hash` of everything that decides the result.
+        inputs: Hash of the data and of the pre-trained weights.
+        extra: Further keys, which belong to one suite; they stand next to the others in JSON.
+        where: The file that it was read from, for messages; it does not stand in JSON.
+    """
+
+    task: str
+    encoder: str
+    method: str
+    run: str | None = None
+    settings: dict = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    learning_rate: float | None = None
+    trials: list | None = None
+    dev_score: float | None = None
+    score: float | None = None
+    metrics: dict = dataclasses.field(default_factory=dict)
+    counts: dict | None = None
+    scheme: str | None = None
+    mixes: dict | None = None
+    curve: dict | None = None
+    seconds: float | None = None
+    encoder_passes: int | None = None
+    learned_weights: int | None = None
+    feature_bytes: int | None = None
+    peak_mb: float | None = None
+    backend: str | None = None
+    device: str | None = None
+    devices: int | None = None
+    versions: dict | None = None
+    commit: str | None = None
+    hash: str | None = None
+    inputs: str | list | None = None
+    extra: dict = dataclasses.field(default_factory=dict)
+    where: str = dataclasses.field(default="", repr=False)
+
+    def to_json(self):
+        """The record as an object of JSON."""
+        return dict(self._json)
+
+    @classmethod
+    def from_json(cls, found):
+        """A record from an object of JSON.
+
+        Raises:
+            ValueError: If it is no record of a run, or a number in it is not finite.
+        """
+        check_shape(found, SHAPE, "This is no result of a run, move it elsewhere")
+        settings = found["settings"]
+        if found["method"] in METHODS and settings.get("method") == found["method"]:
+            check_shape(settings, SETTINGS, "The settings of a result are those of a run")
+        own = {name: found[name] for name in NAMES if name in found}
+        extra = {key: value for key, value in found.items() if key not in NAMES}
+        return cls(**own, extra=extra)
+
+    @functools.cached_property
+    def _json(self):
+        own = {name: getattr(self, name) for name in NAMES}
+        kept = {k: v for k, v in own.items() if v is not None or k in ("score", "commit")}
+        return kept | self.extra
+
+    def __getitem__(self, key):
+        return self._json[key]
+
+    def __iter__(self):
+        return iter(self._json)
+
+    def __len__(self):
+        return len(self._json)
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Record))[:-2]  # without extra, where
+_NUMBER, _TEXT, _COUNT = (float, None), (str, None), (Whole(), None)
+_COUNTS = {f"{part}?": Whole() for part in ("train", "dev", "test", "labels")}
+# What a record is in JSON.
+SHAPE = {
+    "task": str, "encoder": str, "method": str, "run?": _TEXT, "settings": dict, "seed": Whole(),
+    "learning_rate?": _NUMBER, "trials?": ([dict], None), "dev_score?": _NUMBER, "score": _NUMBER,
+    "metrics": {str: object}, "counts?": (_COUNTS, None), "scheme?": _TEXT,
+    "curve?": (dict, None), "seconds?": _NUMBER, "encoder_passes?": _NUMBER,
+    "learned_weights?": _COUNT, "feature_bytes?": _COUNT, "peak_mb?": _NUMBER, "backend?": _TEXT,
+    "device?": _TEXT, "devices?": _COUNT, "versions?": ({str: _TEXT}, None), "commit?": _TEXT,
+    "hash?": _TEXT,
+}  # fmt: skip
+
+
+def result_name(task, encoder, run, seed):
+    """The name of a result in its folder: the path of its file."""
+    return f"{task}/{encoder}.{run}.seed{seed}.json"
+
+
+def result_hash(task, settings, seed, inputs):
+    """The hash of everything that decides a result.
+
+    Args:
+        task: Name of the task.
+        settings: The settings as an object of JSON. The order of its keys does not count.
+        seed: Seed of the run.
+        inputs: Hashes of the data and of the pre-trained weights.
+    """
+    decisive = {"task": task, "settings": settings, "seed": seed, "inputs": inputs}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
