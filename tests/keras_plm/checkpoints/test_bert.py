@@ -152,6 +152,7 @@ class TestReadsTransformers:
             agree(load_bert(folder)(inputs())["sequence"][0], theirs(model.bert)[0][0])
         assert not [w for w in recwarn if "not read" in str(w.message)]
 
+    @pytest.mark.compiles
     def test_a_bare_encoder_without_pooler_loads_too(self, saved, tmp_path):
         transformers = pytest.importorskip("transformers")
         model, whole = saved()

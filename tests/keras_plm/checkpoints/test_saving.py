@@ -85,7 +85,7 @@ MODELS = {
 }
 
 
-EVERYWHERE = ("Classifier", "HubEncoder")  # the rest under torch
+EVERYWHERE = ("Classifier",)  # the rest under torch
 
 
 def inputs_of(model):

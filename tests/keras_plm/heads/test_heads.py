@@ -101,6 +101,7 @@ def test_tagger_loses_no_word_of_a_long_sentence():
     assert [part.shape for part in parts] == [(41, 3), (1, 3)]
 
 
+@pytest.mark.compiles
 def test_a_tagger_reads_each_words_first_token():
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     inputs, *_ = model.batches([Example(["ax", "bxx", "c"])], batch_size=1)[0]

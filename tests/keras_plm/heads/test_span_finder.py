@@ -180,6 +180,7 @@ def test_only_the_passage_and_the_null_position_can_be_chosen():
     check_elsewhere(finder, x)
 
 
+@pytest.mark.compiles
 def test_the_loss_is_the_mean_of_both_ends():
     model, examples = finder(), made_up(5)
     model.compile("sgd")

@@ -113,6 +113,7 @@ def test_a_placement_says_what_is_read_where(place, words, widths):
     assert len(task_network.losses) == len(places)
 
 
+@pytest.mark.compiles
 def test_features_stand_behind_the_readers_outputs_and_not_before():
     """With a reader that sees no word vectors, the logits are a plain sum over the features."""
     reader = BiLSTM(3, num_layers=1, name="reader")
@@ -139,6 +140,7 @@ def test_features_stand_behind_the_readers_outputs_and_not_before():
     assert_close(task_network(x), highest @ kernel + bias)
 
 
+@pytest.mark.compiles
 def test_both_places_have_a_mix_of_their_own():
     reader = BiLSTM(3, num_layers=1)
     task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("both"))

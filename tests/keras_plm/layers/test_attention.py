@@ -305,6 +305,7 @@ class TestMultiHead:
         layer = self.layer()
         assert_close(layer(query=x, training=True), layer(query=x, training=False))
 
+    @pytest.mark.compiles
     def test_cross_attention_reads_another_sequence(self):
         query, value = normal(B, T, 5), normal(B, S, 4, seed=1)
         padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
@@ -380,6 +381,7 @@ class TestMultiHead:
             inputs["value"] = normal(B, S, 4, seed=1)
         check_layer(self.layer(), inputs, tmp_path, learns=False)
 
+    @pytest.mark.compiles("mixed_float16")
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
     def test_half_precision_is_near(self, policy):
         x = normal(B, S, 8)

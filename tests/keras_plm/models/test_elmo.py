@@ -182,6 +182,7 @@ def test_gives_what_the_original_gave(oracles):
     assert len(states) == 8 and all(np.abs(to_numpy(v)[3]).max() == 0 for v in states)
 
 
+@pytest.mark.compiles
 def test_lower_layers_are_the_originals(oracles):
     """Values of a float64 port that gives the original's top layer, without carried states."""
     encoder = original(oracles)

@@ -28,11 +28,15 @@ def gpt(vocabulary_size=17, **options):
 
 
 def read(model, token_ids):
-    """Log probabilities of each next token, (T, V)."""
-    token_ids = np.array([token_ids], "int32")
-    outputs = model({"token_ids": token_ids, "padding_mask": token_ids >= 0})
-    logits = model.token_embedding(outputs["sequence"], reverse=True)
-    return to_numpy(keras.ops.log_softmax(logits))[0]
+    """Log probabilities of each next token, (T, V).
+
+    Texts of any length become rows of one length: JAX compiles once.
+    """
+    row = np.zeros((1, model.max_sequence_length), "int32")
+    row[0, : len(token_ids)] = token_ids
+    inputs = {"token_ids": row, "padding_mask": np.arange(row.shape[1])[None] < len(token_ids)}
+    logits = model.token_embedding(model(inputs)["sequence"], reverse=True)
+    return to_numpy(keras.ops.log_softmax(logits))[0, : len(token_ids)]
 
 
 def packed(prompts=PROMPTS, length=5):

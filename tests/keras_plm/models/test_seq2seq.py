@@ -149,6 +149,7 @@ def test_weights_of_attention_are_shares_of_the_source(model):
     assert (weights[hidden] == 0).all()
 
 
+@pytest.mark.compiles
 def test_the_state_begins_as_the_paper_says():
     model = Seq2Seq(V, 4, 6, attention="additive")
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}

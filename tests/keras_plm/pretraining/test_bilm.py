@@ -206,6 +206,7 @@ def test_sampled_softmax_learns_what_the_whole_one_learns():
     assert np.abs(sampled / shares).max() < 0.15 < 0.5 < np.abs(careless / shares).max()
 
 
+@pytest.mark.compiles
 def test_sampling_all_but_one_word_nearly_is_the_whole():
     """With every other word sampled surely, sampled and whole softmax agree to the correction."""
     rng = np.random.default_rng(0)

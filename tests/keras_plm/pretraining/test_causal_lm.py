@@ -63,6 +63,7 @@ def test_loss_and_gradients_are_those_of_all_logits(monkeypatch):
     assert_close(*found, atol=1e-4)
 
 
+@pytest.mark.compiles
 def test_each_token_is_predicted_from_those_before(text):
     stream, words = text
     model = CausalLM(GPT(len(words), **TINY))

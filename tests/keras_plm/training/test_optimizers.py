@@ -52,7 +52,7 @@ def test_a_step_waits_no_oftener_for_more_weights(corrected):
     assert counted(2) == counted(7) <= 3
 
 
-@pytest.mark.compiles("BertAdamW")
+@pytest.mark.compiles
 @pytest.mark.parametrize("kind", [BertAdamW, AdaGrad])
 def test_accumulated_gradients_make_the_step_of_the_whole(kind):
     """Rate, clipping and averaged weights too; Keras' schedules count parts."""
