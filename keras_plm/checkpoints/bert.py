@@ -176,10 +176,16 @@ def _load(folder, head, tokenizer, activation, dtype):
     _check_unknown(released, encoder)
     variables = {w.path: w for w in model.weights if w.path in names}
     weights = {}
+    pooler = [released.name(n) for ours in variables for n in names[ours] if ours[:7] == "pooler/"]
+    pooled = [name for name in pooler if name in released.arrays]
+    if pooled and len(pooled) < len(pooler):
+        raise ValueError(
+            f"{released.file} must hold the whole pooler ({', '.join(pooler)}) or nothing of it. "
+            f"Received: only {', '.join(pooled)}"
+        )
     for ours, variable in variables.items():
-        if ours.startswith("pooler/") and not (head and HEADS[head].pooled):
-            if not {released.name(name) for name in names[ours]} <= set(released.arrays):
-                continue  # many checkpoints come without one
+        if ours.startswith("pooler/") and not pooled and not (head and HEADS[head].pooled):
+            continue  # many checkpoints come without one
         weights[ours] = _to_ours(released, names[ours], tuple(variable.shape))
     for ours, array in weights.items():
         variables[ours].assign(array)

@@ -189,8 +189,9 @@ def _load_own(folder, dtype, verify):
     file, weights_file = folder / "config.json", folder / "model.safetensors"
     description = read_config(folder, "written by keras_plm.save")
     kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
-    own = keras.saving.get_registered_object(kind) if ">" in str(kind) else None
-    if (str(kind) not in MODELS and own is None) or str(kind_of_tokenizer) not in TOKENIZERS:
+    named = isinstance(kind, str) and isinstance(kind_of_tokenizer, str)
+    own = keras.saving.get_registered_object(kind) if named and ">" in kind else None
+    if not named or (kind not in MODELS and own is None) or kind_of_tokenizer not in TOKENIZERS:
         raise ValueError(
             f"{file} was not written by keras_plm.save, or its encoder is a "
             "class of your own: import the module that defines it first (--import MODULE). "

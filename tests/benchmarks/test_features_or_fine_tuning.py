@@ -66,6 +66,12 @@ def small(scale):
     return dataclasses.replace(scale, tasks=tasks, fields=fields, trained=())
 
 
+def of_a_single_choice(run):
+    """Whether a run is one of the many choices of layers, which one task takes for all."""
+    linear = run.method == "features" and run.reader == "linear"
+    return linear and run.layers not in ("last", "elmo_mix")
+
+
 @pytest.mark.full
 def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_path):
     place = Workspace(str(data_folder), str(tmp_path / "r"), str(tmp_path / "f"))
@@ -74,6 +80,7 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
     asked = {(cell.task, cell.encoder_name) for cell in cells}
     assert asked == {(task, kind) for task, _ in scale.tasks for kind in KINDS}
     assert len({place.path(cell, 0) for cell in cells}) == len(cells)
+    cells = [cell for cell in cells if cell.task == "sst5" or not of_a_single_choice(cell.run)]
     failed = run_jobs(cells, place, 1, lambda line: None)
     assert {cell.title(seed): str(error) for (cell, seed), error in failed.items()} == {}
     text = features_or_fine_tuning.markdown(place.results)

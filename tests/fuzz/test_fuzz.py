@@ -206,7 +206,8 @@ from pathlib import Path
 from tests.fuzz import cases, workers
 from tests.fuzz.cases import Reader
 
-cases.COMPUTING, cases.MEMORY, workers.ASLEEP = 4, 100 << 20, 2
+cases.COMPUTING, cases.MEMORY = 3, 100 << 20
+workers.ASLEEP = workers.GRACE = 2
 
 def computing(folder):
     while True:

@@ -318,6 +318,12 @@ def _read_binary(path, blocks, count, kept, limit, errors):
         kept.add(numbers)
         if row == limit or kept.complete:
             return None
+        if len(data) - position > LONGEST_LINE + width:
+            raise ValueError(
+                f"{path}, row {row + 1} of {count} x {kept.dim}: a word must have at most "
+                f"{LONGEST_LINE:,} bytes. Received: a longer one, which begins with "
+                f"{data[position : position + 40]!r}"
+            )
     left = data[position:].strip(b"\n")
     if left:
         raise ValueError(

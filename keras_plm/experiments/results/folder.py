@@ -163,11 +163,12 @@ class ResultFolder:
             )
         if str(own) != hash:
             return None
-        odd = [key for key, array in found.items() if not np.isfinite(array).all()]
-        if odd:
-            raise ValueError(
-                f"{where} must hold finite numbers: remove it. Received: others in {odd[0]!r:.80}"
-            )
+        for key, array in found.items():
+            if array.ndim != 2 or not np.isfinite(array).all():
+                raise ValueError(
+                    f"{where} must hold finite numbers, a row for each example: remove it. "
+                    f"Received: others in {key!r:.80}, of shape {array.shape}"
+                )
         split = {key: key.rpartition(".")[::2] for key in found}
         return {metric: (kind, found[key]) for key, (metric, kind) in split.items()}
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -72,6 +73,7 @@ def harmless(html, tables):
     if "<script>alert" in html:
         return "a script of a result in the page"
     for text in tables:
+        csv.field_size_limit(1 << 30)
         for row in csv.reader(io.StringIO(text)):
             if any(re.match(r"[=@\t\r]|[+-](?![\d.]|$| |inf)", cell) for cell in row):
                 return "a formula of a result in a table"
@@ -126,7 +128,7 @@ def same_record(folder, found):
     if wrong:
         return f"{wrong[0]} that is not the file's"
     score = read["score"]
-    if score is not None and not np.isfinite(score):
+    if score is not None and not math.isfinite(score):
         return f"the score {score}"
     return None
 

@@ -166,6 +166,17 @@ class TestReadsTransformers:
                 assert_close(w, named[w.path], atol=0)
         assert len(named) == len(ours.weights) - 2
 
+    @pytest.mark.backend_neutral
+    def test_half_a_pooler_is_named(self, saved):
+        safetensors = pytest.importorskip("safetensors.numpy")
+        _, folder = saved("BertModel")
+        file = folder / "model.safetensors"
+        weights = safetensors.load_file(file)
+        weights["POOLER.DENSE.WEIGHT"] = weights.pop("pooler.dense.weight")
+        safetensors.save_file(weights, file)
+        with pytest.raises(ValueError, match="whole pooler .* Received: only pooler.dense.bias"):
+            load_bert(folder)
+
     def test_precision_is_the_readers(self, saved):
         _, folder = saved()
         assert load_bert(folder, dtype="mixed_bfloat16").compute_dtype == "bfloat16"

@@ -98,6 +98,10 @@ class TestOurs:
             keras_plm.load(damage("config.json", b"{"))
         with pytest.raises(ValueError, match="was not written by keras_plm.save"):
             keras_plm.load(damage("config.json", b'{"model_type": "t5"}'))
+        for kind in (b'{"a>b": 1}', b'["BERT"]', b'["a>b"]'):
+            text = b'{"model": ' + kind + b', "tokenizer": "WordPiece", "config": {}}'
+            with pytest.raises(ValueError, match="was not written by keras_plm.save"):
+                keras_plm.load(damage("config.json", text))
         with pytest.raises(ValueError, match="model.safetensors is not the file that was written"):
             keras_plm.load(damage("model.safetensors", b"\x10\x00"))
         with pytest.raises(ValueError, match="tokenizer.json is not the file that was written"):

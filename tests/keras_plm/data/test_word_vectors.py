@@ -211,6 +211,10 @@ def test_words_that_are_no_utf_8(format, file):
         (b"\x1f\x8bx", "vectors: This file is damaged or cut short"),
         (gzip.compress(bytes(1 << 25)), "vectors must not expand to more than 50 times its size"),
         (b"2 1\na 1\n" + bytes(1 << 25), "a line must have at most 16,777,216 bytes"),
+        (
+            b"2 1\na \0\0\0\0" + bytes(1 << 25),
+            "row 2 of 2 x 1: a word must have at most",
+        ),
     ],
 )
 def test_a_bad_file_is_named(content, message, file):

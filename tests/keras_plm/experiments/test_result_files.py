@@ -109,6 +109,7 @@ def npz(**arrays):
         (npz(hash=np.array("h0"))[:-30], "must be a whole .npz file"),
         (npz(**{"accuracy.mean": np.ones(3)}), "must hold a hash and numbers"),
         (npz(**{"hash": np.array("h0"), "a.mean": np.array(["x"])}), "a hash and numbers"),
+        (npz(**{"hash": np.array("h0"), "a.mean": np.ones((3, 2, 1))}), "a row for each example"),
         (npz(hash=np.array("h0"), bomb=np.zeros(1 << 22)), "must not expand"),
         (npz(hash=np.array(["h0", None], object)), "must hold numbers"),
     ],

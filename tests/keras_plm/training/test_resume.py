@@ -261,7 +261,7 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
     from benchmarks.checks.resume import STEPS, differences, run
 
     assert run(tmp_path / "whole") == (STEPS, False)
-    for step, delay in ((1, 0.0), (11, 0.003), (24, 0.01)):
+    for step, delay in ((11, 0.003), (24, 0.01)):
         assert run(tmp_path / "killed", step, delay)[1]
     assert run(tmp_path / "killed") == (STEPS, False)
     assert differences(tmp_path / "whole", tmp_path / "killed") == []
