@@ -134,7 +134,7 @@ SHAPE = {
     "curve?": (dict, None), "seconds?": _NUMBER, "encoder_passes?": _NUMBER,
     "learned_weights?": _COUNT, "feature_bytes?": _COUNT, "peak_mb?": _NUMBER, "backend?": _TEXT,
     "device?": _TEXT, "devices?": _COUNT, "versions?": ({str: _TEXT}, None), "commit?": _TEXT,
-    "hash?": _TEXT,
+    "hash?": _TEXT, "inputs?": (str, [str], None),
 }  # fmt: skip
 
 

@@ -200,7 +200,8 @@ def same_numbers(folder, found):
     for line in find(folder, "v.txt").read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         parts = line.rstrip().split(b" ")
         if len(parts) > width:
-            word = b" ".join(parts[:-width]).decode("utf-8", "replace").strip(" ")
+            word = b" ".join(parts[:-width]).decode("utf-8", "replace")
+            word = word.strip(" ") or word  # it may be a blank
             try:
                 right.setdefault(word, np.array(parts[-width:], "S").astype("float64"))
             except ValueError:

@@ -45,6 +45,7 @@ def change(path, **keys):
         ({"seconds": "9"}, "`seconds` must be a number or null"),
         ({"versions": ["keras"]}, "`versions` must be an object or null"),
         ({"counts": {"train": 1.5}}, "`counts.train` must be a whole number"),
+        ({"inputs": 3}, "`inputs` must be text or a list or null"),
         ({"task": ["rte"]}, "`task` must be text"),
     ],
 )
