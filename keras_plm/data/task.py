@@ -96,12 +96,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A text, or a pair of texts, without its label."""
+    """A text, or a pair of texts, without its label; `where` and `lines` are those of `Example`."""
 
     text: str | list
     pair: str | None = None
     label: None = None
     choices: list | None = None
+    where: str = ""
+    lines: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def read_inputs(path, model, text="text", pair=None):
         )
     if is_conll(path):
         column = conll_column(None if text == "text" else text)
-        return [Unlabelled(e.text) for e in read_conll(path, column, labelled=False)]
+        return [
+            Unlabelled(e.text, where=e.where, lines=e.lines)
+            for e in read_conll(path, column, labelled=False)
+        ]
     examples = []
     if re.search(r"\.(csv|tsv|jsonl)$", name):
         for where, row in table_rows(path):
@@ -109,7 +112,8 @@ def read_inputs(path, model, text="text", pair=None):
                     f"{where}: 'choices' must be {len(model.labels)}, as in training. "
                     f"Received: {choices!r:.80}"
                 )
-            examples.append(Unlabelled(found, row[pair] if pair else None, choices=choices))
+            second = row[pair] if pair else None
+            examples.append(Unlabelled(found, second, choices=choices, where=where))
     else:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
@@ -126,7 +130,7 @@ def read_inputs(path, model, text="text", pair=None):
                         f"Received: {line.rstrip()!r:.60}, unlike the first line"
                     )
                 words = fields(first) if isinstance(model, Tagger) else first
-                examples.append(Unlabelled(words, *others))
+                examples.append(Unlabelled(words, *others, where=f"{path}:{number}"))
     if not examples:
         raise ValueError(f"There is nothing to read in {path}. Received: an empty file")
     return examples

@@ -435,7 +435,8 @@ class Head(FitsBatches, keras.Model):
             text, pair = getattr(item, "text", item), getattr(item, "pair", None)
             pair = pair if pairs is None else pairs[i]
             chosen = getattr(item, "choices", None) if choices is None else choices[i]
-            examples.append(Unlabelled(text, pair, choices=chosen))
+            place = {"where": getattr(item, "where", ""), "lines": getattr(item, "lines", None)}
+            examples.append(Unlabelled(text, pair, choices=chosen, **place))
         return examples
 
     def batches(self, examples, **options):

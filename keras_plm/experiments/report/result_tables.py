@@ -1,5 +1,6 @@
 """Result files to tables and pictures; nothing is computed from a live process."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -75,7 +76,8 @@ def variant(fields):
 def of_runs(results):
     """Those of some results that a table of runs can show, and why it cannot show the others.
 
-    A run whose seeds do not share their settings is left out whole.
+    A run whose seeds do not share their settings is left out whole, and so is one that has the
+    settings of another.
 
     Returns:
         `(results, [why another is left out])`.
@@ -98,10 +100,17 @@ def of_runs(results):
             runs.setdefault(run, []).append(result)
         except ValueError as error:
             odd.append(str(error))
-    shown = []
-    for of_run in runs.values():
+    shown, named = [], {}
+    for (task, encoder, _, run), of_run in runs.items():
         seeds = []
         try:
+            settings = json.dumps(of_run[0]["settings"], sort_keys=True)
+            other = named.setdefault((task, encoder, settings), run)
+            if other != run:
+                raise ValueError(
+                    f"{_where(of_run[0])}: Seeds of the same settings are one run: remove the "
+                    f"older files. Received: the runs {other!r} and {run!r}"
+                )
             for result in of_run:
                 add_seed(result, seeds)
             shown += seeds
