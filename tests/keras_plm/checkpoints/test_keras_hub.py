@@ -5,6 +5,7 @@ import json
 import re
 import sys
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -340,6 +341,18 @@ class TestTogether:
                 keras_plm.load(tmp_path)
         (tmp_path / "config.json").write_text(json.dumps(config))
         weights = tmp_path / "model.weights.h5"
+        whole = weights.read_bytes()
+        with h5py.File(weights, "r+") as file:
+            names = []
+            file.visititems(
+                lambda name, item: names.append(name) if hasattr(item, "dtype") else None
+            )
+            values = file[names[0]][...]
+            del file[names[0]]
+            file[names[0]] = values.astype("int32")
+        with pytest.raises(ValueError, match="model.weights.h5: weights must be floats.*of int32"):
+            keras_plm.load(tmp_path)
+        weights.write_bytes(whole)
         weights.write_bytes(weights.read_bytes()[:-100])
         with pytest.raises(ValueError, match="model.weights.h5 is not a whole HDF5 file"):
             keras_plm.load(tmp_path)

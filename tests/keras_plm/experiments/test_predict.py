@@ -46,6 +46,7 @@ def rezipped(path, **changes):
     return path
 
 
+@pytest.mark.full
 def test_a_damaged_model_is_named(tmp_path):
     path = tmp_path / "m.keras"
     kept(path, Classifier, ["a", "b"])

@@ -236,6 +236,8 @@ def test_a_cyclic_text_is_learned():
     assert model.generate(3, context=[4, 5]) == [6, 7, 5]
 
 
+@pytest.mark.full
+@pytest.mark.split_to("torch")
 def test_generate_draws_from_the_distribution():
     model = MODELS["direct"]()
     make_loud(model)

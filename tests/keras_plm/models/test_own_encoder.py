@@ -62,6 +62,7 @@ def test_keeps_the_encoder_contract(tmp_path):
     check_encoder(GRUEncoder(11, 2, 8), tmp_path, vocabulary_size=11)
 
 
+@pytest.mark.full
 @pytest.mark.backend_neutral
 def test_is_fine_tuned_and_read():
     encoder = GRUEncoder(11, 2, 8)

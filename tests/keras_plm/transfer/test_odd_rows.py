@@ -49,18 +49,26 @@ ODD = {
                 Example("b", [], pair="a b", starts=[]),
                 Example("b", ["a"], pair=f"a {LONG}", starts=[0])],
 }  # fmt: skip
+IN_FULL = (pytest.mark.full, pytest.mark.split_to("torch"))  # the networks that are slow to build
 CASES = [
     (FineTune(**FAST), Classifier, "texts"),
     (FeatureBased(**FAST), Classifier, "texts"),
     (FeatureBased(reader="bcn", units=4, **FAST), Classifier, "texts"),
     (FineTune(**FAST), Classifier, "pairs"),
-    (FeatureBased(reader="esim", units=4, **FAST), Classifier, "pairs"),
+    pytest.param(FeatureBased(reader="esim", units=4, **FAST), Classifier, "pairs", marks=IN_FULL),
     (FineTune(**FAST), Regressor, "scores"),
     (FineTune(**FAST), Tagger, "words"),
-    (FeatureBased(reader="bilstm", units=4, character_filters=4, **FAST), CRFTagger, "words"),
+    pytest.param(
+        FeatureBased(reader="bilstm", units=4, character_filters=4, **FAST),
+        CRFTagger,
+        "words",
+        marks=IN_FULL,
+    ),
     (FineTune(**FAST), MultipleChoice, "choices"),
     (FineTune(**FAST), SpanFinder, "answers"),
-    (FeatureBased(reader="bidaf", units=4, **FAST), SpanFinder, "answers"),
+    pytest.param(
+        FeatureBased(reader="bidaf", units=4, **FAST), SpanFinder, "answers", marks=IN_FULL
+    ),
 ]
 
 
