@@ -12,7 +12,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 
 from keras_plm.checkpoints.download import is_handle
 from keras_plm.checkpoints.settings import check_backbone
-from keras_plm.files.arrays import as_weight, hdf5_arrays, open_hdf5
+from keras_plm.files.arrays import as_weight, hdf5_arrays, keras_shapes, open_hdf5
 from keras_plm.files.json_files import OneOf, Whole, check_shape, parse_json, read_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.saveable import described_error
@@ -33,8 +33,6 @@ from keras_plm.tokenizers.tokenizer_json import (
 )
 
 BACKBONE = {"registered_name": str, "config": dict}  # the shape of a preset's `config.json`
-# Quantized kernels, and the states of seeds.
-NOT_FLOATS = tuple(map(np.dtype, ("int8", "uint8", "uint32")))
 BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
 # The shape of what `HubTokenizer.save` writes, of its settings, and of the JSON among them.
 SPECIAL = {"pad_id": ID, "sep_id": ID, "cls_id?": ID, "mask_id?": ID, "unk_id?": ID}
@@ -117,13 +115,7 @@ def _check_preset(folder):
     shapes = {}
     for path in folder.glob("*.weights.h5"):
         with open_hdf5(path) as file:
-            for name, array in hdf5_arrays(file, path).items():
-                if array.dtype.kind != "f" and array.dtype not in NOT_FLOATS:
-                    raise ValueError(
-                        f"{path}: weights must be floats, or int8 where they are quantized. "
-                        f"Received: {name!r:.80} of {array.dtype}"
-                    )
-                shapes[name] = array.shape
+            shapes |= keras_shapes(hdf5_arrays(file, path), path)
     if shapes:
         check_backbone(config, shapes, folder / "config.json")
 

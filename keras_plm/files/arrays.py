@@ -16,6 +16,8 @@ NUMBERS = FLOATS | {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8",
 }  # fmt: skip
+# Types of Keras' arrays that are no floats: quantized kernels, and the states of seeds.
+NOT_FLOATS = tuple(map(np.dtype, ("int8", "uint8", "uint32")))
 FORMATS = ("safetensors", "torch", "hdf5")
 ENDINGS = {
     ".safetensors": "safetensors",
@@ -227,18 +229,27 @@ def _check_expansion(path, rule):
         raise ValueError(f"{rule} Received: an archive that expands to {whole:,} bytes")
 
 
+def _is_bfloat16(item):
+    """Whether an array of an HDF5 file is one that Keras wrote of bfloat16, as two raw bytes."""
+    return item.dtype == np.dtype("V2") and item.attrs.get("dtype") == "bfloat16"
+
+
 def _read_hdf5(path, skip):
+    import ml_dtypes
+
     arrays = {}
     with open_hdf5(path) as file:
         for name, item in hdf5_arrays(file, path).items():
             if skip is not None and skip(name):
                 continue
-            if item.dtype.kind != "f":
+            if item.dtype.kind != "f" and not _is_bfloat16(item):
                 raise ValueError(
                     f"{path}: {name!r:.80} must be of floating type. Received: {item.dtype}"
                 )
             try:
                 arrays[name] = item[...]
+                if _is_bfloat16(item):
+                    arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
             except (OSError, RuntimeError, ValueError) as error:  # its compression is damaged
                 raise _not_whole(path, "HDF5", f"{name!r:.80}, {error}") from error
     return arrays
@@ -300,7 +311,7 @@ def hdf5_arrays(file, path):
                 refuse("the file must hold arrays", f"{inner!r:.80}, which is none")
             if item.external or item.is_virtual:
                 refuse("arrays must be stored in the file itself", f"{inner!r:.80}")
-            if item.dtype.kind not in "fiub":
+            if item.dtype.kind not in "fiub" and not _is_bfloat16(item):
                 refuse(f"{inner!r:.80} must hold numbers", item.dtype)
             bytes_, stored = item.size * item.dtype.itemsize, item.id.get_storage_size()
             filters = item.id.get_create_plist().get_nfilters()
@@ -325,6 +336,28 @@ def hdf5_arrays(file, path):
     except Exception as error:  # of a damaged file HDF5 raises many
         raise _not_whole(path, "HDF5", _of_hdf5(error)) from error
     return arrays
+
+
+def keras_shapes(arrays, path):
+    """The shapes of a Keras model's arrays, by their paths.
+
+    Scalars may be of any type: optimizers count their steps.
+
+    Args:
+        arrays: As `hdf5_arrays` gives them.
+        path: The file, for errors.
+
+    Raises:
+        ValueError: If an array is neither of floats, nor quantized, nor the state of a seed.
+    """
+    for name, array in arrays.items():
+        floats = array.dtype.kind == "f" or _is_bfloat16(array)
+        if array.shape and not floats and array.dtype not in NOT_FLOATS:
+            raise ValueError(
+                f"{path}: weights must be floats, or int8 where they are quantized. "
+                f"Received: {name!r:.80} of {array.dtype}"
+            )
+    return {name: array.shape for name, array in arrays.items()}
 
 
 class _Refused(ValueError):

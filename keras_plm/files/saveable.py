@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from keras_plm.files.arguments import explains
-from keras_plm.files.arrays import hdf5_arrays, open_hdf5
+from keras_plm.files.arrays import hdf5_arrays, keras_shapes, open_hdf5
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 from keras_plm.files.private_apis import every_layer
@@ -73,7 +73,7 @@ def check_model_file(path):
         arrays by their paths.
 
     Raises:
-        ValueError: If it is no regular file, or damaged.
+        ValueError: If it is no regular file, is damaged, or holds arrays of whole numbers.
     """
     path = check_file(path)
     if path.suffix == ".keras":
@@ -81,7 +81,7 @@ def check_model_file(path):
     if path.suffix not in (".h5", ".hdf5"):
         return None, {}
     with open_hdf5(path) as file:
-        return None, {name: array.shape for name, array in hdf5_arrays(file, path).items()}
+        return None, keras_shapes(hdf5_arrays(file, path), path)
 
 
 def _check_archive(path):
@@ -105,7 +105,7 @@ def _check_archive(path):
     config = parse_json(text, f"{path}, {CONFIG}", shape, nan=True)
     with open_hdf5(f"{path}, {ARRAYS}", content) as file:
         arrays = hdf5_arrays(file, f"{path}, {ARRAYS}")
-        return config, {name: array.shape for name, array in arrays.items()}
+        return config, keras_shapes(arrays, f"{path}, {ARRAYS}")
 
 
 CONFIG, ARRAYS = "config.json", "model.weights.h5"  # in a `.keras` file

@@ -96,25 +96,32 @@ class Campaign:
         self.seconds = collections.Counter({reader.name: 0.0 for reader in readers})
         self.failures, self.environment = [], None
         self.begun = self.said = time.monotonic()
+        self.stopped = False
 
     def run(self, folder):
         """Runs the cases; gives the exit status."""
         from tests.fuzz import workers
 
         for number in (signal.SIGINT, signal.SIGTERM):  # a shell may ignore that of Ctrl-C
-            signal.signal(number, signal.default_int_handler)
-        stopped = False
-        try:
-            workers.run(
-                self.readers, self.flags.seed, self.flags.cases, folder, self.flags.jobs, self.add
-            )
-        except KeyboardInterrupt:
-            stopped = True
+            signal.signal(number, self.stop)
+        workers.run(
+            self.readers, self.flags.seed, self.flags.cases, folder, self.flags.jobs, self.add,
+            lambda: self.stopped,
+        )  # fmt: skip
         self.write()
         print(workers.table(self.counts, self.seconds))
         for line in self.signatures():
             print(line)
-        return 130 if stopped else int(bool(self.failures))
+        return 130 if self.stopped else int(bool(self.failures))
+
+    def stop(self, *_):
+        """Handles a signal: the run ends at its next check, at the second signal at once.
+
+        Libraries may catch an exception that is raised inside of them.
+        """
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
 
     def add(self, found):
         """Takes the result of a case."""

@@ -57,7 +57,7 @@ def chunks(readers, seeds, cases):
     return found
 
 
-def run(readers, seeds, cases, folder, jobs, report):
+def run(readers, seeds, cases, folder, jobs, report, stopped=lambda: False):
     """Runs the cases; calls `report` with the result of each, in no fixed order.
 
     Args:
@@ -67,12 +67,13 @@ def run(readers, seeds, cases, folder, jobs, report):
         folder: Where templates and cases are kept meanwhile.
         jobs: Processes at a time.
         report: Called with a dict, see `cases.run_case`.
+        stopped: Function that is true when the run is to end early.
     """
-    templates = make_templates(readers, folder / "templates")
+    templates = make_templates(readers, folder / "templates", stopped)
     waiting = collections.deque(chunks(readers, seeds, cases))
     selector, running = selectors.DefaultSelector(), set()
     try:
-        while waiting or running:
+        while (waiting or running) and not stopped():
             while waiting and len(running) < jobs:
                 worker = Worker(waiting.popleft(), templates, folder, report)
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
@@ -92,10 +93,12 @@ def run(readers, seeds, cases, folder, jobs, report):
             worker.end()
 
 
-def make_templates(readers, folder):
+def make_templates(readers, folder, stopped=lambda: False):
     """`{reader: folder}` of valid inputs."""
     found = {}
     for reader in readers:
+        if stopped():
+            break
         found[reader.name] = folder / reader.name
         reader.make(found[reader.name])
     return found

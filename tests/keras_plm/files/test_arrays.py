@@ -3,11 +3,13 @@
 import json
 
 import h5py
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from keras_plm.files.arrays import NUMBERS, read_safetensors, read_weights
+from keras_plm.files.saveable import check_model_file
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -223,3 +225,34 @@ def test_compressed_hdf5_is_read(tmp_path):
     found = read_weights(tmp_path / "w.h5")
     np.testing.assert_array_equal(found["a"], ARRAYS["a"])
     assert found["empty"].shape == (0, 3) and found["scalar"] == 2
+
+
+def keras_weights(path, kind="float32"):
+    """A file of weights of a compiled Keras model, with dropout's seed and its optimizer."""
+    inputs = keras.Input((4,))
+    x = keras.layers.Dropout(0.1, seed=1)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, dtype=kind)(x))
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_weights_that_keras_wrote_are_checked_and_read(tmp_path, kind):
+    path = keras_weights(tmp_path / "w.weights.h5", kind)
+    _, shapes = check_model_file(path)
+    assert (4, 3) in shapes.values() and () in shapes.values()
+    arrays = read_weights(path, skip=lambda name: not name.startswith("layers/dense/"))
+    assert {array.dtype.name for array in arrays.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "bool"])
+def test_whole_numbers_are_no_weights(tmp_path, kind):
+    path = keras_weights(tmp_path / "w.weights.h5")
+    with h5py.File(path, "r+") as file:
+        kernel = file["layers/dense/vars/0"][...]
+        del file["layers/dense/vars/0"]
+        file["layers/dense/vars/0"] = kernel.astype(kind)
+    with pytest.raises(ValueError, match=rf"weights.h5: weights must be floats.*of {kind}"):
+        check_model_file(path)
