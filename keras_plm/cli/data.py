@@ -55,8 +55,8 @@ def _known():
 
 
 def _state(data, file):
-    """Path and checksum of a file, or that it is missing."""
-    from keras_plm.data.task import find_file
+    """Path and checksum of a file, found or shipped with the package, or that it is missing."""
+    from keras_plm.data.task import SHIPPED_FOLDER, find_file
     from keras_plm.datasets.tasks import checksum
 
     try:
@@ -64,4 +64,7 @@ def _state(data, file):
     except ValueError:
         folder = Path(data) / file
         return f"{'found  ' if folder.is_dir() else 'missing'}  {folder}"
-    return f"found    {path}  sha256 {checksum(path)[:16]}"
+    state = f"{path}  sha256 {checksum(path)[:16]}"
+    if path.parent == SHIPPED_FOLDER:
+        return f"shipped  {state}  (attribution in {SHIPPED_FOLDER.name}/LICENSE)"
+    return f"found    {state}"

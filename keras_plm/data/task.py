@@ -8,6 +8,10 @@ from pathlib import Path
 
 from keras_plm.files.sequences import as_list, as_texts, is_missing, plain
 
+# Data files that ship with the package, by their names in a data folder.
+SHIPPED_FOLDER = Path(__file__).parents[1] / "datasets" / "files"
+SHIPPED = {"wikigold/wikigold.conll.txt": SHIPPED_FOLDER / "wikigold.conll.txt.gz"}
+
 
 @dataclass(frozen=True)
 class Example:
@@ -191,15 +195,29 @@ def place_of(example, number, word=None):
 
 
 def find_file(folder, name):
-    """A data file, plain or .gz.
+    """A data file, plain or .gz; else the one of `SHIPPED`, where the data folder has no such part.
+
+    Args:
+        folder: The data folder, or `None` for what ships.
+        name: The file's path in it.
 
     Raises:
         ValueError: If neither is there.
     """
+    shipped = SHIPPED.get(str(name))
+    if folder is None:
+        if shipped is None:
+            raise ValueError(
+                f"No data folder for {name}. Name the folder that holds it with --data. "
+                "Received: data=None"
+            )
+        return shipped
     path = Path(folder) / name
     for candidate in (path, path.with_name(path.name + ".gz")):
         if candidate.is_file():
             return candidate
+    if shipped is not None and not path.parent.exists():
+        return shipped
     raise ValueError(
         f"No file {path} (nor {path.name}.gz). Name the folder that holds it with --data. "
         f"Received: data={str(folder)!r}"

@@ -14,11 +14,15 @@ CODE = """
 from pathlib import Path
 
 import keras_plm
+from keras_plm.data.task import SHIPPED_FOLDER
+from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.report.page import TEMPLATE
 from keras_plm.experiments.environment import environment
 
 assert "<!-- body -->" in TEMPLATE.read_text(encoding="utf-8")
 assert Path(keras_plm.__file__).with_name("py.typed").is_file()
+assert len(TASKS["wikigold"].read(None, "test")) > 100
+assert "CC BY 4.0" in SHIPPED_FOLDER.joinpath("LICENSE").read_text(encoding="utf-8")
 assert environment()["commit"] is None  # of the user's repository, in which it runs
 print(keras_plm.__file__, keras_plm.__version__)
 """
