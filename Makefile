@@ -1,5 +1,6 @@
 # `make bench` shows the library at work, `make test` tests it, `make test-all` tests all of it,
-# `make fuzz SEED=1 CASES=10000` damages files for its readers.
+# `make fuzz SEED=1 CASES=10000` damages files for its readers, `make docs` builds the
+# documentation, `make notebooks` runs its tutorials.
 PYTHON ?= python3
 BACKEND ?= tensorflow
 SEED ?= 1
@@ -10,7 +11,7 @@ BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   --constraint constraints.txt
 
-.PHONY: bench test test-all fuzz lint clean
+.PHONY: bench test test-all fuzz docs notebooks lint clean
 
 bench: $(VENV)/installed-$(BACKEND)
 	KERAS_BACKEND=$(BACKEND) $(BIN)/python -W ignore -m benchmarks demo
@@ -24,6 +25,13 @@ test-all: test
 
 fuzz: $(VENV)/installed-tests
 	$(BIN)/python -W ignore -m tests.fuzz --seed $(SEED) --cases $(CASES) --out .fuzz.json
+
+# Warnings are errors. Open docs/build/index.html.
+docs: $(VENV)/installed-tests
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/build
+
+notebooks: $(VENV)/installed-tests
+	$(BIN)/python docs/notebooks.py
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -47,4 +55,4 @@ $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .demo .compiled .fuzz.json build dist *.egg-info
+	rm -rf $(VENV) .demo .compiled .fuzz.json build docs/build docs/reference/generated dist *.egg-info

@@ -12,10 +12,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 VARIABLE = "KERAS_PLM_DATA"
 
 
-def main(arguments=None):
+def command_parser():
+    """The parser of `python -m glue_tasks`."""
     parser = argparse.ArgumentParser(
         prog="python -m glue_tasks",
-        description="Says which of GLUE's files are there and how many rows they have; "
+        description="List GLUE's files and count their rows; "
         "`submission` packs predictions for its evaluation server.",
     )
     parser.add_argument(
@@ -28,7 +29,12 @@ def main(arguments=None):
     commands = parser.add_subparsers(metavar="COMMAND")
     add_submission(commands)
     add_debug(parser, commands)
-    flags = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments=None):
+    """Runs the command; gives its exit code."""
+    flags = command_parser().parse_args(arguments)
     try:
         flags.run(flags)
     except BrokenPipeError:  # as of `| head`: nobody reads on

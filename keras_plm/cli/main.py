@@ -33,15 +33,36 @@ def main(arguments=None):
         The exit code: 0, or 2 after an error, 1 after a broken pipe, 130 after an interrupt; the
         commands that train on raw text end with 143 after SIGTERM, 129 after SIGHUP.
     """
+    parser = _program()
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        parser.parse_args(["--version"])  # before the commands load Keras
+    return run_command(parser, COMMANDS, arguments)
+
+
+def _program():
     parser = argparse.ArgumentParser(
         prog="keras-plm",
         description="Pre-train, fine-tune and compare language models, and extract their features.",
     )
     version = f"keras_plm {keras_plm.__version__}"
-    parser.add_argument("--version", action="version", version=version)
-    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
-        parser.parse_args(["--version"])  # before the commands load Keras
-    return run_command(parser, COMMANDS, arguments)
+    parser.add_argument("--version", action="version", version=version, help="show the version")
+    return parser
+
+
+def command_parser():
+    """The parser of `keras-plm` with all its commands, for the documentation."""
+    return add_commands(_program(), COMMANDS)
+
+
+def add_commands(parser, adders):
+    """Adds commands to a parser, as `run_command` does; gives the parser."""
+    from glue_tasks.errors import add_debug
+
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in adders:
+        add(commands)
+    add_debug(parser, commands)
+    return parser
 
 
 def run_command(parser, adders, arguments=None):
@@ -57,15 +78,11 @@ def run_command(parser, adders, arguments=None):
         The exit code of `main`.
     """
     set_environment()
-    from glue_tasks.errors import add_debug, show_error
+    from glue_tasks.errors import show_error
 
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     debug = False
     try:
-        for add in adders:
-            add(commands)
-        add_debug(parser, commands)
-        flags = parser.parse_args(arguments)
+        flags = add_commands(parser, adders).parse_args(arguments)
         debug = flags.debug
         flags.run(flags)
     except BrokenPipeError:  # the reader of a pipe has ended, as in `| head`

@@ -119,7 +119,7 @@ class SpanF1(keras.metrics.Metric):
     Args:
         labels: The tags in the order of their ids, of a scheme of `tag_scheme`.
 
-    Call arguments (`update_state`):
+    Call arguments:
         y_true: (B, W) tag ids; -1 for a tag that is not among `labels`: words of such tags side by
             side are a span that no prediction finds.
         y_pred: (B, W, K) logits.
