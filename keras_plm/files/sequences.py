@@ -1,10 +1,13 @@
 """Conversion of lists, arrays and table columns that users pass."""
 
 import itertools
+from typing import Any
 
 import keras
 import numpy as np
 
+# Tensor of Keras or of its backend, or a NumPy array; in type hints.
+Tensor = keras.KerasTensor | Any
 MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which this library does not import
 
 

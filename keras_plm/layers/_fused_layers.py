@@ -5,9 +5,12 @@ Each layer holds the weights of a pure function of arrays: `dense`, `layer_norm`
 """
 
 import functools
+from collections.abc import Callable
 
 import keras
 from keras import ops
+
+from keras_plm.files.sequences import Tensor
 
 STEPS = 1 << 16  # of the 16 random bits that decide about one element
 WIDE = 1 << 14  # outputs of a vocabulary, see `add_bias`
@@ -15,9 +18,9 @@ WIDE = 1 << 14  # outputs of a vocabulary, see `add_bias`
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` that draws 16 random bits per element instead of a float.
+    """`keras.layers.Dropout` with 16 random bits per element instead of a float.
 
-    Dropout at 0.1 costs BERT as much as a layer, nearly all of it for random numbers. Keras
+    Dropout at 0.1 takes as much time in BERT as a layer, nearly all for random numbers. Keras
     draws a float per element (torch's CPU generator one at a time, 6 ns each; JAX 32 bits of
     threefry). Here torch fills whole 64-bit words and cuts them in four, and JAX draws 16 bits
     from the `rbg` generator. TensorFlow and torch on a GPU have cheap dropout of their own.
@@ -25,12 +28,12 @@ class Dropout(keras.layers.Dropout):
     Differs from Keras: the rate is rounded to 1/65536 and the random numbers are others.
 
     Args:
-        rate: Share of elements set to zero in training; the others grow by `1 / (1 - rate)`.
+        rate: Fraction of elements set to zero in training; the others grow by `1 / (1 - rate)`.
         seed: As in `keras.layers.Dropout`; on torch's CPU path its global generator is used.
 
     Call arguments:
         inputs: Any shape.
-        training: True to drop, False to pass the inputs on.
+        training: If True, drop; if False, return the inputs.
 
     Returns:
         A tensor of the shape of `inputs`.
@@ -46,14 +49,14 @@ class Dropout(keras.layers.Dropout):
     [0.0, 2.0]
     """
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         if self.noise_shape is not None:
             return super().call(inputs, training=training)
         if not training or self.rate == 0:
             return inputs
         return dropout(inputs, self.rate, self.next_seed())
 
-    def next_seed(self):
+    def next_seed(self) -> Tensor | None:
         """Seed of the next call, (2,) integers; `None` where nothing draws with a seed.
 
         Without a seed of its own the layer uses torch's global generator.
@@ -157,23 +160,24 @@ def recomputed(function, arrays):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` whose bias is added within the matrix product on torch.
+    """`keras.layers.Dense` with faster products and biases on torch and JAX.
 
+    On torch one operation computes the matrix product and adds the bias.
     On JAX all positions go into one product of two matrices, see `by_rows`, and the bias of a
     vocabulary has a gradient of its own, see `add_bias`.
 
-    Args, call arguments and returns: as in `keras.layers.Dense`.
+    Args, call arguments and returns: As in `keras.layers.Dense`.
 
     >>> import numpy as np
     >>> tuple(Dense(3)(np.ones((2, 5, 4))).shape)
     (2, 5, 3)
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         outputs = dense(inputs, **self.arrays())
         return outputs if self.activation is None else self.activation(outputs)
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Tensor] | Callable[[Tensor], Tensor]:
         """Arguments of `dense`: a dict of `kernel` and, if there is one, `bias`.
 
         With LoRA the kernel is W + A B. A quantized layer returns itself, a function of inputs.
@@ -258,26 +262,26 @@ def by_rows(function, inputs, units):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` that reads half precision as it is on torch.
+    """`keras.layers.LayerNormalization` with a kernel for half precision on torch.
 
-    The mean and variance are taken in float32 everywhere; Keras casts the whole input to float32
-    and the output back, torch's kernel does so on the fly.
+    Mean and variance are in float32 on every backend. Keras casts the whole input to float32 and
+    the output back; torch's kernel casts each element.
 
-    Args, call arguments and returns: as in `keras.layers.LayerNormalization`.
+    Args, call arguments and returns: As in `keras.layers.LayerNormalization`.
 
     >>> import numpy as np
     >>> [round(float(x), 2) for x in LayerNormalization()(np.array([[1.0, 3.0]]))[0]]
     [-1.0, 1.0]
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         last = self.axis in (-1, [-1], (-1,), [len(inputs.shape) - 1])
         if not last or self.rms_scaling:
             return super().call(inputs)
         outputs = layer_norm(inputs, **self.arrays(), epsilon=self.epsilon)
         return ops.cast(outputs, self.compute_dtype)  # Keras does not cast the inputs of this layer
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Tensor]:
         """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one.
 
         They keep the type of the variables, except on torch, whose kernel wants that of its inputs.

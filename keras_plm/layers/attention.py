@@ -9,20 +9,29 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import Dense, Dropout
 from keras_plm.layers._fused_softmax import additive_mask, float32_softmax
 
 
-def combine_masks(padding_mask=None, attention_mask=None, causal_steps=None):
-    """Folds the masks of a call into one, `True` where a query may look at a key.
+def combine_masks(
+    padding_mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    causal_steps: tuple[int, int, int] | None = None,
+) -> Tensor | None:
+    """Combines the masks of a call into one, `True` where a query may attend to a key.
 
     Args:
         padding_mask: (B, S), True at real source positions, or `None`.
-        attention_mask: (B, T, S) or (T, S), True where query t may see key s, or `None`.
-        causal_steps: `(first, T, S)` to let query t see keys 0 ... first + t, or `None`.
+        attention_mask: (B, T, S) or (T, S), True where query t may attend to key s, or `None`.
+        causal_steps: `(first, T, S)` to let query t attend to keys 0 ... first + t, or `None`.
 
     Returns:
-        A boolean tensor that broadcasts to (B, T, S), or `None` when nothing is hidden.
+        A boolean tensor that broadcasts to (B, T, S), or `None` if nothing is masked.
+
+    >>> mask = combine_masks(np.array([[True, True, False]]), causal_steps=(0, 2, 3))
+    >>> ops.convert_to_numpy(mask).astype(int).tolist()
+    [[[1, 0, 0], [1, 1, 0]]]
     """
     mask = None
     if padding_mask is not None:
@@ -61,16 +70,20 @@ def visible(query, key, padding_mask=None, attention_mask=None, causal=False, fi
     return combine_masks(padding_mask, attention_mask, steps)
 
 
-def masked_softmax(scores, mask=None):
-    """Softmax over the last axis that gives hidden positions exactly zero weight.
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax over the last axis that gives masked positions a weight of exactly zero.
 
     Args:
         scores: (..., S) unnormalised scores.
-        mask: boolean, broadcastable to `scores`, True = look; or `None`.
+        mask: Boolean, broadcastable to `scores`, True where a query may attend; or `None`.
 
     Returns:
-        (..., S) weights in the type of `scores`; each row sums to 1. A row with nothing to look
-        at gets equal weights, never NaN.
+        (..., S) weights in the type of `scores`. Each row sums to 1. A fully masked row has equal
+        weights, never NaN.
+
+    >>> weights = masked_softmax(np.zeros((1, 3)), np.array([[True, True, False]]))
+    >>> ops.convert_to_numpy(weights).tolist()
+    [[0.5, 0.5, 0.0]]
     """
     # In float32: half precision has no room for a floor below all scores.
     wide = ops.cast(scores, "float32")
@@ -120,10 +133,10 @@ def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps)
             )
 
 
-def window_mask(target_steps, source_steps, window):
-    """Which keys lie at most `window` positions from the query: Luong's monotonic local attention.
+def window_mask(target_steps: int, source_steps: int, window: int) -> np.ndarray:
+    """Mask of keys at most `window` positions from the query: Luong's monotonic local attention.
 
-    Given as `attention_mask`, it makes any score local.
+    As `attention_mask` it makes any score local.
 
     Reference: Luong et al. 2015, arXiv 1508.04025, section 3.2, "local-m".
 
@@ -150,29 +163,37 @@ def window_mask(target_steps, source_steps, window):
 class Attention(keras.layers.Layer):
     """Single-head attention around one method, `score(query, key)`.
 
-    Every attention of the literature is this layer with another score: a subclass defines
-    `score`, the rest (mask, softmax, weighted sum) is written here once. What a score computes of
-    the keys alone goes into `prepare`, so that a decoder that asks step by step does it once.
+    A subclass defines `score`. Mask, softmax and weighted sum are the same for all scores.
+    `prepare` computes the part of a score that depends only on the keys. A decoder calls it once
+    and `attend` at every step.
 
     Args:
-        dropout: Share of the weights that is dropped in training.
+        dropout: Fraction of the weights dropped in training.
 
     Call arguments:
         query: (B, T, D_query).
-        value: (B, S, D_value), what is summed.
-        key: (B, S, D_key), what is scored; `value` when omitted.
+        value: (B, S, D_value), the vectors to sum.
+        key: (B, S, D_key), the vectors to score; `value` when omitted.
         padding_mask: (B, S), True at real source positions.
-        attention_mask: (B, T, S) or (T, S), True where query t may look at key s.
-        causal: If True, query t sees keys 0 ... t only.
+        attention_mask: (B, T, S) or (T, S), True where query t may attend to key s.
+        causal: If True, query t attends only to keys 0 ... t.
 
     Returns:
         `(context, weights)`: (B, T, D_value) and (B, T, S). A fully masked row gives the mean.
 
     Raises:
-        ValueError: If a mask does not fit.
+        ValueError: If a mask has the wrong shape or type.
+
+    >>> class Nearest(Attention):
+    ...     def score(self, query, key):
+    ...         return -ops.sum(ops.square(query[:, :, None] - key[:, None]), axis=-1)
+    >>> query, value = np.array([[[9.0]]]), np.array([[[1.0], [9.0]]])
+    >>> context, weights = Nearest()(query=query, value=value)
+    >>> [round(float(w), 3) for w in weights[0, 0]]
+    [0.0, 1.0]
     """
 
-    def __init__(self, dropout=0.0, **kwargs):
+    def __init__(self, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy, name="weights_dropout")
@@ -180,15 +201,22 @@ class Attention(keras.layers.Layer):
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the weights of the score; there are none by default."""
 
-    def prepare(self, key):
-        """What `score` takes for keys: (B, S, D_key) -> (B, S, ...), computed once."""
+    def prepare(self, key: Tensor) -> Tensor:
+        """Keys in the form that `score` takes: (B, S, D_key) -> (B, S, ...)."""
         return key
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, T, S) of queries (B, T, D_query) against prepared keys."""
         raise NotImplementedError(f"{type(self).__name__} must define `score(query, key)`.")
 
-    def attend(self, query, value, key, mask=None, training=None):
+    def attend(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """`(context, weights)` for prepared keys and a combined mask."""
         weights = masked_softmax(self.score(query, key), mask)  # (B, T, S)
         dropped = self.weights_dropout(weights, training=True) if training else weights
@@ -196,14 +224,14 @@ class Attention(keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        training=None,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:
         key = value if key is None else key
         mask = visible(query, value, padding_mask, attention_mask, causal)
         return self.attend(query, value, self.prepare(key), mask, training)
@@ -216,15 +244,15 @@ class Attention(keras.layers.Layer):
 class DotProductAttention(Attention):
     """Attention whose score is the dot product, `score(q, k) = q · k`.
 
-    It has no weights of its own; queries and keys must be equally wide. Use it when the
-    vectors are already comparable; for wide vectors prefer `ScaledDotProductAttention`.
+    It has no weights. Queries and keys must have the same width. Use it for vectors of one space;
+    prefer `ScaledDotProductAttention` for wide vectors.
 
     Reference: Luong et al. 2015, arXiv 1508.04025, section 3.1, "dot".
 
     Args:
-        dropout: Share of the weights that is dropped in training.
+        dropout: Fraction of the weights dropped in training.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     Raises:
         ValueError: If queries and keys differ in width.
@@ -236,7 +264,7 @@ class DotProductAttention(Attention):
     ((2, 3, 5), (2, 3, 7))
     """
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         if query.shape[-1] != key.shape[-1]:
             raise ValueError(
                 "This score needs queries and keys of the same width; `BilinearAttention` and "
@@ -250,15 +278,15 @@ class DotProductAttention(Attention):
 class ScaledDotProductAttention(DotProductAttention):
     """Dot-product attention divided by the square root of the width, `q · k / sqrt(D)`.
 
-    The scale keeps the variance of the scores near 1 for any width, so that the softmax does
-    not saturate.
+    The scale keeps the variance of the scores near 1 for any width, so the softmax does not
+    saturate.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1, equation 1.
 
     Args:
-        dropout: Share of the weights that is dropped in training.
+        dropout: Fraction of the weights dropped in training.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     Raises:
         ValueError: If queries and keys differ in width.
@@ -271,7 +299,7 @@ class ScaledDotProductAttention(DotProductAttention):
     [0.5, 0.5, 0.0]
     """
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         return super().score(query * query.shape[-1] ** -0.5, key)
 
 
@@ -279,16 +307,16 @@ class ScaledDotProductAttention(DotProductAttention):
 class BilinearAttention(Attention):
     """Attention with a learned product of query and key, `score(q, k) = qᵀ W k`.
 
-    Luong's "general": the matrix learns which part of a key a query asks for, so the two may
-    differ in width. It costs D_query · D_key weights, and a matrix product per key.
+    Luong's "general" score. Queries and keys may differ in width. It has D_query · D_key weights
+    and takes one matrix product per key.
 
     Reference: Luong et al. 2015, arXiv 1508.04025, section 3.1, "general".
 
     Args:
-        dropout: Share of the weights that is dropped in training.
+        dropout: Fraction of the weights dropped in training.
         kernel_initializer: Initializer of W.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     >>> import numpy as np
     >>> layer = BilinearAttention()
@@ -297,7 +325,12 @@ class BilinearAttention(Attention):
     ((2, 3, 5), (5, 4))
     """
 
-    def __init__(self, dropout=0.0, kernel_initializer="glorot_uniform", **kwargs):
+    def __init__(
+        self,
+        dropout: float = 0.0,
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
+        **kwargs,
+    ):
         super().__init__(dropout, **kwargs)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
@@ -311,10 +344,10 @@ class BilinearAttention(Attention):
         )
         self.key_projection.build(key_shape or value_shape)
 
-    def prepare(self, key):
+    def prepare(self, key: Tensor) -> Tensor:
         return self.key_projection(key)  # (B, S, D_query)
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         return ops.matmul(query, ops.swapaxes(key, 1, 2))  # (B, T, S)
 
     def get_config(self):
@@ -326,22 +359,21 @@ class BilinearAttention(Attention):
 class CosineAttention(DotProductAttention):
     """Attention by the cosine of query and key, divided by a temperature.
 
-    Only directions count, so frequent or long vectors have no advantage. Cosines lie between -1
-    and 1, where a softmax over many keys is nearly flat: sharpen it with a temperature below 1, or
-    have the temperature learned, as the Neural Turing Machine does with its key strength.
+    The score depends only on directions, not on the lengths of vectors. Cosines lie between -1
+    and 1, so a softmax over many keys is nearly flat. A temperature below 1, fixed or learned,
+    sharpens it; the Neural Turing Machine learns its inverse, the key strength.
 
     Reference: Graves et al. 2014, arXiv 1410.5401, section 3.3.1, equations 5 and 6.
 
-    Differs from the paper: the key strength is one weight, or a constant, instead of an output of
-    the controller at every step.
+    Differs from the paper: the key strength is one weight or a constant, not an output of the
+    controller at every step.
 
     Args:
-        temperature: What cosines are divided by; where the learned one begins.
-        learn_temperature: If True, the temperature is a weight (its logarithm, so that it stays
-            positive).
-        dropout: Share of the weights that is dropped in training.
+        temperature: Divisor of the cosines; the initial value of a learned temperature.
+        learn_temperature: If True, the logarithm of the temperature is a weight.
+        dropout: Fraction of the weights dropped in training.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     Raises:
         ValueError: If queries and keys differ in width, or the temperature is not positive.
@@ -353,7 +385,13 @@ class CosineAttention(DotProductAttention):
     [0.881, 0.119]
     """
 
-    def __init__(self, temperature=1.0, learn_temperature=False, dropout=0.0, **kwargs):
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
+        dropout: float = 0.0,
+        **kwargs,
+    ):
         super().__init__(dropout, **kwargs)
         if not temperature > 0:
             raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
@@ -368,10 +406,10 @@ class CosineAttention(DotProductAttention):
                 initializer=keras.initializers.Constant(math.log(self.temperature)),
             )
 
-    def prepare(self, key):
+    def prepare(self, key: Tensor) -> Tensor:
         return _unit_length(key)
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         cosine = super().score(_unit_length(query), key)
         if self.learn_temperature:
             return cosine * ops.exp(-self.log_temperature)
@@ -394,19 +432,19 @@ class AdditiveAttention(Attention):
     """Attention scored by a small network, `score(q, k) = vᵀ tanh(W q + U k)`.
 
     The first attention of translation, also called MLP or concat. Queries and keys may differ in
-    width. It holds a vector for every pair of query and key, so it takes `units` times the memory
-    of a product.
+    width. It computes a vector for every pair of query and key: `units` times the memory of a
+    product.
 
     Reference: Bahdanau et al. 2015, arXiv 1409.0473, section 3.1 and appendix A.1.2.
 
-    Differs from the paper: kernels begin as `kernel_initializer` says, not near zero.
+    Differs from the paper: `kernel_initializer` sets the initial kernels, not values near zero.
 
     Args:
         units: Width of the hidden layer.
-        dropout: Share of the weights that is dropped in training.
+        dropout: Fraction of the weights dropped in training.
         kernel_initializer: Initializer of W, U and v.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     Raises:
         ValueError: If `units` is less than 1.
@@ -418,7 +456,13 @@ class AdditiveAttention(Attention):
     ((2, 3, 5), (2, 3, 7))
     """
 
-    def __init__(self, units, dropout=0.0, kernel_initializer="glorot_uniform", **kwargs):
+    def __init__(
+        self,
+        units: int,
+        dropout: float = 0.0,
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
+        **kwargs,
+    ):
         super().__init__(dropout, **kwargs)
         if units < 1:
             raise ValueError(f"`units` must be 1 or more. Received: units={units}")
@@ -443,10 +487,10 @@ class AdditiveAttention(Attention):
             name="score_kernel", shape=(self.units, 1), initializer=self.kernel_initializer.clone()
         )
 
-    def prepare(self, key):
+    def prepare(self, key: Tensor) -> Tensor:
         return self.key_projection(key)  # (B, S, units)
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         query = self.query_projection(query)  # (B, T, units)
         hidden = ops.tanh(query[:, :, None] + key[:, None])  # (B, T, S, units)
         return ops.matmul(hidden, self.score_kernel)[..., 0]  # (B, T, S)
@@ -458,17 +502,17 @@ class AdditiveAttention(Attention):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LocationAttention(Attention):
-    """Attention by place: the query alone says which positions to read, `score(q, s) = (W q)_s`.
+    """Attention by position: a score of the query only, `score(q, s) = (W q)_s`.
 
-    Keys are not looked at. It cannot read beyond the length that it was made for.
+    The values of the keys have no effect. The number of source positions is limited.
 
     Reference: Luong et al. 2015, arXiv 1508.04025, section 3.1, equation 8.
 
     Args:
-        max_source_length: Number of source positions there are weights for.
-        dropout: Share of the weights that is dropped in training.
+        max_source_length: Largest number of source positions S.
+        dropout: Fraction of the weights dropped in training.
 
-    Call arguments and returns: as in `Attention`.
+    Call arguments and returns: As in `Attention`.
 
     Raises:
         ValueError: If there are more keys than `max_source_length`.
@@ -479,7 +523,7 @@ class LocationAttention(Attention):
     (2, 3, 7)
     """
 
-    def __init__(self, max_source_length, dropout=0.0, **kwargs):
+    def __init__(self, max_source_length: int, dropout: float = 0.0, **kwargs):
         super().__init__(dropout, **kwargs)
         self.max_source_length = max_source_length
 
@@ -490,7 +534,7 @@ class LocationAttention(Attention):
             initializer="glorot_uniform",
         )
 
-    def score(self, query, key):
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
         length = key.shape[1]
         if length is not None and length > self.max_source_length:
             raise ValueError(

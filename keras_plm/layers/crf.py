@@ -1,13 +1,15 @@
-"""A linear-chain CRF: tags that depend on the tags beside them.
+"""A linear-chain CRF: a model of tags and of transitions between neighbouring tags.
 
 Shapes: B rows, T steps, K tags.
 """
+
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.files.sequences import as_names
+from keras_plm.files.sequences import Tensor, as_names
 from keras_plm.layers._fused_scan import fold
 
 FAR = -1e30  # as good as impossible, and finite
@@ -19,31 +21,31 @@ OTHER_NAMES = {"IOB2": "BIO", "BILOU": "BIOUL"}  # as `metrics.tag_scheme` gives
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CRF(keras.layers.Layer):
-    """What each tag scores at each step behind each tag of the step before.
+    """Scores of a linear-chain CRF: one for every pair of tags at neighbouring steps.
 
-    The scores of tags, of transitions between them, from the start and to the end, as one tensor,
-    of which the score of a row of tags is a sum of elements: `crf_losses` and `viterbi` need no
-    more.
+    One tensor holds the scores of tags, of transitions, of the first and of the last tag. The
+    score of a tag sequence is a sum of its elements. `crf_losses`, `viterbi` and `marginals` read
+    it.
 
     Reference: Lafferty et al. 2001; for tagging Huang et al. 2015, arXiv 1508.01991.
 
     Args:
-        boundary: If True, also learn how likely tags begin and end a row.
+        boundary: If True, also learn scores of the first and the last tag.
 
     Call arguments:
         inputs: (B, T, K) scores of tags.
         padding_mask: (B, T), True at real steps, which come first.
 
     Returns:
-        (B, T, K, K) float32: of the tag of the step before and the step's own. At the first step
-        all rows of the K x K are the same.
+        (B, T, K, K) float32, indexed by the tag of the previous step and the tag of this step.
+        At the first step all K rows are the same.
 
     >>> layer = CRF()
     >>> tuple(layer(np.ones((2, 4, 3)), padding_mask=np.ones((2, 4), bool)).shape)
     (2, 4, 3, 3)
     """
 
-    def __init__(self, boundary=True, **kwargs):
+    def __init__(self, boundary: bool = True, **kwargs):
         kwargs.setdefault("dtype", "float32")
         super().__init__(**kwargs)
         self.boundary = boundary
@@ -56,7 +58,7 @@ class CRF(keras.layers.Layer):
             self.starts = self.add_weight((count,), name="starts", **options)
             self.ends = self.add_weight((count,), name="ends", **options)
 
-    def call(self, inputs, padding_mask=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         scores = ops.cast(inputs, "float32")
         steps = ops.arange(ops.shape(scores)[1], dtype="int32")
         first = ops.cast(steps == 0, "float32")[:, None]  # (T, 1)
@@ -78,18 +80,22 @@ class CRF(keras.layers.Layer):
         return {**super().get_config(), "boundary": self.boundary}
 
 
-def crf_losses(tags, scores):
-    """-log p(tags) of rows under a CRF, step by step.
+def crf_losses(tags: Tensor, scores: Tensor) -> Tensor:
+    """Negative log-likelihood of tags under a CRF, -log p(tags), step by step.
 
-    A step's part is what it adds: the losses of a row's first t steps, without the end's score, sum
-    up to -log p of its first t tags. So padding is left out by weights of 0.
+    The losses of the first t steps add up to -log p of the first t tags, without the score of the
+    end. Weights of 0 therefore leave out padding.
 
     Args:
-        tags: (B, T) ids.
-        scores: (B, T, K, K), what `CRF` gives.
+        tags: (B, T) ids of tags.
+        scores: (B, T, K, K), the output of `CRF`.
 
     Returns:
         (B, T) float32.
+
+    >>> scores = np.zeros((1, 2, 3, 3), "float32")  # all 9 pairs of tags are equally likely
+    >>> round(float(ops.sum(crf_losses(np.array([[0, 2]]), scores))), 4), round(float(np.log(9)), 4)
+    (2.1972, 2.1972)
     """
     tags, scores = ops.cast(tags, "int32"), ops.cast(scores, "float32")
     count = scores.shape[-1]
@@ -110,38 +116,53 @@ def crf_losses(tags, scores):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CRFLoss(keras.losses.Loss):
-    """-log p(tags) under a `CRF`, as the mean over words.
+    """Loss of tags under a `CRF`, -log p(tags), as the mean over words.
+
+    Args:
+        name: Name of the loss.
+        **kwargs: Other arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, T) ids of tags; the loss of a word of the id -1 is 0, and the tag before the
-            next word then that of the id 0.
-        y_pred: (B, T, K, K), what `CRF` gives.
+        y_true: (B, T) ids of tags. A word with the id -1 has the loss 0, and counts as the tag 0
+            before the next word.
+        y_pred: (B, T, K, K), the output of `CRF`.
+
+    Returns:
+        A scalar.
+
+    >>> tags, scores = np.array([[0, 2]]), np.zeros((1, 2, 3, 3), "float32")
+    >>> round(float(CRFLoss()(tags, scores)), 4)  # log 3 a word
+    1.0986
     """
 
-    def __init__(self, name="crf_loss", **kwargs):
+    def __init__(self, name: str = "crf_loss", **kwargs):
         super().__init__(name=name, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, "int32")
         losses = crf_losses(ops.maximum(y_true, 0), y_pred)
         return ops.where(y_true >= 0, losses, ops.zeros_like(losses))
 
 
-def viterbi(scores, allowed=None):
-    """The best tags of one row.
+def viterbi(scores: np.ndarray, allowed: np.ndarray | None = None) -> tuple[list[int], float]:
+    """The tag sequence with the highest score, for one row.
 
     Reference: Viterbi 1967; constraints as in AllenNLP's `ConditionalRandomField`.
 
     Args:
-        scores: (T, K, K), a row of what `CRF` gives, without padding.
-        allowed: (K + 2, K + 2) boolean, see `allowed_transitions`; `None` for all.
+        scores: (T, K, K), one row of the output of `CRF`, without padding.
+        allowed: (K + 2, K + 2) boolean, see `allowed_transitions`; `None` allows all.
 
     Returns:
-        `(tags, score)`: a list of T ids, and the sum of their scores, without what constraints
-        cost.
+        `(tags, score)`: a list of T ids and the sum of their scores.
 
     Raises:
-        ValueError: If there is no step.
+        ValueError: If T is 0.
+
+    >>> scores = np.array([[[0.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [3.0, 0.0]]])
+    >>> tags, score = viterbi(scores)
+    >>> tags, float(score)
+    ([1, 0], 4.0)
     """
     scores = np.asarray(scores, "float64")
     if not len(scores):
@@ -166,14 +187,18 @@ def viterbi(scores, allowed=None):
     return tags, float(score)
 
 
-def marginals(scores):
-    """How likely each tag is at each step of one row, over all rows of tags.
+def marginals(scores: np.ndarray) -> np.ndarray:
+    """Probability of each tag at each step of one row, summed over all tag sequences.
 
     Args:
-        scores: (T, K, K), a row of what `CRF` gives, without padding.
+        scores: (T, K, K), one row of the output of `CRF`, without padding.
 
     Returns:
-        (T, K), each step's sum 1.
+        (T, K). Each step sums to 1.
+
+    >>> scores = np.array([[[0.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [3.0, 0.0]]])
+    >>> marginals(scores).round(3).tolist()
+    [[0.034, 0.966], [0.937, 0.063]]
     """
     scores = np.asarray(scores, "float64")
     ahead, behind = [scores[0, 0]], [np.zeros(scores.shape[-1])]
@@ -185,22 +210,22 @@ def marginals(scores):
     return np.exp(found - np.logaddexp.reduce(found, axis=1, keepdims=True))
 
 
-def allowed_transitions(labels, scheme):
-    """Which tag may stand behind which, where tags mark spans.
+def allowed_transitions(labels: Sequence[str], scheme: str) -> np.ndarray:
+    """Matrix of the transitions that a tag scheme allows.
 
     Args:
         labels: The K tags, as `"O"` and `"B-PER"`.
         scheme: `"BIO"` or `"IOB2"` (each span begins with B), `"IOB1"` (B only between two spans of
-            a kind), `"BIOUL"` or `"BILOU"`, `"IOBES"` or `"BMES"`.
+            one kind), `"BIOUL"` or `"BILOU"`, `"IOBES"` or `"BMES"`.
 
     Returns:
-        (K + 2, K + 2) boolean, `[i, j]` whether j may stand behind i; the last but one stands for
-        the start, the last for the end.
+        (K + 2, K + 2) boolean, `[i, j]` True if tag j may follow tag i. Index K is the start,
+        K + 1 the end.
 
     Raises:
-        ValueError: If there is no such scheme, or a tag is none of it.
+        ValueError: If the scheme is unknown, or a tag does not belong to it.
 
-    >>> allowed_transitions(["O", "B-X", "I-X"], "BIO")[0].tolist()  # behind "O": no I, or the end
+    >>> allowed_transitions(["O", "B-X", "I-X"], "BIO")[0].tolist()  # after "O"
     [True, True, False, False, True]
     """
     scheme = OTHER_NAMES.get(scheme, scheme)

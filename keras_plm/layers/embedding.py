@@ -1,9 +1,12 @@
 """Embeddings of tokens (with tied output), of positions, and of words by their spelling."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import Dense, by_rows
 
 
@@ -21,9 +24,8 @@ def rows_of(table, ids):
 class TokenEmbedding(keras.layers.Layer):
     """A table of token vectors that also scores vectors against the table (tied output).
 
-    Tying the output to the input halves the parameters at the vocabulary's end and is what
-    GPT, BERT and the Transformer do. The table is read first and cast after, so that half
-    precision casts the batch's rows and not the whole vocabulary.
+    GPT, BERT and the Transformer tie their output to their input: one table instead of two. In
+    half precision only the rows of a batch are cast, not the whole table.
 
     Reference: Press and Wolf 2017, arXiv 1608.05859.
 
@@ -33,11 +35,11 @@ class TokenEmbedding(keras.layers.Layer):
         initializer: Initializer of the table.
 
     Call arguments:
-        inputs: (B, T) token ids, or, with `reverse=True`, (..., D) vectors.
+        inputs: (B, T) token ids; with `reverse=True` (..., D) vectors.
         reverse: If True, return the scores of all tokens.
 
     Returns:
-        (B, T, D) vectors, or (..., V) scores (without bias).
+        (B, T, D) vectors; with `reverse=True` (..., V) scores without bias.
 
     >>> import numpy as np
     >>> layer = TokenEmbedding(vocabulary_size=11, hidden_dim=4)
@@ -46,7 +48,13 @@ class TokenEmbedding(keras.layers.Layer):
     ((1, 3, 4), (1, 3, 11))
     """
 
-    def __init__(self, vocabulary_size, hidden_dim, initializer="uniform", **kwargs):
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        initializer: str | dict | keras.initializers.Initializer = "uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
@@ -60,7 +68,7 @@ class TokenEmbedding(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, inputs, reverse=False):
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
         if reverse:
             table = ops.cast(self.embeddings, self.compute_dtype)
             inputs = ops.cast(inputs, self.compute_dtype)
@@ -88,9 +96,9 @@ class TokenEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class PositionEmbedding(keras.layers.Layer):
-    """One learned vector per position, added by the caller.
+    """A table of learned position vectors; the caller adds them.
 
-    It cannot go past the length it was made for.
+    The number of positions is limited.
 
     Reference: Gehring et al. 2017, arXiv 1705.03122, section 3.1; used by GPT and BERT.
 
@@ -113,7 +121,12 @@ class PositionEmbedding(keras.layers.Layer):
     (5, 4)
     """
 
-    def __init__(self, max_sequence_length, initializer="uniform", **kwargs):
+    def __init__(
+        self,
+        max_sequence_length: int,
+        initializer: str | dict | keras.initializers.Initializer = "uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.max_sequence_length = max_sequence_length
         self.initializer = keras.initializers.get(initializer)
@@ -125,7 +138,7 @@ class PositionEmbedding(keras.layers.Layer):
             initializer=self.initializer,
         )
 
-    def call(self, inputs, start=0):
+    def call(self, inputs: Tensor, start: int | Tensor = 0) -> Tensor:
         length = inputs.shape[1]
         if length is not None and length > self.max_sequence_length:
             raise ValueError(
@@ -154,7 +167,7 @@ class PositionEmbedding(keras.layers.Layer):
 class SinePositionEmbedding(keras.layers.Layer):
     """Sines and cosines of the position at D / 2 wavelengths from 2π to 10000 · 2π.
 
-    Nothing is learned, so it has a vector for any position, also beyond those of training.
+    It has no weights and no largest position.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
 
@@ -163,7 +176,8 @@ class SinePositionEmbedding(keras.layers.Layer):
         start: Position of the first step, for step-by-step decoding.
 
     Returns:
-        (T, D) vectors of positions start ... start + T - 1: sines at even, cosines at odd places.
+        (T, D) vectors of positions start ... start + T - 1, sines at even and cosines at odd
+        indices.
 
     Raises:
         ValueError: If D is odd.
@@ -181,7 +195,7 @@ class SinePositionEmbedding(keras.layers.Layer):
                 f"Received: inputs.shape={tuple(input_shape)}"
             )
 
-    def call(self, inputs, start=0):
+    def call(self, inputs: Tensor, start: int | Tensor = 0) -> Tensor:
         width = inputs.shape[-1]
         positions = ops.cast(ops.arange(ops.shape(inputs)[1]) + start, "float32")
         rates = 10000.0 ** -(np.arange(0, width, 2) / width)  # (D / 2,)
@@ -204,37 +218,37 @@ def check_counts(least, **arguments):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CharacterEncoder(keras.layers.Layer):
-    """ELMo's token layer: a word's vector from its spelling, whatever stands around it.
+    """ELMo's token layer: a vector of each word from its characters, without context.
 
-    Convolutions of several widths over the characters, the maximum over the places, highway layers
+    Convolutions of several widths over the characters, the maximum over positions, highway layers
     and a projection:
 
         g = σ(x W_carry + b_carry),    x <- g relu(x W_transform + b_transform) + (1 - g) x.
 
-    No word is unknown. A word costs C · sum(width · filters) · character_dim, which is more than
-    the LSTMs above cost; give each word of a batch once where words recur.
+    There are no unknown words. A word takes C · sum(width · filters) · character_dim steps, more
+    than the LSTMs above it: pass each distinct word of a batch once.
 
     Reference: Peters et al. 2018, section 3.4; Kim et al. 2016, arXiv 1508.06615, section 2;
-    highways: Srivastava et al. 2015, arXiv 1505.00387; allenai/bilm-tf, model.py, whose "carry" is
-    the gate of what is transformed.
+    highways: Srivastava et al. 2015, arXiv 1505.00387; allenai/bilm-tf, model.py, where "carry"
+    gates the transformed part.
 
     Args:
         output_dim: Width P.
         filters: `[width, number]` of each convolution.
-        character_dim: Width of a character's vector.
+        character_dim: Width of a character vector.
         num_highway: Number of highway layers.
-        activation: `"relu"` or `"tanh"`, of the convolutions.
+        activation: Activation of the convolutions, `"relu"` or `"tanh"`.
 
     Call arguments:
-        character_ids: (..., C) from `tokenizers.Characters`, 0 for no word. C may be less than 50,
-            if padding stands behind each word for the widest filter but one character.
+        character_ids: (..., C) ids of `tokenizers.Characters`, 0 for padding. C may be less than
+            50 if each word ends in padding as long as the widest filter less one character.
 
     Returns:
         (..., P).
 
     Raises:
-        ValueError: If a size has no meaning, the activation is unknown, there is no filter, or C is
-            less than the widest.
+        ValueError: If a size is invalid, the activation is unknown, there is no filter, or C is
+            less than the widest filter.
 
     >>> import numpy as np
     >>> layer = CharacterEncoder(output_dim=5, filters=[[1, 4], [3, 8]], character_dim=2)
@@ -245,7 +259,13 @@ class CharacterEncoder(keras.layers.Layer):
     NUM_CHARACTERS = 261  # without 0, which has no row: 256 bytes and five marks
 
     def __init__(
-        self, output_dim, filters, character_dim=16, num_highway=2, activation="relu", **kwargs
+        self,
+        output_dim: int,
+        filters: Sequence[Sequence[int]],
+        character_dim: int = 16,
+        num_highway: int = 2,
+        activation: str = "relu",
+        **kwargs,
     ):
         super().__init__(**kwargs)
         if activation not in ("relu", "tanh"):
@@ -304,7 +324,7 @@ class CharacterEncoder(keras.layers.Layer):
                 part.build(total)
         self.projection.build(total)
 
-    def call(self, character_ids):
+    def call(self, character_ids: Tensor) -> Tensor:
         length = character_ids.shape[-1]
         widest = max(width for width, _ in self.filters)
         if length is not None and length < widest:

@@ -6,6 +6,7 @@ Shapes: B batch, T target steps, S source steps, E embedding width, n units, M m
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import Dense
 from keras_plm.layers._fused_scan import scan
 from keras_plm.layers.attention import Attention, check_masks, combine_masks
@@ -51,11 +52,10 @@ def gru_step(state, inputs, gates_kernel, candidate_kernel):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BidirectionalGRU(keras.layers.Layer):
-    """A GRU that reads a text forwards and another that reads it backwards, in one loop.
+    """A forward and a backward GRU, in one loop.
 
-    The inputs of all steps are projected in one matrix product, and both directions take their
-    steps together. Right-padded positions leave the state as it is, so the backward direction
-    starts at each text's real end.
+    One matrix product projects the inputs of all steps. Padding leaves the state unchanged, so the
+    backward direction starts at the real end of each text.
 
     Reference: Bahdanau et al. 2015, arXiv 1409.0473, appendix A.2.1.
 
@@ -67,8 +67,8 @@ class BidirectionalGRU(keras.layers.Layer):
         padding_mask: (B, S), True at real positions.
 
     Returns:
-        `(sequence, forward, backward)`: (B, S, 2 n), the annotations, forward half first, and each
-        direction's last state (B, n).
+        `(sequence, forward, backward)`: the annotations (B, S, 2 n), forward half first, and the
+        last state (B, n) of each direction.
 
     Raises:
         ValueError: If `units` is less than 1.
@@ -79,7 +79,7 @@ class BidirectionalGRU(keras.layers.Layer):
     ((2, 5, 6), (2, 3))
     """
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
         if units < 1:
             raise ValueError(f"`units` must be 1 or more. Received: units={units}")
@@ -97,7 +97,9 @@ class BidirectionalGRU(keras.layers.Layer):
             name="candidate_kernel", shape=(2, n, n), initializer=Orthogonal()
         )
 
-    def call(self, inputs, padding_mask=None):
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         n = self.units
         if padding_mask is not None:
             check_masks(padding_mask, None, inputs.shape[0], inputs.shape[1], inputs.shape[1])
@@ -130,34 +132,32 @@ class BidirectionalGRU(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class AttentionDecoder(keras.layers.Layer):
-    """A GRU whose every gate reads a context vector of the source.
+    """A GRU decoder whose gates read a context vector of the source.
 
-    With an attention the context is new at each step: the state before asks the source's
-    annotations. Without one it is the same vector throughout, all that the decoder knows of the
-    source. Time is linear in T, step after step; attention adds T · S.
+    With attention, the previous state queries the annotations of the source at each step. Without
+    it, the context is one vector for all steps. Steps run one after the other; attention adds time
+    in T · S.
 
     Reference: Bahdanau et al. 2015, arXiv 1409.0473, appendix A.1.2 and A.2.2; without attention
     Cho et al. 2014, arXiv 1406.1078, section 2.2.
 
     Args:
         units: Width n of the state.
-        attention: A `keras_plm.layers.Attention` without dropout, or `None`.
+        attention: A `keras_plm.layers.Attention` with `dropout=0`, or `None`.
 
     Call arguments:
-        inputs: (B, T, E), the embeddings of the tokens before.
+        inputs: (B, T, E), the embeddings of the previous tokens.
         state: (B, n), the state before the first step.
         source: (B, S, M) annotations; without attention (B, M), one vector.
-        key: (B, S, D_key), what is scored; `source` when omitted.
+        key: (B, S, D_key), the vectors to score; `source` when omitted.
         padding_mask: (B, S), True at real source positions.
-        memory: What `prepare(source, key, padding_mask)` gave, instead of the three, so that
-            decoding step by step does the source's part once.
+        memory: Result of `prepare(source, key, padding_mask)`, in place of these three.
 
     Returns:
-        `(states, contexts)`, (B, T, n) and (B, T, M), with attention also the weights (B, T, S).
+        `(states, contexts)`, (B, T, n) and (B, T, M); with attention also the weights (B, T, S).
 
     Raises:
-        ValueError: If `attention` is anything else, or has dropout, which a loop over time cannot
-            draw.
+        ValueError: If `attention` is of another type, or has dropout.
 
     >>> import numpy as np
     >>> from keras_plm.layers import AdditiveAttention
@@ -169,7 +169,7 @@ class AttentionDecoder(keras.layers.Layer):
     ((2, 5, 3), (2, 5, 6), (2, 5, 7))
     """
 
-    def __init__(self, units, attention=None, **kwargs):
+    def __init__(self, units: int, attention: Attention | None = None, **kwargs):
         super().__init__(**kwargs)
         if not isinstance(attention, Attention | None):
             raise ValueError(
@@ -203,15 +203,25 @@ class AttentionDecoder(keras.layers.Layer):
         if self.attention is not None and not self.attention.built:
             self.attention.build((state_shape[0], None, n), source_shape, key_shape)
 
-    def prepare(self, source, key=None, padding_mask=None):
-        """The source's part of every step, a dict of tensors with the batch first."""
+    def prepare(
+        self, source: Tensor, key: Tensor | None = None, padding_mask: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Computes the part of every step that depends only on the source: a dict of tensors."""
         if self.attention is None:
             return {"context": source, "gates": self.context_projection(source)}
         key = self.attention.prepare(source if key is None else key)
         memory = {"value": source, "key": key}
         return memory if padding_mask is None else {**memory, "padding_mask": padding_mask}
 
-    def call(self, inputs, state, source=None, key=None, padding_mask=None, memory=None):
+    def call(
+        self,
+        inputs: Tensor,
+        state: Tensor,
+        source: Tensor | None = None,
+        key: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        memory: dict[str, Tensor] | None = None,
+    ) -> tuple[Tensor, ...]:
         memory = self.prepare(source, key, padding_mask) if memory is None else memory
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (T, B, 3 n)
         kernels = self.gates_kernel, self.candidate_kernel

@@ -4,24 +4,26 @@ Shapes: T steps, B batch, D width of the input, n cells, P width of what is hand
 """
 
 import types
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import Dropout
 from keras_plm.layers._lstm_kernel import lstm
 
 
-def reverse_rows(x, padding_mask=None):
-    """Turns each row around; padding behind its end stays where it is.
+def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    """Reverses the real positions of each row; padding keeps its place.
 
     Args:
         x: (B, T, D).
         padding_mask: (B, T), True at real positions, which come first; all when omitted.
 
     Returns:
-        (B, T, D). Twice it is `x` again.
+        (B, T, D). Applied twice it gives `x`.
 
     >>> x, mask = np.array([[[1], [2], [3], [0]]]), np.array([[True, True, True, False]])
     >>> ops.convert_to_numpy(reverse_rows(x, mask))[0, :, 0].tolist()
@@ -45,14 +47,14 @@ def _lengths(padding_mask):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LSTM(keras.layers.Layer):
-    """A long short-term memory in one direction, that forgets nothing of its input's length.
+    """A long short-term memory in one direction, with the outputs of all steps.
 
-    What `keras.layers.LSTM(units, return_sequences=True)` computes, with the gates' columns in
-    another order (i, j, f, o), and faster: Keras has a kernel of its own on GPUs alone. It takes no
-    mask: what stands behind a row's end changes nothing before it.
+    It computes `keras.layers.LSTM(units, return_sequences=True)` with the gates in the order i, j,
+    f, o. It is faster on CPUs, where Keras has no kernel. It takes no mask: right padding does not
+    change earlier outputs.
 
-    Reference: Hochreiter and Schmidhuber 1997; Gers et al. 2000. The forget gate's bias begins at
-    1: Jozefowicz et al. 2015.
+    Reference: Hochreiter and Schmidhuber 1997; Gers et al. 2000; initial forget bias 1: Jozefowicz
+    et al. 2015.
 
     Args:
         units: Number of cells n.
@@ -70,7 +72,7 @@ class LSTM(keras.layers.Layer):
     (2, 5, 3)
     """
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
         if units < 1:
             raise ValueError(f"`units` must be 1 or more. Received: units={units}")
@@ -86,7 +88,7 @@ class LSTM(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(4 * n,), initializer="zeros")
         self.bias.assign(np.repeat([0.0, 0.0, 1.0, 0.0], n))
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         weights = _tensors(self, self.kernel, self.recurrent_kernel, self.bias)
         steps = ops.transpose(ops.cast(inputs, self.compute_dtype), (1, 0, 2))  # (T, B, D)
         batch = ops.shape(inputs)[0]
@@ -108,13 +110,12 @@ def _tensors(layer, *weights):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class ProjectedLSTM(keras.layers.Layer):
-    """ELMo's LSTM: many cells, of which a narrow projection is handed on, both within bounds.
+    """ELMo's LSTM: clipped cells and a narrow, clipped projection as output.
 
-    The cells, clipped, stay inside; what the next step, the next layer and the reader see is
-    their projection, clipped again. Weights are laid out as in the released files: `kernel`
-    (D, 4 n) above `recurrent_kernel` (P, 4 n) is their `W_0`, `bias` (4 n,) their `B` and
-    `projection` (n, P) their `W_P_0`; columns are the gates i (input), j (candidate), f (forget)
-    and o (output).
+    The next step and the next layer read only the projection. Weights have the layout of the
+    released files: `kernel` (D, 4 n) above `recurrent_kernel` (P, 4 n) is `W_0`, `bias` (4 n,) is
+    `B`, and `projection` (n, P) is `W_P_0`. Columns are the gates i (input), j (candidate), f
+    (forget) and o (output).
 
     Reference: Peters et al. 2018, section 3.4; Sak et al. 2014, arXiv 1402.1128, section 2;
     allenai/bilm-tf, training.py: `LSTMCell` without peepholes.
@@ -130,7 +131,7 @@ class ProjectedLSTM(keras.layers.Layer):
         inputs: (B, T, D).
         padding_mask: (B, T), True at real positions, which come first.
         state: `(m, c)` before the first step, (B, P) and (B, n); zeros when omitted.
-        return_state: If True, also return `(m, c)` behind each row's last real step, without
+        return_state: If True, also return `(m, c)` after the last real step of each row, without
             gradient.
 
     Returns:
@@ -147,11 +148,11 @@ class ProjectedLSTM(keras.layers.Layer):
 
     def __init__(
         self,
-        units,
-        projection_dim,
-        cell_clip=3.0,
-        projection_clip=3.0,
-        forget_bias=1.0,
+        units: int,
+        projection_dim: int,
+        cell_clip: float | None = 3.0,
+        projection_clip: float | None = 3.0,
+        forget_bias: float = 1.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -182,7 +183,13 @@ class ProjectedLSTM(keras.layers.Layer):
         self.projection = self.add_weight((n, p), "glorot_uniform", name="projection")
         self.gate_bias = np.repeat([0.0, 0.0, self.forget_bias, 0.0], n).astype("float32")
 
-    def call(self, inputs, padding_mask=None, state=None, return_state=False):
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        state: tuple[Tensor, Tensor] | None = None,
+        return_state: bool = False,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         kernel, recurrent_kernel, bias, projection, gate_bias = _tensors(
             self, self.kernel, self.recurrent_kernel, self.bias, self.projection, self.gate_bias
         )
@@ -230,22 +237,21 @@ class ProjectedLSTM(keras.layers.Layer):
 class LSTMStack(keras.layers.Layer):
     """Projected LSTMs on top of each other: one direction of ELMo's biLM.
 
-    From the second layer on a layer's output is what its LSTM gives plus what it was given; the
-    state that it carries is the LSTM's alone. Dropout comes before each layer, also on what is
-    added.
+    From the second layer on, the output is the sum of the LSTM's output and its input. The carried
+    state is only that of the LSTM. Dropout applies to the input of each layer, also in the sum.
 
     Reference: Peters et al. 2018, section 3.4; allenai/bilm-tf, training.py.
 
     Args:
         num_layers: Number of layers L.
         units, projection_dim, cell_clip, projection_clip: As in `ProjectedLSTM`.
-        use_skip_connections: If False, nothing is added.
-        dropout: Share dropped before each layer, in training.
+        use_skip_connections: If False, no input is added to an output.
+        dropout: Fraction of each layer's input dropped in training.
 
     Call arguments:
-        inputs: (B, T, D); D is P if there is something to add.
+        inputs: (B, T, D).
         padding_mask: (B, T), True at real positions, which come first.
-        go_backwards: If True, read each row from its end; outputs stand where their inputs do.
+        go_backwards: If True, read each row from its end. Outputs keep the order of the inputs.
 
     Returns:
         A list of L tensors (B, T, P), lowest first, zero at padding.
@@ -260,13 +266,13 @@ class LSTMStack(keras.layers.Layer):
 
     def __init__(
         self,
-        num_layers,
-        units,
-        projection_dim,
-        cell_clip=3.0,
-        projection_clip=3.0,
-        use_skip_connections=True,
-        dropout=0.0,
+        num_layers: int,
+        units: int,
+        projection_dim: int,
+        cell_clip: float | None = 3.0,
+        projection_clip: float | None = 3.0,
+        use_skip_connections: bool = True,
+        dropout: float = 0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -298,15 +304,29 @@ class LSTMStack(keras.layers.Layer):
             layer.build(shape)
             shape = (*inputs_shape[:-1], self.projection_dim)
 
-    def call(self, inputs, padding_mask=None, go_backwards=False, training=None):
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        go_backwards: bool = False,
+        training: bool | None = None,
+    ) -> list[Tensor]:
         return self.run(inputs, padding_mask, go_backwards, training)[0]
 
-    def run(self, inputs, padding_mask=None, go_backwards=False, training=None, states=None):
-        """What `call` gives, and the states behind it.
+    def run(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        go_backwards: bool = False,
+        training: bool | None = None,
+        states: Sequence[tuple[Tensor, Tensor]] | None = None,
+    ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """Outputs of `call`, and the states after the last step.
 
         Args:
-            states: `(m, c)` of each layer before the first step; zeros when omitted, and then no
-                states are given back.
+            inputs, padding_mask, go_backwards, training: As in a call.
+            states: `(m, c)` of each layer before the first step; zeros when omitted. The
+                result then has no states.
 
         Returns:
             `(outputs, states)`.
@@ -338,28 +358,33 @@ class LSTMStack(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CarriedStates(keras.layers.Layer):
-    """An `LSTMStack` that goes on, row by row, where the batch before ended.
+    """An `LSTMStack` that starts each row with the final state of the previous batch.
 
-    The states are variables that a step of `fit` or `predict` changes and that files leave out.
-    Rows beyond those of a batch keep theirs.
+    Each step of `fit` or `predict` updates the states. Files do not contain them. A batch with
+    fewer rows leaves the other states unchanged.
 
     Reference: allenai/bilm-tf, model.py and training.py.
 
     Args:
         stack: The `LSTMStack`.
-        rows: The most rows of a batch.
+        rows: Largest number of rows of a batch.
 
     Call arguments:
         inputs, padding_mask, go_backwards: As in `LSTMStack`.
 
     Returns:
-        As `LSTMStack`.
+        A list of L tensors (B, T, P), as `LSTMStack`.
 
     Raises:
         ValueError: If `rows` is less than 1, or a batch has more.
+
+    >>> layer = CarriedStates(LSTMStack(num_layers=1, units=6, projection_dim=3), rows=2)
+    >>> first, second = (ops.convert_to_numpy(layer(np.ones((2, 5, 3)))[0]) for _ in range(2))
+    >>> bool(np.allclose(first, second))  # the second batch does not start with zeros
+    False
     """
 
-    def __init__(self, stack, rows, **kwargs):
+    def __init__(self, stack: LSTMStack, rows: int, **kwargs):
         super().__init__(**kwargs)
         if rows < 1:
             raise ValueError(f"`rows` must be 1 or more. Received: rows={rows}")
@@ -381,8 +406,8 @@ class CarriedStates(keras.layers.Layer):
         ]
 
     @property
-    def states(self):
-        """The variables `(m, c)` of each layer, (rows, P) and (rows, n)."""
+    def states(self) -> list[tuple[keras.Variable, keras.Variable]]:
+        """Variables `(m, c)` of each layer, (rows, P) and (rows, n)."""
         return list(self._box.states)
 
     @property
@@ -390,12 +415,18 @@ class CarriedStates(keras.layers.Layer):
         """All that a batch may change: weights, seeds and the states."""
         return [*super().variables, *keras.tree.flatten(self._box.states)]
 
-    def reset(self):
-        """Lets the next batch begin with zeros."""
+    def reset(self) -> None:
+        """Sets all states to zero."""
         for variable in keras.tree.flatten(self._box.states):
             variable.assign(np.zeros(variable.shape, "float32"))
 
-    def call(self, inputs, padding_mask=None, go_backwards=False, training=None):
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        go_backwards: bool = False,
+        training: bool | None = None,
+    ) -> list[Tensor]:
         rows = inputs.shape[0]
         if rows is not None and rows > self.rows:
             raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import Dense, Dropout, dense, dropout
 from keras_plm.layers._fused_softmax import (
     fused_attention,
@@ -157,17 +158,17 @@ class MultiHeadAttention(keras.layers.Layer):
     """Several scaled dot-product attentions in parallel, each on its own projections.
 
     The layer holds the weights of `multi_head_attention`, which has the equations. Self-attention
-    projects query, key and value with one matrix product; a layer whose first call names a
-    `value` has three. A call gives the output only; `run` also gives the attention weights, and
-    reads and writes a cache for decoding step by step.
+    projects query, key and value with one matrix product; a layer whose first call has a `value`
+    uses three. A call returns the output only. `run` also returns attention weights, and reads and
+    writes a cache for step-by-step decoding.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2.
 
     Args:
         num_heads: Number of heads N; must divide `hidden_dim`.
         hidden_dim: Width D of the projections and of the output.
-        dropout: Fraction of the attention weights that is dropped in training. It forces the
-            explicit path in training only.
+        dropout: Fraction of the attention weights dropped in training. Training then uses the
+            explicit path instead of the fused kernel.
         use_bias: If False, the projections have no biases, as in the original Transformer.
         kernel_initializer: Initializer of all kernels.
 
@@ -176,14 +177,14 @@ class MultiHeadAttention(keras.layers.Layer):
         value: (B, S, D_value); the query itself when omitted (self-attention).
         key: (B, S, D_key); `value` when omitted.
         padding_mask: (B, S), True at real source positions.
-        attention_mask: (B, T, S) or (T, S), True where query t may look at key s.
-        causal: If True, query t sees keys 0 ... t only.
+        attention_mask: (B, T, S) or (T, S), True where query t may attend to key s.
+        causal: If True, query t attends only to keys 0 ... t.
 
     Returns:
         (B, T, D).
 
     Raises:
-        ValueError: If `num_heads` does not divide `hidden_dim`, or a mask does not fit.
+        ValueError: If `num_heads` does not divide `hidden_dim`, or a mask has the wrong shape.
 
     >>> import numpy as np
     >>> layer, x = MultiHeadAttention(num_heads=2, hidden_dim=6), np.ones((1, 3, 6))
@@ -196,11 +197,11 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        hidden_dim,
-        dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
+        num_heads: int,
+        hidden_dim: int,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -245,14 +246,14 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        training=None,
-    ):
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+    ) -> Tensor:
         mask = visible(
             query, query if value is None else value, padding_mask, attention_mask, causal
         )
@@ -262,24 +263,24 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def run(
         self,
-        query,
-        value=None,
-        key=None,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        cache=None,
-        cache_index=None,
-        return_weights=False,
-    ):
-        """Attention in inference, with the attention weights and a cache.
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        cache: Tensor | None = None,
+        cache_index: int | Tensor | None = None,
+        return_weights: bool = False,
+    ) -> AttentionOutput:
+        """Computes attention in inference, with attention weights and a cache.
 
         Args:
-            query, value, key, padding_mask, attention_mask, causal: As of a call.
-            cache: (B, 2, S_max, N, H), keys and values of the steps so far, for decoding; on torch
-                it is written in place. Or what `keys_and_values` made of another sequence.
-            cache_index: Number of steps already in `cache`; new ones are written after them.
-                When omitted, all of `cache` is read and nothing is written.
+            query, value, key, padding_mask, attention_mask, causal: As in a call.
+            cache: (B, 2, S_max, N, H), keys and values of earlier steps; torch writes it in
+                place. Or the result of `keys_and_values` for another sequence.
+            cache_index: Number of steps in `cache`; new steps are written after them. When
+                omitted, all of `cache` is read and nothing is written.
             return_weights: If True, the result has the attention weights.
 
         Returns:
@@ -287,7 +288,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
         Raises:
             ValueError: If the layer is not built, a mask does not fit, or `cache_index` comes
-                without a `cache` or lies outside of it.
+                without a `cache` or lies outside it.
         """
         weights = self.arrays()
         query, value, key, cache = self._as_tensors(query, value, key, cache)
@@ -312,8 +313,8 @@ class MultiHeadAttention(keras.layers.Layer):
             **self._options(training=False),
         )
 
-    def keys_and_values(self, value, key=None):
-        """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H).
+    def keys_and_values(self, value: Tensor, key: Tensor | None = None) -> Tensor:
+        """Computes a `cache` of another sequence: (B, S, D_value) -> (B, 2, S, N, H).
 
         Raises:
             ValueError: If the layer was not built with a `value`.
@@ -327,7 +328,7 @@ class MultiHeadAttention(keras.layers.Layer):
         value, key = self._as_tensors(value, key)
         return keys_and_values(self.arrays(), value, key, num_heads=self.num_heads)
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Any]:
         """The `weights` of `multi_head_attention`; a quantized projection is the layer itself.
 
         Raises:

@@ -1,29 +1,29 @@
 """Many vectors into one: the learned mix of layers, and poolings over time."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_plm.files.sequences import as_names
+from keras_plm.files.sequences import Tensor, as_names
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class ScalarMix(keras.layers.Layer):
     """A learned weighted mean of layers, `gamma * sum_j softmax(s)_j h_j`.
 
-    Feature-based transfer reads an encoder through this mix: it learns which layers the task
-    wants. The mix costs L + 1 parameters.
+    Feature-based transfer learns with it which layers a task needs. It has L + 1 parameters.
 
     Reference: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1; the penalty in section
     3.4; the layer norm in section 3.2.
 
     Args:
         num_layers: Number of layers to mix.
-        layer_norm: If True, each layer is first normalised by one mean and one variance over all
-            its real positions and features, as the released code does.
-        penalty: λ, the coefficient of the L2 penalty on `s`: large values keep the mix near
-            a plain mean, small values let it concentrate.
+        layer_norm: If True, first normalise each layer by one mean and one variance over all its
+            real positions and features, as the released code does.
+        penalty: Coefficient λ of the L2 penalty on `s`. Large values keep the mix near the mean.
         trainable_gamma: If False, the scale gamma stays at 1.
 
     Call arguments:
@@ -43,7 +43,14 @@ class ScalarMix(keras.layers.Layer):
     2.0
     """
 
-    def __init__(self, num_layers, layer_norm=False, penalty=0.0, trainable_gamma=True, **kwargs):
+    def __init__(
+        self,
+        num_layers: int,
+        layer_norm: bool = False,
+        penalty: float = 0.0,
+        trainable_gamma: bool = True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_layers = num_layers
         self.layer_norm = layer_norm
@@ -67,11 +74,11 @@ class ScalarMix(keras.layers.Layer):
             autocast=False,
         )
 
-    def mixing_weights(self):
-        """(L,) the softmax of the scalars: each layer's share in the mix, as floats."""
+    def mixing_weights(self) -> np.ndarray:
+        """Weight of each layer in the mix, the softmax of `s`: (L,) float32."""
         return ops.convert_to_numpy(ops.softmax(ops.cast(self.scalars, "float32")))
 
-    def call(self, inputs, padding_mask=None):
+    def call(self, inputs: Tensor | Sequence[Tensor], padding_mask: Tensor | None = None) -> Tensor:
         layers = inputs
         if not isinstance(inputs, (list, tuple)):
             layers = [inputs[:, :, j] for j in range(inputs.shape[2])]
@@ -112,7 +119,7 @@ POOLINGS = ("cls", "mean", "max", "last")
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Pooling(keras.layers.Layer):
-    """One vector for a text: that of one position, or the mean or maximum over real positions.
+    """Pooling over time: the vector of one position, or the mean or maximum of real positions.
 
     Args:
         pool: `"cls"` (the first position), `"mean"`, `"max"` or `"last"` (the last real position).
@@ -122,7 +129,7 @@ class Pooling(keras.layers.Layer):
         padding_mask: (B, T), True at real positions; all of them when omitted.
 
     Returns:
-        (B, D). A row without real positions gives zeros, but under `"cls"`.
+        (B, D). A row without real positions gives zeros, except with `"cls"`.
 
     Raises:
         ValueError: If `pool` is unknown.
@@ -133,13 +140,13 @@ class Pooling(keras.layers.Layer):
     2.0
     """
 
-    def __init__(self, pool="cls", **kwargs):
+    def __init__(self, pool: str = "cls", **kwargs):
         super().__init__(**kwargs)
         if pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {pool!r}")
         self.pool = pool
 
-    def call(self, inputs, padding_mask=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         if self.pool == "cls":
             return inputs[:, 0]
         # Means need float32 at least: bfloat16 cannot count beyond 256.
@@ -173,20 +180,19 @@ class Pooling(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class LayerChoice:
-    """Which of an encoder's layers are read, and how they become one vector.
+    """Layers of an encoder to read, and their combination into one vector.
 
-    Layers are numbered as in the encoder's output: 0 the embeddings, 1 the first block, -1 the
-    last. A range that reaches below the first block stops there, so that "the last four" of a
-    two-block encoder are its two. Word vectors have only layer 0, which is their last.
+    Layers have the numbers of the encoder's output: 0 the embeddings, 1 the first block, -1 the
+    last. A range stops at the first block: "the last four" of a two-block encoder are its two
+    blocks. Word vectors have only layer 0.
 
-    Attributes:
-        first, last: The first and last layer read, with all layers between them. Or:
-        layers: The layers read, each once, in the order in which they are concatenated.
+    Args:
+        first, last: The first and the last layer to read; the range includes both.
+        layers: Distinct layers to read in this order, in place of a range.
         combine: `"concat"`, `"mean"`, or `"mix"` for a learned `ScalarMix`.
 
     Raises:
-        ValueError: If `combine` is unknown, or there is not exactly one of `first` with `last`, and
-            `layers`.
+        ValueError: If `combine` is unknown. If there is neither or both of a range and `layers`.
 
     >>> LayerChoice(layers=(-1, 0)).indices(5)
     [4, 0]
@@ -216,8 +222,8 @@ class LayerChoice:
                 f"`combine` must be 'concat', 'mean' or 'mix'. Received: {self.combine!r}"
             )
 
-    def indices(self, count):
-        """The layers read of an encoder with `count` layers, embeddings included.
+    def indices(self, count: int) -> list[int]:
+        """Indices of the layers to read, for an encoder with `count` layers including embeddings.
 
         Raises:
             ValueError: If the encoder is too shallow.
@@ -242,6 +248,6 @@ class LayerChoice:
             )
         return list(range(first, last + 1))
 
-    def width(self, count, hidden_dim):
-        """Width of the one vector."""
+    def width(self, count: int, hidden_dim: int) -> int:
+        """Width of the resulting vector, for an encoder with `count` layers of `hidden_dim`."""
         return hidden_dim * (len(self.indices(count)) if self.combine == "concat" else 1)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_scan import fold
 from keras_plm.layers._fused_softmax import row_logsumexp, row_softmax
 from keras_plm.layers.embedding import rows_of
@@ -147,20 +148,22 @@ def row_products(x, rows):
     return ops.sum(ops.cast(x, "float32") * rows, axis=-1)
 
 
-def log_uniform_words(rng, vocabulary_size, count):
-    """Different random words, the frequent more likely: P(k) = log((k + 2) / (k + 1)) / log(V + 1).
+def log_uniform_words(
+    rng: np.random.Generator, vocabulary_size: int, count: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Samples distinct words with P(k) = log((k + 2) / (k + 1)) / log(V + 1), frequent words first.
 
     Reference: `tf.random.log_uniform_candidate_sampler`; Jean et al. 2015, arXiv 1412.2007, section
-    3, for what samples are for.
+    3.
 
     Args:
         rng: A NumPy generator.
-        vocabulary_size: V, words in the order of their frequency.
-        count: S, less than V.
+        vocabulary_size: Number of words V, sorted by frequency.
+        count: Number of samples S, less than V.
 
     Returns:
-        `(ids, counts, tries)`: (S,) int32; (S,) float32, how often each was to be expected; and the
-        number of drawings that it took, for `expected_counts` of other words.
+        `(ids, counts, tries)`: (S,) int32; (S,) float32, the expected count of each word; and the
+        number of draws, for `expected_counts` of other words.
 
     >>> ids, counts, tries = log_uniform_words(np.random.default_rng(0), 1000, 100)
     >>> len(set(ids.tolist())), bool((ids < 10).sum() >= 5)
@@ -178,8 +181,20 @@ def log_uniform_words(rng, vocabulary_size, count):
             return ids.astype(np.int32), expected_counts(ids, vocabulary_size, tries), tries
 
 
-def expected_counts(ids, vocabulary_size, tries):
-    """How likely words are among the different ones of so many log-uniform drawings, float32."""
+def expected_counts(ids: np.ndarray, vocabulary_size: int, tries: int) -> np.ndarray:
+    """Probability that each word is among the samples of `log_uniform_words`.
+
+    Args:
+        ids: (...) ids of words.
+        vocabulary_size: Number of words V, sorted by frequency.
+        tries: Number of draws.
+
+    Returns:
+        (...) float32.
+
+    >>> [round(float(x), 3) for x in expected_counts(np.array([0, 100]), 1000, tries=100)]
+    [1.0, 0.133]
+    """
     ids = np.asarray(ids, "float64")
     shares = np.log((ids + 2) / (ids + 1)) / np.log(vocabulary_size + 1)
     return (-np.expm1(tries * np.log1p(-shares))).astype("float32")
@@ -187,25 +202,25 @@ def expected_counts(ids, vocabulary_size, tries):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SampledSoftmax(keras.layers.Layer):
-    """How unlikely a word is under a softmax over all words, in training over a sample of them.
+    """Cross-entropy of words under a softmax over a large vocabulary, full or sampled.
 
-    In training the softmax is over the true word and the sampled ones. The logarithm of a word's
-    expected count is subtracted from its logit, also from the true word's. Training then learns the
-    same as over all words, though the loss is lower. The true word counts once, sampled or not.
-    Memory is that of one chunk of positions, time N · S · P, or N · V · P without samples.
+    With samples, the softmax is over the true word and the sampled words. The layer subtracts the
+    logarithm of the expected count from each logit. The loss is lower than with all words, the
+    optimum is the same. The true word counts once. Memory holds one chunk of positions; time is
+    N · S · P, or N · V · P without samples.
 
     Reference: Jean et al. 2015, arXiv 1412.2007, section 3; Peters et al. 2018 (allenai/bilm-tf,
-    training.py): 8,192 samples, all words at test.
+    training.py): 8,192 samples in training, all words in tests.
 
     Args:
-        vocabulary_size: Number of words V, in the order of their frequency if words are sampled.
+        vocabulary_size: Number of words V; sorted by frequency for samples.
 
     Call arguments:
         inputs: (..., P).
-        target_ids: (...) the true words.
-        sample_ids: (S,) different words, or `None` for all.
-        sample_counts: (S,) how often each was to be expected, see `log_uniform_words`.
-        target_counts: (...) the same of the true words.
+        target_ids: (...) ids of the true words.
+        sample_ids: (S,) ids of distinct sampled words, or `None` for all words.
+        sample_counts: (S,) expected counts of the samples, see `log_uniform_words`.
+        target_counts: (...) expected counts of the true words.
         target_sampled: (...) True where the true word is among the samples.
 
     Returns:
@@ -216,7 +231,7 @@ class SampledSoftmax(keras.layers.Layer):
     (2, 3)
     """
 
-    def __init__(self, vocabulary_size, **kwargs):
+    def __init__(self, vocabulary_size: int, **kwargs):
         super().__init__(**kwargs)
         self.autocast = False  # counts and losses stay in float32
         self.vocabulary_size = vocabulary_size
@@ -233,13 +248,13 @@ class SampledSoftmax(keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        target_ids,
-        sample_ids=None,
-        sample_counts=None,
-        target_counts=None,
-        target_sampled=None,
-    ):
+        inputs: Tensor,
+        target_ids: Tensor,
+        sample_ids: Tensor | None = None,
+        sample_counts: Tensor | None = None,
+        target_counts: Tensor | None = None,
+        target_sampled: Tensor | None = None,
+    ) -> Tensor:
         width, sizes = inputs.shape[-1], ops.shape(target_ids)
         x = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))  # (N, P)
         target_ids = ops.cast(ops.reshape(target_ids, (-1,)), "int32")

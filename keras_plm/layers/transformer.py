@@ -1,4 +1,4 @@
-"""The stack of Transformer blocks that BERT and GPT are made of.
+"""The stack of Transformer blocks in BERT and GPT.
 
 Shapes: B batch, T steps, S source steps, D width, N heads, H = D / N head width, L blocks.
 """
@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.private_apis import every_layer
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import LayerNormalization
 from keras_plm.layers.transformer_block import TransformerBlock
 
@@ -15,29 +16,31 @@ from keras_plm.layers.transformer_block import TransformerBlock
 class TransformerStack(keras.layers.Layer):
     """L Transformer blocks, with the output of every block.
 
-    Feature-based transfer reads all layers, so a call returns them all; unused ones cost only the
-    memory that they hold.
+    A call returns all layers, for feature-based transfer. An unused layer costs only its memory.
 
     Args:
         num_layers: Number of blocks L.
         num_heads, hidden_dim, intermediate_dim, dropout, attention_dropout, attention_bias,
-        cross_attention, pre_norm, activation, norm_epsilon, kernel_initializer: as in
+        cross_attention, pre_norm, activation, norm_epsilon, kernel_initializer: As in
             `TransformerBlock`.
 
     Attributes:
-        remat: If True, training keeps only the inputs of each block and computes the rest again
-            for its gradient: a third more work, and memory that hardly grows with L, except on
-            JAX's CPU, where it saves next to nothing. It may be set any time before training, and
-            is not written to files. Chen et al. 2016, arXiv 1604.06174.
+        remat: If True, training keeps only the inputs of each block and recomputes the rest for
+            the gradient. It takes a third more time; memory hardly grows with L, except on JAX's
+            CPU. Set it before training; files do not contain it. Chen et al. 2016, arXiv
+            1604.06174.
 
     Call arguments:
         inputs: (B, T, D), the embeddings.
-        padding_mask, attention_mask, causal: as in `MultiHeadAttention`.
-        source, source_mask: as in `TransformerBlock`.
+        padding_mask, attention_mask, causal: As in `MultiHeadAttention`.
+        source, source_mask: As in `TransformerBlock`.
 
     Returns:
-        A list of L + 1 tensors (B, T, D), lowest first: the inputs, then each block's output. With
-        `pre_norm` the last has passed the final norm.
+        A list of L + 1 tensors (B, T, D), lowest first: the inputs, then the output of each block.
+        With `pre_norm` the last layer includes the final norm.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `hidden_dim`, or an input has the wrong shape.
 
     >>> import numpy as np
     >>> stack = TransformerStack(num_layers=2, num_heads=2, hidden_dim=4, intermediate_dim=8)
@@ -48,18 +51,18 @@ class TransformerStack(keras.layers.Layer):
 
     def __init__(
         self,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        dropout=0.0,
-        attention_dropout=None,
-        attention_bias=True,
-        cross_attention=False,
-        pre_norm=False,
-        activation="gelu_erf",
-        norm_epsilon=1e-12,
-        kernel_initializer="glorot_uniform",
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        attention_bias: bool = True,
+        cross_attention: bool = False,
+        pre_norm: bool = False,
+        activation: str = "gelu_erf",
+        norm_epsilon: float = 1e-12,
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -96,14 +99,14 @@ class TransformerStack(keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        source=None,
-        source_mask=None,
-        training=None,
-    ):
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> list[Tensor]:
         layers = [inputs]
         for block in self.blocks:
             output = block(
@@ -127,25 +130,25 @@ class TransformerStack(keras.layers.Layer):
 
     def decode(
         self,
-        inputs,
-        cache,
-        cache_index,
-        padding_mask=None,
-        source_cache=None,
-        source_mask=None,
-    ):
-        """The next T steps, causal, which read the earlier ones in a cache.
+        inputs: Tensor,
+        cache: list[Tensor],
+        cache_index: int | Tensor,
+        padding_mask: Tensor | None = None,
+        source_cache: list[Tensor] | None = None,
+        source_mask: Tensor | None = None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Computes the next T steps, causal, with earlier steps from a cache.
 
         Args:
             inputs: (B, T, D), the embeddings.
-            cache: A list of L, see `initial_cache`. On torch it is written in place.
-            cache_index: Number of steps already in the cache.
-            padding_mask: (B, S_max), True at real places of the cache.
-            source_cache: A list of L, see `read_source`.
+            cache: A list of L tensors, see `initial_cache`. torch writes it in place.
+            cache_index: Number of steps in the cache.
+            padding_mask: (B, S_max), True at real positions of the cache.
+            source_cache: A list of L tensors, see `read_source`.
             source_mask: (B, S), True at real source positions.
 
         Returns:
-            `(layers, cache)`: a list as of a call, and the written cache.
+            `(layers, cache)`: the layers as in a call, and the updated cache.
         """
         layers, written = [inputs], []
         for i, block in enumerate(self.blocks):
@@ -161,31 +164,31 @@ class TransformerStack(keras.layers.Layer):
             written.append(output.cache)
         return self._finish(layers), written
 
-    def initial_cache(self, batch_size, max_length):
-        """An empty cache for `decode`: L tensors (B, 2, S_max, N, H)."""
+    def initial_cache(self, batch_size: int, max_length: int) -> list[Tensor]:
+        """Empty cache for `decode`: L tensors (B, 2, S_max, N, H), S_max being `max_length`."""
         heads = self.block_options["num_heads"]
         head_dim = self.block_options["hidden_dim"] // heads
         shape = (batch_size, 2, max_length, heads, head_dim)
         return [ops.zeros(shape, dtype=self.compute_dtype) for _ in self.blocks]
 
-    def read_source(self, source):
-        """Keys and values of a source (B, S, D), for `decode`: L tensors (B, 2, S, N, H)."""
+    def read_source(self, source: Tensor) -> list[Tensor]:
+        """Computes keys and values of a source (B, S, D): L tensors (B, 2, S, N, H)."""
         return [block.cross_attention.keys_and_values(source) for block in self.blocks]
 
     def attention_weights(
         self,
-        inputs,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        source=None,
-        source_mask=None,
-    ):
-        """The attention weights of every block, for the arguments of a call.
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Attention weights of every block, for the arguments of a call.
 
         Returns:
-            `(weights, source_weights)`: a list of L tensors (B, N, T, T), and with cross-attention
-            a list of L tensors (B, N, T, S), else of `None`.
+            `(weights, source_weights)`: a list of L tensors (B, N, T, T), and a list of L tensors
+            (B, N, T, S), or of `None` without cross-attention.
         """
         x, outputs = inputs, []
         for block in self.blocks:
@@ -212,11 +215,21 @@ class TransformerStack(keras.layers.Layer):
         }
 
 
-def recompute_blocks(model):
+def recompute_blocks(model: keras.Model) -> None:
     """Sets `remat` in every `TransformerStack` of a model.
 
+    Args:
+        model: A model with Transformer blocks.
+
     Raises:
-        ValueError: If there is none.
+        ValueError: If the model has no `TransformerStack`.
+
+    >>> from keras_plm.layers import TransformerStack
+    >>> x = keras.Input((3, 4))
+    >>> stack = TransformerStack(num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
+    >>> recompute_blocks(keras.Model(x, stack(x)))
+    >>> stack.remat
+    True
     """
     found = [layer for layer in every_layer(model) if isinstance(layer, TransformerStack)]
     if not found:

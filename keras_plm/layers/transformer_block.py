@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_layers import (
     Dense,
     Dropout,
@@ -200,9 +201,9 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(
         self,
-        intermediate_dim,
-        activation="gelu_erf",
-        kernel_initializer="glorot_uniform",
+        intermediate_dim: int,
+        activation: str = "gelu_erf",
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -224,10 +225,10 @@ class FeedForward(keras.layers.Layer):
         self.output_projection = dense(input_shape[-1], "output")
         self.output_projection.build((*input_shape[:-1], self.intermediate_dim))
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return feed_forward(self.arrays(), inputs, self.activation)
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Any]:
         """The `weights` of `feed_forward`."""
         return {
             "intermediate": self.intermediate.arrays(),
@@ -248,13 +249,13 @@ class TransformerBlock(keras.layers.Layer):
     """Self-attention, then a feed-forward network, each with a residual and a layer norm.
 
     The layer holds the weights of `transformer_block`, which has the equations. With
-    `cross_attention` a third part between the two reads another sequence: the block of a decoder.
-    A call gives the output only; `run` also gives the attention weights, and reads and writes a
-    cache for decoding step by step.
+    `cross_attention` a third part between the two attends to another sequence: a decoder block. A
+    call returns the output only. `run` also returns attention weights, and reads and writes a
+    cache for step-by-step decoding.
 
-    Post-norm, as in the papers, normalises after the residual: `LN(x + f(x))`. Pre-norm keeps
-    the residual path clean: `x + f(LN(x))`; it trains with less warm-up but leaves its outputs
-    unnormalised, so a stack of them ends in one more norm.
+    Post-norm, as in the papers, normalises after the residual: `LN(x + f(x))`. Pre-norm does so
+    before each part: `x + f(LN(x))`. It trains with less warm-up. A stack of pre-norm blocks ends
+    in one more norm.
 
     Reference: post-norm: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; pre-norm: Xiong
     et al. 2020, arXiv 2002.04745.
@@ -263,28 +264,29 @@ class TransformerBlock(keras.layers.Layer):
         num_heads: Number of attention heads N.
         hidden_dim: Width D.
         intermediate_dim: Width of the feed-forward network.
-        dropout: Fraction dropped of the output of each part.
-        attention_dropout: Fraction of attention weights dropped; `dropout` when omitted.
+        dropout: Fraction of the output of each part dropped in training.
+        attention_dropout: Fraction of attention weights dropped in training; `dropout` when
+            omitted.
         attention_bias: If False, the attention's projections have no biases.
         cross_attention: If True, the block also attends to a `source`.
         pre_norm: If True, normalise before each part instead of after.
-        activation: Of the feed-forward network, see `FeedForward`.
-        norm_epsilon: Added to the variance in the layer norms.
+        activation: Activation of the feed-forward network, see `FeedForward`.
+        norm_epsilon: Constant added to the variance in the layer norms.
         kernel_initializer: Initializer of all kernels.
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask, attention_mask, causal: as in `MultiHeadAttention`.
+        padding_mask, attention_mask, causal: As in `MultiHeadAttention`.
         source: (B, S, D_source), the sequence that cross-attention reads.
         source_mask: (B, S), True at real source positions.
-        remat: If True, training keeps only the inputs, and computes the rest again for the
-            gradient.
+        remat: If True, training keeps only the inputs and recomputes the rest for the gradient.
 
     Returns:
         (B, T, D).
 
     Raises:
-        ValueError: If the inputs are not `hidden_dim` wide, or a source is missing or has no use.
+        ValueError: If the width of the inputs is not `hidden_dim`. If a `source` is missing, or
+            given without `cross_attention`.
 
     >>> import numpy as np
     >>> block = TransformerBlock(num_heads=2, hidden_dim=4, intermediate_dim=8)
@@ -294,17 +296,17 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        dropout=0.0,
-        attention_dropout=None,
-        attention_bias=True,
-        cross_attention=False,
-        pre_norm=False,
-        activation="gelu_erf",
-        norm_epsilon=1e-12,
-        kernel_initializer="glorot_uniform",
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        attention_bias: bool = True,
+        cross_attention: bool = False,
+        pre_norm: bool = False,
+        activation: str = "gelu_erf",
+        norm_epsilon: float = 1e-12,
+        kernel_initializer: str | dict | keras.initializers.Initializer = "glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -366,15 +368,15 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        source=None,
-        source_mask=None,
-        remat=False,
-        training=None,
-    ):
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        remat: bool = False,
+        training: bool | None = None,
+    ) -> Tensor:
         self._check_source(source)
         mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
         source_mask = None if source is None else visible(inputs, source, source_mask)
@@ -389,30 +391,30 @@ class TransformerBlock(keras.layers.Layer):
 
     def run(
         self,
-        inputs,
-        padding_mask=None,
-        attention_mask=None,
-        causal=False,
-        source=None,
-        source_mask=None,
-        cache=None,
-        cache_index=None,
-        source_cache=None,
-        return_weights=False,
-    ):
-        """The block in inference, with the attention weights and a cache.
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        causal: bool = False,
+        source: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        cache: Tensor | None = None,
+        cache_index: int | Tensor | None = None,
+        source_cache: Tensor | None = None,
+        return_weights: bool = False,
+    ) -> BlockOutput:
+        """Computes the block in inference, with attention weights and a cache.
 
         Args:
-            inputs, padding_mask, attention_mask, causal, source, source_mask: As of a call.
+            inputs, padding_mask, attention_mask, causal, source, source_mask: As in a call.
             cache, cache_index, return_weights: As in `MultiHeadAttention.run`.
-            source_cache: `cross_attention.keys_and_values(source)`, instead of `source`.
+            source_cache: `cross_attention.keys_and_values(source)`, in place of `source`.
 
         Returns:
             A `BlockOutput`.
 
         Raises:
             ValueError: If the block is not built, a mask does not fit, a source is missing or has
-                no use, or `cache_index` comes without a `cache` or lies outside of it.
+                no use, or `cache_index` has no `cache` or lies outside it.
         """
         self._check_source(source, source_cache)
         check_cache(inputs, cache, cache_index)
@@ -436,7 +438,7 @@ class TransformerBlock(keras.layers.Layer):
             **self._options(training=False),
         )
 
-    def arrays(self):
+    def arrays(self) -> dict[str, Any]:
         """The `weights` of `transformer_block`."""
         names = ["attention", "attention_norm", "feed_forward", "feed_forward_norm"]
         if self.cross_attention is not None:
