@@ -2,7 +2,7 @@
 # # Language models, from n-grams to a neural network
 #
 # You learn to count n-grams, smooth them, measure perplexity, sample text, train a neural language
-# model, and mix both. Reading takes 20 minutes, running one to two minutes on a laptop without a
+# model, and mix both. Reading takes 20 minutes, running about one minute on a laptop without a
 # GPU.
 #
 # A language model gives a probability to a text. It does so word by word:
@@ -311,7 +311,7 @@ for word in ("doctor", "loved", "fruit", "early"):
 # The two kinds of model err in different places. Bengio et al. (section 4.1) average their
 # probabilities:
 #
-# $$P(w \mid h) = \lambda\, P_{\text{neural}}(w \mid h) + (1 - \lambda)\, P_{\text{n-gram}}(w \mid h)$$
+# $$P(w \mid h) = \lambda\, P_1(w \mid h) + (1 - \lambda)\, P_2(w \mid h)$$
 #
 # `Mixture.fit_weights` finds $\lambda$ by expectation maximisation on the dev set. The test set is
 # used here for the first time.
