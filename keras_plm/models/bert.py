@@ -37,14 +37,14 @@ class BERT(Encoder):
     """BERT's encoder, with the output of every layer.
 
     Use it under a head (`keras_plm.heads`) to fine-tune, under `keras_plm.pretraining.MaskedLM`
-    to pre-train, and in `keras_plm.transfer` to read features. Time and memory grow with
+    to pre-train, and in `keras_plm.transfer` to extract features. Time and memory grow with
     T² · D for attention and T · D² for the rest.
 
     Reference: Devlin et al. 2018, arXiv 1810.04805, section 3 and appendix A.2.
 
     Differs from the paper: nothing by default. `activation="gelu_tanh"` is Google's code since
-    February 2019; `pre_norm=True` normalises before each part and once at the end, which
-    trains sooner at small scale. `causal=True` is the paper's own ablation (section 5.1, "LTR").
+    February 2019. `pre_norm=True` normalises before each part and once at the end; small models
+    then train faster. `causal=True` is the paper's ablation "LTR" (section 5.1).
 
     Args:
         vocabulary_size: Number of tokens V.
@@ -57,13 +57,13 @@ class BERT(Encoder):
         dropout: Fraction dropped in embeddings, attention weights and both parts of a block.
         activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block.
-        causal: If True, a token sees itself and what stands before it alone: for
-            `pretraining.CausalLM`. [CLS] then sees no text, and there is no `"pooled"`.
+        causal: If True, a token attends only to itself and earlier tokens, for
+            `pretraining.CausalLM`. There is then no `"pooled"`.
         initializer_range: Standard deviation of the truncated normal of all kernels and tables.
-        norm_epsilon: Added to the variance in the layer norms.
+        norm_epsilon: Constant added to the variance in the layer norms.
         trainable: If False, the encoder is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `token_ids`, `segment_ids` and `padding_mask` (True at real tokens), each
@@ -71,7 +71,7 @@ class BERT(Encoder):
 
     Returns:
         A dict: `"sequence"` (B, T, D), `"layers"`, a list of L + 1 tensors (B, T, D) with the
-        embeddings first and `"sequence"` last, and `"pooled"` (B, D), the tanh layer over [CLS].
+        embeddings first and `"sequence"` last, and `"pooled"` (B, D), the tanh layer on [CLS].
 
     Raises:
         ValueError: If T is larger than `max_sequence_length`, or `num_heads` does not divide
@@ -89,22 +89,22 @@ class BERT(Encoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        max_sequence_length=512,
-        num_segments=2,
-        dropout=0.1,
-        activation="gelu_erf",
-        pre_norm=False,
-        causal=False,
-        initializer_range=0.02,
-        norm_epsilon=1e-12,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        dropout: float = 0.1,
+        activation: str = "gelu_erf",
+        pre_norm: bool = False,
+        causal: bool = False,
+        initializer_range: float = 0.02,
+        norm_epsilon: float = 1e-12,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         def initializer():
             return keras.initializers.TruncatedNormal(stddev=initializer_range)

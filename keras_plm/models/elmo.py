@@ -1,9 +1,12 @@
 """ELMo: the bidirectional language model of Peters et al. 2018 as an encoder."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
 from keras_plm.layers.embedding import check_counts
 from keras_plm.models.encoder import Encoder
@@ -37,43 +40,43 @@ ELMO_SIZES = {
 class ELMo(Encoder):
     """ELMo's bidirectional language model, with the output of every layer.
 
-    Words enter as their characters. One stack of LSTMs reads them forwards and another backwards;
-    a layer is both outputs side by side, the lowest is the word alone, twice. The same text always
-    gives the same vectors, whatever was read before, unless `carried_rows` asks for the original's
-    behaviour. Use it under `pretraining.BiLM` to pre-train and in `keras_plm.transfer` to read
-    features or to fine-tune. Time grows with T, step after step, and with n · P.
+    Words enter as their characters. One stack of LSTMs reads them forwards and another backwards.
+    A layer is the concatenation of both outputs; the lowest layer is the word vector, twice. Equal
+    texts have equal vectors, except with `carried_rows`, the original's behaviour. Use it under
+    `pretraining.BiLM` to pre-train and in `keras_plm.transfer` to extract features or fine-tune.
+    Time grows with T · n · P; steps run one after the other.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, sections 3.1 and 3.4; allenai/bilm-tf.
 
     Args:
         units: Number of cells n of each LSTM.
-        projection_dim: Width P of a direction; the encoder's is D = 2 P.
+        projection_dim: Width P of a direction; D = 2 P is the width of the encoder.
         filters: `[width, number]` of each convolution over characters.
-        character_dim: Width of a character's vector.
+        character_dim: Width of a character vector.
         num_highway: Number of highway layers over the convolutions.
-        activation: `"relu"` or `"tanh"`, of the convolutions.
-        num_layers: Number of LSTMs on top of each other, L.
+        activation: Activation of the convolutions, `"relu"` or `"tanh"`.
+        num_layers: Number of stacked LSTMs L.
         cell_clip, projection_clip: Largest absolute value of a cell and of its projection.
-        use_skip_connections: If True, a layer's input is added to its output from the second on.
-        dropout: Fraction dropped before each LSTM, in training.
-        carried_rows: If above 0, every batch goes on where the one before ended, row by row, for
-            at most so many rows, as the original does; `reset_states` begins anew. Files do not
-            hold these states.
+        use_skip_connections: If True, add the input of each layer above the first to its output.
+        dropout: Fraction of each LSTM's input dropped in training.
+        carried_rows: If above 0, each row starts with the final state of the previous batch, as
+            in the original, for batches of at most this many rows. `reset_states` sets the states
+            to zero. Files do not contain them.
         trainable: If False, the encoder is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `character_ids` (B, T, C) and `padding_mask` (B, T), True at real words,
             which come first, as `tokenizers.Characters` packs them.
 
     Returns:
-        A dict: `"sequence"` (B, T, D) and `"layers"`, a list of L + 1 tensors (B, T, D), the words'
-        first and `"sequence"` last; zero at padding above the first. First and last position of a
-        text are marks of `Characters`: word i is at i + 1.
+        A dict: `"sequence"` (B, T, D) and `"layers"`, a list of L + 1 tensors (B, T, D) with the
+        word vectors first and `"sequence"` last. Layers above the first are zero at padding. Word
+        i is at position i + 1, between the marks of `Characters`.
 
     Raises:
-        ValueError: If a size has no meaning, or a batch has more rows than `carried_rows`.
+        ValueError: If a size is invalid, or a batch has more rows than `carried_rows`.
 
     >>> from keras_plm.tokenizers import Characters
     >>> encoder = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
@@ -84,21 +87,21 @@ class ELMo(Encoder):
 
     def __init__(
         self,
-        units,
-        projection_dim,
-        filters,
-        character_dim=16,
-        num_highway=2,
-        activation="relu",
-        num_layers=2,
-        cell_clip=3.0,
-        projection_clip=3.0,
-        use_skip_connections=True,
-        dropout=0.1,
-        carried_rows=0,
-        trainable=True,
-        dtype=None,
-        name=None,
+        units: int,
+        projection_dim: int,
+        filters: Sequence[Sequence[int]],
+        character_dim: int = 16,
+        num_highway: int = 2,
+        activation: str = "relu",
+        num_layers: int = 2,
+        cell_clip: float | None = 3.0,
+        projection_clip: float | None = 3.0,
+        use_skip_connections: bool = True,
+        dropout: float = 0.1,
+        carried_rows: int = 0,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         check_counts(1, units=units, projection_dim=projection_dim, num_layers=num_layers)
         check_counts(0, carried_rows=carried_rows)
@@ -167,14 +170,14 @@ class ELMo(Encoder):
         self.carried_rows = carried_rows
         self.trainable = trainable
 
-    def reset_states(self):
-        """Lets the next batch begin with zeros, where `carried_rows` keeps states."""
+    def reset_states(self) -> None:
+        """Sets the states that `carried_rows` keeps to zero."""
         for layer in self.layers:
             if isinstance(layer, CarriedStates):
                 layer.reset()
 
-    def stacked_layers(self):
-        """A `WordCache` of this encoder, to read much text with few different words."""
+    def stacked_layers(self) -> "WordCache":
+        """A `WordCache` of this encoder, for inference on text with repeated words."""
         return WordCache(self)
 
     def get_config(self):
@@ -203,7 +206,7 @@ class WordCache:
         encoder: An `ELMo`.
     """
 
-    def __init__(self, encoder):
+    def __init__(self, encoder: ELMo):
         self._widest = max(width for width, _ in encoder.filters)
         words = keras.Input((None,), dtype="int32")
         self._spell = keras.Model(words, encoder.token_encoder(words))
@@ -218,11 +221,11 @@ class WordCache:
     def __len__(self):
         return len(self._rows)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets all words, for other weights of the encoder."""
         self._rows, self._vectors = {}, np.zeros((0, self._width), "float32")
 
-    def predict_on_batch(self, inputs):
+    def predict_on_batch(self, inputs: dict[str, Tensor]) -> np.ndarray:
         """All layers of a batch of the encoder's inputs: (B, T, L + 1, D) float32, an array."""
         ids = np.asarray(inputs["character_ids"])
         flat = np.ascontiguousarray(ids.reshape(-1, ids.shape[-1]), np.uint16)

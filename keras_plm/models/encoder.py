@@ -1,6 +1,7 @@
 """The encoder contract: what heads, `transfer`, pre-training and the harness read of an encoder."""
 
 import re
+from typing import Any
 
 import keras
 from keras import ops
@@ -72,7 +73,13 @@ class Encoder(Saveable, keras.Model):
     vocabulary_size = None
     carried_rows = 0
 
-    def __init__(self, inputs, outputs, name=None, **kwargs):
+    def __init__(
+        self,
+        inputs: dict[str, keras.KerasTensor],
+        outputs: dict[str, Any],
+        name: str | None = None,
+        **kwargs,
+    ):
         missing = _missing(inputs, outputs)
         if missing:
             raise ValueError(
@@ -84,7 +91,7 @@ class Encoder(Saveable, keras.Model):
         self.num_blocks = len(outputs["layers"]) - 1
         self.token_embedding = None  # no class attribute: torch looks layers up after those
 
-    def stacked_layers(self):
+    def stacked_layers(self) -> keras.Model:
         """A model from the inputs to all layers as one tensor (B, T, L + 1, D) in float32."""
         stacked = ops.stack(self.output["layers"], axis=2)
         return keras.Model(self.input, ops.cast(stacked, "float32"))

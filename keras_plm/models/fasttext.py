@@ -3,16 +3,18 @@
 Shapes: as in `word2vec.py`; M parts of the different words of a batch.
 """
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 from keras import ops
-
 from keras_plm.data.formats.fasttext import SubwordVectors
 from keras_plm.files.sequences import as_names
 from keras_plm.layers.embedding import rows_of
-from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 from keras_plm.tokenizers.encoded import ranges
+
+from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -64,27 +66,30 @@ class SubwordEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class FastText(NeighbourModel):
-    """fastText: word2vec whose word vectors are the mean of the word's and its character n-grams'.
+    """fastText: word2vec with the mean of a word's vector and those of its character n-grams.
 
-    A word that was never seen has the vectors of its n-grams. Only rows that words of the
-    vocabulary use are kept, a third of a million for 50,000 English words, not two million.
+    An unknown word has the vector of its n-grams. The table holds only rows that the vocabulary
+    uses: a third of a million for 50,000 English words, not two million.
 
     Reference: Bojanowski et al. 2017, arXiv 1607.04606, section 3.2; hash and numbers of the
     released program.
 
-    Differs from the paper: as `Word2Vec`; the mean of the parts, as the released program does,
-    not their sum.
+    Differs from the paper: as `Word2Vec`; the mean of the parts, as in the released program, not
+    their sum.
 
     Args:
-        vocabulary: The words in order of their ids, as `tokenizers.Words.vocabulary`.
-        hidden_dim, architecture, objective, window, row_length, noise_words, counts, name: As
+        vocabulary: Words in the order of their ids, as `tokenizers.Words.vocabulary`.
+        hidden_dim, architecture, objective, window, row_length, noise_words, counts, name: As in
             `Word2Vec`.
         min_n, max_n: Shortest and longest n-grams.
-        buckets: What hashes are taken modulo of.
+        buckets: Number of hash buckets.
 
     Call arguments:
-        inputs: As `Word2Vec`, where skip-gram's and CBOW's words are read as `part_rows` and
-            `part_words` (M,), the parts of the batch's different words, and `word_numbers` (B, T).
+        inputs: As in `Word2Vec`, with `part_rows` and `part_words` (M,), the parts of the distinct
+            words of the batch, and `word_numbers` (B, T) in place of the words.
+
+    Returns:
+        (B, T, K) scores, as `Word2Vec`.
 
     >>> model = FastText(["[PAD]", "[UNK]", "[EOS]", "where", "here"], hidden_dim=4, buckets=100)
     >>> vectors = model.subword_vectors()
@@ -96,18 +101,18 @@ class FastText(NeighbourModel):
 
     def __init__(
         self,
-        vocabulary,
-        hidden_dim=100,
-        architecture="skip_gram",
-        objective="negative_sampling",
-        window=5,
-        row_length=128,
-        noise_words=32,
-        min_n=3,
-        max_n=6,
-        buckets=2_000_000,
-        counts=None,
-        name=None,
+        vocabulary: Sequence[str],
+        hidden_dim: int = 100,
+        architecture: str = "skip_gram",
+        objective: str = "negative_sampling",
+        window: int = 5,
+        row_length: int = 128,
+        noise_words: int = 32,
+        min_n: int = 3,
+        max_n: int = 6,
+        buckets: int = 2_000_000,
+        counts: Sequence[int] | np.ndarray | None = None,
+        name: str | None = None,
     ):
         vocabulary = as_names(vocabulary, "vocabulary")
         if not 1 <= min_n <= max_n:
@@ -153,7 +158,8 @@ class FastText(NeighbourModel):
         self._parts[own] = np.arange(size)
         self._parts[~own] = size + compact
 
-    def words_of(self, token_ids):
+    def words_of(self, token_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Inputs of the model for the words of a batch (B, T)."""
         words, numbers = np.unique(token_ids, return_inverse=True)
         counts = self._part_counts[words]
         rows = self._parts[ranges(self._part_starts[words], counts)]
@@ -169,16 +175,18 @@ class FastText(NeighbourModel):
         }
 
     @property
-    def vectors(self):
-        """(V, D) the words' vectors: means of their parts."""
+    def vectors(self) -> np.ndarray:
+        """Word vectors, the means of their parts: (V, D)."""
         table = ops.convert_to_numpy(self.embedding.embeddings)
         sums = np.add.reduceat(table[self._parts], self._part_starts)
         return sums / self._part_counts[:, None]
 
-    def subword_vectors(self, special=3):
-        """The trained rows as `SubwordVectors`, without the first `special` words.
+    def subword_vectors(self, special: int = 3) -> SubwordVectors:
+        """Trained rows as `SubwordVectors`.
 
-        These are the three of `Words.vocabulary`; 0 keeps all.
+        Args:
+            special: Number of words to leave out; the first three of `Words.vocabulary` are
+                special.
         """
         table = ops.convert_to_numpy(self.embedding.embeddings)
         size = len(self.vocabulary)

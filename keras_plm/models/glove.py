@@ -4,42 +4,48 @@ Shapes: N ids of a text, P pairs of words, B pairs of a batch, V words, D width.
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
-
 from keras_plm.data.batching import Batches
 from keras_plm.layers.embedding import rows_of
+
 from keras_plm.models.word2vec import FitsByAdaGrad
 
 
 def cooccurrences(
-    token_ids, vocabulary_size, window=15, symmetric=True, end_id=2, left_out=(0, 1), chunk=100_000
-):
-    """How often words stand near each other, a neighbour d places away counted as 1 / d.
+    token_ids: Sequence[int] | np.ndarray,
+    vocabulary_size: int,
+    window: int = 15,
+    symmetric: bool = True,
+    end_id: int = 2,
+    left_out: Sequence[int] = (0, 1),
+    chunk: int = 100_000,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts of pairs of words in a window, with weight 1 / d at distance d.
 
-    Frequent words are counted one by one, rare ones some at once: what is held is the result, once
-    more in part, and the text several times.
+    Memory holds the result, a part of it once more, and the text several times.
 
     Reference: Pennington et al. 2014, section 4.2 (the weights), and the released program.
 
     Args:
-        token_ids: (N,) ids, each sentence ended by `end_id`, as `data.read_ids` gives them.
+        token_ids: (N,) ids as of `data.read_ids`, with `end_id` after each sentence.
         vocabulary_size: Number of words V.
-        window: How far to look.
-        symmetric: If True, to both sides; if False, only to the words before.
-        end_id: Ends sentences, which windows do not cross.
-        left_out: Ids that are no words, as the unknown word: their neighbours move together.
-        chunk: How many neighbours to look at in one go, which changes memory and speed only.
+        window: Largest distance of a pair.
+        symmetric: If True, count neighbours on both sides; if False, only the words before.
+        end_id: Id at the end of every sentence; windows do not cross it.
+        left_out: Ids to remove from the text first, such as the unknown word.
+        chunk: Number of neighbours per step; it changes only memory and speed.
 
     Returns:
-        `(rows, columns, counts)`, (P,) int32, int32, float32: words, the words near them, and the
-        counts X, which are above 0; sorted by row, then column.
+        `(rows, columns, counts)`, (P,) int32, int32, float32: words, their neighbours, and the
+        counts X above 0, sorted by row, then column.
 
     Raises:
-        ValueError: If ids are no flat integers in [0, V), no words are neighbours, or an argument
-            is out of range.
+        ValueError: If `token_ids` are not a flat array of integers in [0, V), no words are
+            neighbours, or an argument is out of range.
 
     >>> rows, columns, counts = cooccurrences([3, 4, 5, 2, 3, 4, 2], vocabulary_size=6, window=2)
     >>> [(int(i), int(j), float(x)) for i, j, x in zip(rows, columns, counts) if i == 3]
@@ -193,27 +199,28 @@ class PairScores(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class GloVe(FitsByAdaGrad, keras.Model):
-    """GloVe: vectors of words whose products are the logarithms of how often the words meet.
+    """GloVe: word vectors whose products approximate logarithms of cooccurrence counts.
 
-    Read the text once with `cooccurrences`; the cost of an epoch then is that of its different
-    pairs, not of its words. `batches` gives the pairs their targets and weights.
+    Count a text once with `cooccurrences`. The time of an epoch grows with the number of distinct
+    pairs, not of words. `batches` computes targets and weights.
 
     Reference: Pennington et al. 2014, aclanthology.org/D14-1162, equation 8; glove.c.
 
-    Differs from the paper: a step is a batch's, along the sum over its pairs, at a higher rate,
-    and AdaGrad takes in a gradient before it steps. The released program multiplies gradients by
-    its rate of 0.05 before it squares them: `Adagrad(1.0, initial_accumulator_value=400.0)`.
+    Differs from the paper: a step follows the sum over a batch of pairs at a higher learning rate,
+    and AdaGrad adds a gradient to its accumulator before the step. The released program multiplies
+    gradients by its learning rate 0.05 before squaring: `Adagrad(1.0,
+    initial_accumulator_value=400.0)`.
 
     Args:
         vocabulary_size: Number of words V.
         hidden_dim: Width D.
-        name: Of the model.
+        name: Name of the model.
 
     Call arguments:
-        inputs: A dict of `rows` (B,), words, and `columns` (B,), words near them.
+        inputs: A dict of `rows` (B,), words, and `columns` (B,), their neighbours.
 
     Returns:
-        (B,) scores w_i · w~_j + b_i + b~_j, to be log X_ij.
+        (B,) scores w_i · w~_j + b_i + b~_j, with the targets log X_ij.
 
     Raises:
         ValueError: If a size is below 1.
@@ -228,7 +235,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
     # Differs from the paper, whose 0.05 leaves the steps of whole batches too short.
     default_rate, loss_class, loss_name = 0.3, HalfSquaredError, "loss_per_pair"
 
-    def __init__(self, vocabulary_size, hidden_dim=100, name=None):
+    def __init__(self, vocabulary_size: int, hidden_dim: int = 100, name: str | None = None):
         if vocabulary_size < 1 or hidden_dim < 1:
             sizes = f"vocabulary_size={vocabulary_size}, hidden_dim={hidden_dim}"
             raise ValueError(f"Sizes must be 1 or more. Received: {sizes}")
@@ -240,15 +247,23 @@ class GloVe(FitsByAdaGrad, keras.Model):
         self.hidden_dim = hidden_dim
 
     def batches(
-        self, rows, columns, counts, x_max=100.0, alpha=0.75, batch_size=65536, seed=0, **options
-    ):
-        """All pairs, in a new order in each epoch, as `PairBatches`.
+        self,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        counts: np.ndarray,
+        x_max: float = 100.0,
+        alpha: float = 0.75,
+        batch_size: int = 65536,
+        seed: int = 0,
+        **options,
+    ) -> Batches:
+        """Batches of all pairs, in a new order in each epoch.
 
         Args:
-            rows, columns, counts: (P,) each, as `cooccurrences` gives them.
-            x_max, alpha: A pair's weight is min(1, (x / x_max)^alpha). For a text of ten million
-                words, 10 gives better vectors than the paper's 100.
-            batch_size: Pairs per batch.
+            rows, columns, counts: (P,) each, the result of `cooccurrences`.
+            x_max, alpha: Weight of a pair, min(1, (x / x_max)^alpha). For a text of ten million
+                words, `x_max=10` gives better vectors than the paper's 100.
+            batch_size: Number of pairs per batch.
             seed, **options: As in `Batches`.
 
         Raises:
@@ -273,8 +288,8 @@ class GloVe(FitsByAdaGrad, keras.Model):
         return PairBatches(rows, columns, counts, x_max, alpha, batch_size, seed=seed, **options)
 
     @property
-    def vectors(self):
-        """(V, D) the words' vectors w + w~ (section 4.2), without the biases."""
+    def vectors(self) -> np.ndarray:
+        """Word vectors w + w~ (section 4.2), without the biases: (V, D)."""
         tables = (self.pair_scores.words, self.pair_scores.contexts)
         return sum(ops.convert_to_numpy(table) for table in tables)
 

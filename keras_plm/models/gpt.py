@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
@@ -36,19 +37,19 @@ GPT2 = {"pre_norm": True, "max_sequence_length": 1024}
 
 @keras.saving.register_keras_serializable("keras_plm")
 class GPT(Encoder):
-    """A Transformer that reads from left to right, with the output of every layer.
+    """GPT: a causal Transformer, with the output of every layer.
 
-    Each position sees itself and what stands before it. Use it under `pretraining.CausalLM` to
-    pre-train, under a head to fine-tune, in `keras_plm.transfer` to read features, and with
-    `decoding.generate` to write. Time and memory grow with T² · D for attention and T · D² for
-    the rest.
+    Each position attends to itself and earlier positions. Use it under `pretraining.CausalLM` to
+    pre-train, under a head to fine-tune, in `keras_plm.transfer` to extract features, and with
+    `decoding.generate` to generate text. Time and memory grow with T² · D for attention and
+    T · D² for the rest.
 
     Reference: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training",
     section 4.1; openai/finetune-transformer-lm. `pre_norm=True` is GPT-2: Radford et al. 2019,
     section 2.3.
 
-    Differs from the original code: dropout falls on the sum of a token's and its position's vector,
-    not on whole rows of the table.
+    Differs from the original code: dropout applies to the sum of token and position vectors, not
+    to whole rows of the tables.
 
     Args:
         vocabulary_size: Number of tokens V.
@@ -61,19 +62,19 @@ class GPT(Encoder):
         activation: `"gelu_tanh"`, `"gelu_erf"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block, and once at the end, as GPT-2.
         initializer_range: Standard deviation of the normal of all kernels and tables.
-        norm_epsilon: Added to the variance in the layer norms.
+        norm_epsilon: Constant added to the variance in the layer norms.
         trainable: If False, the model is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `token_ids` and `padding_mask` (True at real tokens, which come first),
-            each (B, T). What stands at padding has no meaning.
+            each (B, T). Outputs at padding are undefined.
 
     Returns:
         A dict: `"sequence"` (B, T, D) and `"layers"`, a list of L + 1 tensors (B, T, D) with the
         embeddings first and `"sequence"` last. `model.token_embedding(sequence, reverse=True)`
-        are the logits of each next token.
+        gives the logits of each next token.
 
     Raises:
         ValueError: If T is larger than `max_sequence_length`, or `num_heads` does not divide
@@ -91,20 +92,20 @@ class GPT(Encoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        max_sequence_length=512,
-        dropout=0.1,
-        activation="gelu_tanh",
-        pre_norm=False,
-        initializer_range=0.02,
-        norm_epsilon=1e-5,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        max_sequence_length: int = 512,
+        dropout: float = 0.1,
+        activation: str = "gelu_tanh",
+        pre_norm: bool = False,
+        initializer_range: float = 0.02,
+        norm_epsilon: float = 1e-5,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         def initializer():
             return keras.initializers.RandomNormal(stddev=initializer_range)
@@ -157,16 +158,19 @@ class GPT(Encoder):
         # Not by `super().__init__`: on TensorFlow that leaves the weights trainable.
         self.trainable = trainable
 
-    def prefill(self, inputs, max_new_tokens):
+    def prefill(
+        self, inputs: dict[str, Tensor], max_new_tokens: int
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """Reads prompts into a cache, for `keras_plm.decoding`.
 
         Args:
             inputs: The model's inputs: P tokens, padding after each prompt.
-            max_new_tokens: Most tokens U to write.
+            max_new_tokens: Largest number of new tokens U.
 
         Returns:
-            `(memory, state)`: a dict of each prompt's last token and its position (B,), which of
-            P + U places are real (B, P + U), and P, for each row; and the cache, a list of L.
+            `(memory, state)`. `memory` is a dict of the last token and its position (B,), the mask
+            of the P + U positions (B, P + U), and P for each row. `state` is the cache, a list of
+            L tensors.
         """
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         batch, length = mask.shape
@@ -186,10 +190,12 @@ class GPT(Encoder):
         place = ops.full((batch,), length, dtype="int32")
         return {"first": first, "position": last, "real": real, "place": place}, cache
 
-    def decode_step(self, token_ids, state, memory, index):
-        """Logits (B, V) after one more token of each row, and the next state.
+    def decode_step(
+        self, token_ids: Tensor, state: list[Tensor], memory: dict[str, Tensor], index: int | Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Computes logits (B, V) after one more token of each row, and the next state.
 
-        At `index` 0 the prompt's last token is read and `token_ids` are ignored.
+        At `index` 0 it reads the last token of the prompt and ignores `token_ids`.
         """
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)

@@ -2,9 +2,11 @@
 
 import json
 import operator
+import os
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
-
 from keras_plm.files.arrays import NUMBERS, read_safetensors
 from keras_plm.files.json_files import OneOf, Whole, parse_json
 from keras_plm.files.writing import replacing
@@ -30,18 +32,17 @@ FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
 class NGram:
-    """A word's probability from how often it followed the last `order - 1` words.
+    """An n-gram language model: probabilities of a word from counts after `order - 1` words.
 
-    The baseline of every neural language model: it trains in seconds per million words, needs no
-    accelerator, and knows only what it has seen. Memory grows with the distinct n-grams, 12 bytes
-    for each and 12 more for each shorter one that words follow. It knows ids, no tokenizer.
+    It is the baseline of neural language models. It trains in seconds per million words and needs
+    no accelerator. Memory grows with the number of distinct n-grams, 12 bytes for each and 12 more
+    for each context. It reads ids, not text.
 
-    A text is a stream of ids in which `end_id` ends each sentence. A context never reaches over
-    an `end_id`: it may only begin with one, which then stands for the start of a sentence; so does
-    the one in thought before the first token. With h the last words, h' those without the oldest,
+    A text is a stream of ids in which `end_id` ends each sentence. A context starts at the last
+    `end_id` or later; the text starts a sentence. With h the last words, h' those without the oldest,
     c how often and c(h •) the sum over all next words, a word w has with `smoothing`:
 
-    - `"mle"`: c(h w) / c(h •). A context that nothing followed is shortened until one is known.
+    - `"mle"`: c(h w) / c(h •). An unknown context is shortened until it is known.
     - `"add_k"`: (c(h w) + k) / (c(h •) + k V), so 1 / V after an unknown context.
     - `"interpolation"`: sum_j α_j(q) p_j, where p_0 = 1 / V and p_j is `"mle"` of order j. The
       weights α are found by EM on held-out text, one set for each bucket q = ceil(-log((1 +
@@ -83,7 +84,14 @@ class NGram:
     0.6625
     """
 
-    def __init__(self, vocabulary_size, order=3, smoothing="kneser_ney", end_id=2, k=1.0):
+    def __init__(
+        self,
+        vocabulary_size: int,
+        order: int = 3,
+        smoothing: str = "kneser_ney",
+        end_id: int = 2,
+        k: float = 1.0,
+    ):
         vocabulary_size, order, end_id = _integers(
             vocabulary_size=vocabulary_size, order=order, end_id=end_id
         )
@@ -111,10 +119,16 @@ class NGram:
         self.weights = None
         self._keys = None
 
-    def fit(self, token_ids, held_out=None):
-        """Counts a text (N,) and returns the model itself.
+    def fit(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        held_out: Sequence[int] | np.ndarray | None = None,
+    ) -> Self:
+        """Counts a text and returns the model.
 
-        `held_out` (M,) is another text, on which `"interpolation"` finds its weights.
+        Args:
+            token_ids: (N,) ids of the text.
+            held_out: (M,) ids of another text, for the weights of `"interpolation"`.
         """
         if (held_out is not None) != (self.smoothing == "interpolation"):
             raise ValueError(
@@ -254,8 +268,8 @@ class NGram:
         return np.ceil(-np.log((1.0 + frequency) / self._totals[0][0])).astype(int).clip(0)
 
     @property
-    def num_ngrams(self):
-        """The number of distinct n-grams of each order from 1 on."""
+    def num_ngrams(self) -> list[int]:
+        """Number of distinct n-grams of each order, from 1 to `order`."""
         self._check_fitted()
         return [int(np.count_nonzero(counts)) for counts in self._counts]
 
@@ -320,8 +334,8 @@ class NGram:
         weights = self.weights[self._bucket(frequency)]  # (..., n+1)
         return sum(weights[..., m] * estimate for m, estimate in enumerate(estimates))
 
-    def log_prob(self, token_ids):
-        """(N,) natural logarithms of each token's probability given those before it.
+    def log_prob(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Log-probabilities of each token given the tokens before it: (N,) natural logarithms.
 
         The first begins a sentence. Float64, -inf for a token that is impossible.
         """
@@ -331,11 +345,11 @@ class NGram:
         with np.errstate(divide="ignore"):
             return np.log(found)
 
-    def perplexity(self, token_ids):
-        """exp of minus the mean of `log_prob`."""
+    def perplexity(self, token_ids: Sequence[int] | np.ndarray) -> float:
+        """Perplexity of a text: e to the mean of `-log_prob`."""
         return float(np.exp(-np.mean(self.log_prob(token_ids))))
 
-    def distribution(self, context=()):
+    def distribution(self, context: Sequence[int] = ()) -> np.ndarray:
         """(V,) the probabilities of the token behind a context of ids, the most recent last.
 
         What lies more than `order - 1` back or before an `end_id` does not matter. A context
@@ -364,7 +378,9 @@ class NGram:
         ends = [i for i, word in enumerate(context) if word == self.end_id]
         return context[ends[-1] :] if ends else context
 
-    def generate(self, length, context=(), seed=0, temperature=1.0):
+    def generate(
+        self, length: int, context: Sequence[int] = (), seed: int = 0, temperature: float = 1.0
+    ) -> list[int]:
         """A list of ids drawn one by one, until there are `length` or `end_id` is the last.
 
         Below a `temperature` of 1, likely tokens come more often than they are probable.
@@ -383,8 +399,8 @@ class NGram:
             drawn.append(int(rng.choice(self.vocabulary_size, p=probabilities)))
         return drawn
 
-    def save(self, path):
-        """Writes one safetensors file, under a temporary name first."""
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the model to one safetensors file, atomically."""
         from safetensors.numpy import save_file
 
         self._check_fitted()
@@ -398,8 +414,8 @@ class NGram:
             save_file(arrays, temporary, metadata={"ngram": settings})
 
     @classmethod
-    def load(cls, path):
-        """The model in a file that `save` wrote.
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Reads a model from a file of `save`.
 
         Raises:
             ValueError: If there is no such file, or it is another or not whole.
@@ -494,20 +510,19 @@ def estimate_discounts(counts):
 
 
 class Mixture:
-    """The weighted mean of the probabilities of several language models.
+    """A weighted mean of the probabilities of several language models.
 
-    Models that err in different places are better together: Bengio et al. 2003, JMLR 3, section
-    4.1, add the probabilities of the neural model and of the trigram by halves. It costs what its
-    models cost.
+    Models with different errors improve each other: Bengio et al. 2003, JMLR 3, section 4.1, take
+    the mean of the neural model and the trigram.
 
     Args:
-        models: Language models over one vocabulary: anything with `log_prob(token_ids)`, that
-            gives (N,) natural logarithms.
-        weights: One each, that sum to 1.
+        models: Language models over one vocabulary: objects with a method `log_prob(token_ids)`
+            that returns (N,) natural logarithms.
+        weights: Weights of the models; the sum is 1.
 
     Raises:
-        ValueError: If weights are negative, do not sum to 1, or are not as many as models; in use,
-            if the models do not give one number for each token.
+        ValueError: If a weight is negative, or the sum or the number of weights is wrong. In use:
+            if a model does not return one number for each token.
 
     >>> texts = [0, 1, 2, 0, 0, 2], [1, 1, 2]
     >>> models = [NGram(3, order=1, smoothing="mle").fit(text) for text in texts]
@@ -516,7 +531,7 @@ class Mixture:
     [0.25, 0.417, 0.333]
     """
 
-    def __init__(self, models, weights):
+    def __init__(self, models: Sequence[Any], weights: Sequence[float]):
         weights = [float(weight) for weight in weights]
         if len(weights) != len(models) or not models:
             raise ValueError(
@@ -531,10 +546,17 @@ class Mixture:
         self.weights = weights
 
     @classmethod
-    def fit_weights(cls, models, token_ids, iterations=20):
-        """A mixture with the weights that suit a text best, found by EM from equal weights.
+    def fit_weights(
+        cls, models: Sequence[Any], token_ids: Sequence[int] | np.ndarray, iterations: int = 20
+    ) -> Self:
+        """Fits the weights to a text by EM, from equal weights, and returns the mixture.
 
-        No model should have been trained on that text. Every iteration makes it more probable.
+        The text must not be training data of a model. Each iteration increases its probability.
+
+        Args:
+            models: As in the class.
+            token_ids: (N,) ids of the text.
+            iterations: Number of EM iterations.
         """
         mixture = cls(models, [1 / max(len(models), 1)] * len(models))
         scores = mixture._scores(token_ids)  # (models, N)
@@ -557,8 +579,8 @@ class Mixture:
             )
         return np.stack(scores)
 
-    def log_prob(self, token_ids):
-        """(N,) natural logarithms of each token's probability given those before it."""
+    def log_prob(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Log-probabilities of each token given the tokens before it: (N,) natural logarithms."""
         with np.errstate(divide="ignore"):  # a weight of 0
             weights = np.log(self.weights)
         return np.logaddexp.reduce(self._scores(token_ids) + weights[:, None])

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -71,36 +72,36 @@ def _check_order(order):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class NNLM(FitsBatches, keras.Model):
-    """A feed-forward network that predicts a word from the vectors of the few words before it.
+    """A feed-forward language model: predicts a word from the vectors of the n - 1 words before it.
 
-    Where an n-gram model has a count for every context, the network has a vector for every word:
-    what it learns of a context holds for all contexts of similar words. With x the n - 1 vectors
-    side by side,
+    An n-gram model has a count for every context. The network has a vector for every word, so it
+    generalises to contexts of similar words. With x the concatenation of the n - 1 vectors,
 
         y = b + W x + U tanh(d + H x),    P(word | context) = softmax(y).
 
-    A step costs B · V · (hidden_dim + (n - 1) · embedding_dim) with the direct connections W, and
-    without them B · V · hidden_dim: the softmax over all words takes nearly all of the time. The
-    text is one stream of ids in which every sentence ends with `end_id`; see `contexts`.
+    A step takes B · V · (hidden_dim + (n - 1) · embedding_dim) with the direct connections W, and
+    B · V · hidden_dim without them: the softmax over all words takes nearly all of the time. The
+    text is one stream of ids, and every sentence ends with `end_id`; see `contexts`.
 
     Reference: Bengio, Ducharme, Vincent and Jauvin 2003, JMLR 3:1137-1155, section 2, equation 1.
 
-    Differs from the paper: by default it is trained in batches with AdamW. The paper's SGD takes
-    one word at a time, at the rate 1e-3 / (1 + 1e-8 · t), with a weight decay of 1e-4 (Brown) or
-    1e-5 (AP News) on all but the biases. Vectors begin uniform within 0.05 and kernels uniform as
-    Glorot and Bengio 2010 have it, which gives W and U the range of one matrix. Dropout is ours.
+    Differs from the paper: by default it trains in batches with AdamW. The paper's SGD takes one
+    word at a time, at the learning rate 1e-3 / (1 + 1e-8 · t), with a weight decay of 1e-4 (Brown)
+    or 1e-5 (AP News) on all but the biases. Initial vectors are uniform within 0.05. Initial
+    kernels are uniform after Glorot and Bengio 2010, W and U in the range of one matrix. The paper
+    has no dropout.
 
     Args:
         vocabulary_size: Number of words V.
-        order: Words seen at once, n: n - 1 of context and the predicted one.
+        order: Number of words n: n - 1 of context and the predicted word.
         embedding_dim: Width m of the word vectors.
         hidden_dim: Number of hidden units h; 0 for no hidden layer.
-        direct: If True, word vectors also reach the output directly, through W.
-        end_id: What ends a sentence; it also fills contexts beyond the start of one.
+        direct: If True, W connects word vectors to the output directly.
+        end_id: Id at the end of every sentence; it also pads contexts at the start of one.
         dropout: Fraction dropped of the word vectors and of the hidden units.
         trainable: If False, the model is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `context_ids` (B, n - 1), the oldest word first.
@@ -109,8 +110,8 @@ class NNLM(FitsBatches, keras.Model):
         (B, V) float32 logits of the next word.
 
     Raises:
-        ValueError: If `order` is less than 2, a size has no meaning, `end_id` is no word, or there
-            is neither a hidden layer nor direct connections.
+        ValueError: If `order` is less than 2, a size is invalid, `end_id` is not in the
+            vocabulary, or there is neither a hidden layer nor direct connections.
 
     >>> import numpy as np
     >>> model = NNLM(7, order=3, embedding_dim=4, hidden_dim=5, end_id=2)
@@ -124,16 +125,16 @@ class NNLM(FitsBatches, keras.Model):
 
     def __init__(
         self,
-        vocabulary_size,
-        order=5,
-        embedding_dim=60,
-        hidden_dim=50,
-        direct=True,
-        end_id=2,
-        dropout=0.0,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        order: int = 5,
+        embedding_dim: int = 60,
+        hidden_dim: int = 50,
+        direct: bool = True,
+        end_id: int = 2,
+        dropout: float = 0.0,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         _check_order(order)
         if embedding_dim < 1 or hidden_dim < 0:
@@ -188,26 +189,32 @@ class NNLM(FitsBatches, keras.Model):
             loss = TokenCrossEntropy()
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
-    def start_from_unigrams(self, token_ids):
-        """Sets the output's biases to the log frequencies of a text's words, one added to each.
+    def start_from_unigrams(self, token_ids: Sequence[int] | np.ndarray) -> None:
+        """Sets the output biases to the log frequencies of the words of a text, with one added.
 
-        Training then begins at the unigram model's perplexity and need not learn it first.
+        Training then starts at the perplexity of the unigram model.
         """
         counts = np.bincount(self._stream(token_ids), minlength=self.vocabulary_size) + 1.0
         self.get_layer("output").bias.assign(np.log(counts / counts.sum()))
 
-    def batches(self, token_ids, batch_size=512, seed=0, training=True, **options):
-        """Every word of a stream with its context, in batches for `fit` or `evaluate`.
+    def batches(
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        batch_size: int = 512,
+        seed: int = 0,
+        training: bool = True,
+        **options,
+    ) -> Batches:
+        """Batches of every word of a stream with its context, for `fit` or `evaluate`.
 
-        Contexts are read from the stream when a batch is made; in training each epoch has its own
-        order, which depends on `seed` and its number alone.
+        In training each epoch has its own order, a function of `seed` and its number.
 
         Args:
             token_ids: (N,) the stream.
-            batch_size: Words of a batch.
-            seed: Of the order.
+            batch_size: Number of words per batch.
+            seed: Seed of the order.
             training: If True, shuffle.
-            **options: Others of `Batches`.
+            **options: Other arguments of `Batches`.
 
         Returns:
             `Batches` of `({"context_ids": (B, n - 1)}, (B,) ids of the next words, weights)`.
@@ -231,15 +238,15 @@ class NNLM(FitsBatches, keras.Model):
             **options,
         )
 
-    def log_prob(self, token_ids, batch_size=1024):
-        """The natural logarithm of the probability of each word of a stream, given those before.
+    def log_prob(self, token_ids: Sequence[int] | np.ndarray, batch_size: int = 1024) -> np.ndarray:
+        """Log-probability of each word of a stream, given the words before it.
 
         Args:
-            token_ids: (N,) the stream; it begins a sentence.
-            batch_size: Words at a time: the logits take `4 * batch_size * V` bytes.
+            token_ids: (N,) the stream; its first word starts a sentence.
+            batch_size: Words at a time; the logits take `4 * batch_size * V` bytes.
 
         Returns:
-            (N,) float64.
+            (N,) float64 natural logarithms.
 
         Raises:
             ValueError: If the stream is empty or holds an id outside the vocabulary.
@@ -259,33 +266,34 @@ class NNLM(FitsBatches, keras.Model):
             found[start:stop] = self._run(_log_prob, context_ids, next_ids)[: stop - start]
         return found
 
-    def perplexity(self, token_ids, batch_size=1024):
-        """e to the mean of `-log_prob`: as many equally likely words would be as hard to tell."""
+    def perplexity(self, token_ids: Sequence[int] | np.ndarray, batch_size: int = 1024) -> float:
+        """Perplexity of a stream: e to the mean of `-log_prob`."""
         return math.exp(-self.log_prob(token_ids, batch_size).mean())
 
-    def distribution(self, context=()):
-        """The probability of every word behind a context.
+    def distribution(self, context: Sequence[int] = ()) -> np.ndarray:
+        """Probability of every word after a context.
 
         Args:
-            context: Ids of the words before, of which the last n - 1 are read, at most; `()` is the
-                start of a sentence.
+            context: Ids of the words before; the last n - 1 count. `()` is the start of a sentence.
 
         Returns:
-            (V,) float64, of sum 1.
+            (V,) float64; the sum is 1.
 
         Raises:
             ValueError: If an id is outside the vocabulary.
         """
         return self._distribution(self._last(context), 1.0)
 
-    def generate(self, length, context=(), seed=0, temperature=1.0):
-        """Random words behind a context, each drawn given those before.
+    def generate(
+        self, length: int, context: Sequence[int] = (), seed: int = 0, temperature: float = 1.0
+    ) -> list[int]:
+        """Samples words after a context, one after the other.
 
         Args:
-            length: How many words at most: an `end_id` is the last.
+            length: Largest number of words; sampling stops after `end_id`.
             context: As in `distribution`.
-            seed: Of the random numbers, one a word.
-            temperature: What logits are divided by: below 1 bolder, above 1 more even.
+            seed: Seed of the random numbers.
+            temperature: Divisor of the logits. Below 1 it favours likely words.
 
         Returns:
             A list of ids.

@@ -1,8 +1,11 @@
 """An LSTM language model as an encoder: what stood in the Transformer's place in GPT's ablation."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
 from keras_plm.models.encoder import Encoder
@@ -17,26 +20,26 @@ RECURRENT_LM_SIZES = {
 
 @keras.saving.register_keras_serializable("keras_plm")
 class RecurrentLM(Encoder):
-    """LSTMs that read from left to right, with the output of every layer.
+    """A causal language model of stacked LSTMs, with the output of every layer.
 
-    It stands wherever a `GPT` does: under `pretraining.CausalLM`, under a head, in
-    `keras_plm.transfer` and in `decoding.generate`. A layer's outputs are projected to width D,
-    at which the table of tokens both reads and predicts. Time grows with T, step after step; the
-    length of a text has no limit.
+    It replaces a `GPT` under `pretraining.CausalLM`, under a head, in `keras_plm.transfer` and in
+    `decoding.generate`. Each layer projects its outputs to width D, the width of the token table,
+    which input and output share. Time grows with T; steps run one after the other. The length of
+    a text has no limit.
 
     Reference: Radford et al. 2018, section 5, "a single layer 2048 unit LSTM using the same
     framework"; the projection: Sak et al. 2014, arXiv 1402.1128, section 2.
 
     Args:
         vocabulary_size: Number of tokens V.
-        num_layers: Number of LSTMs on top of each other, L.
+        num_layers: Number of stacked LSTMs L.
         units: Number of cells of each.
         hidden_dim: Width D.
         dropout: Fraction dropped in the embeddings and before each LSTM.
         initializer_range: Standard deviation of the normal of the table.
         trainable: If False, the model is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `token_ids` and `padding_mask` (True at real tokens, which come first),
@@ -47,7 +50,7 @@ class RecurrentLM(Encoder):
         embeddings first and `"sequence"` last.
 
     Raises:
-        ValueError: If a size has no meaning.
+        ValueError: If a size is invalid.
 
     >>> import numpy as np
     >>> model = RecurrentLM(13, num_layers=1, units=7, hidden_dim=4)
@@ -60,15 +63,15 @@ class RecurrentLM(Encoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        units,
-        hidden_dim,
-        dropout=0.1,
-        initializer_range=0.02,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        num_layers: int,
+        units: int,
+        hidden_dim: int,
+        dropout: float = 0.1,
+        initializer_range: float = 0.02,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         check_counts(1, num_layers=num_layers, units=units, hidden_dim=hidden_dim)
         initializer = keras.initializers.RandomNormal(stddev=initializer_range)
@@ -104,8 +107,8 @@ class RecurrentLM(Encoder):
         self.initializer_range = initializer_range
         self.trainable = trainable
 
-    def prefill(self, inputs, max_new_tokens):
-        """Reads prompts, as `GPT.prefill`: `(memory, state)`, last tokens (B,) and LSTM states."""
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
+        """Reads prompts, as `GPT.prefill`: returns the last tokens (B,) and the LSTM states."""
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         last = ops.sum(ops.cast(mask, "int32"), axis=1) - 1  # (B,)
         token_ids = ops.cast(inputs["token_ids"], "int32")
@@ -123,8 +126,10 @@ class RecurrentLM(Encoder):
         _, states = self._stack.run(tokens, padding_mask=before, training=False, states=zeros)
         return {"first": first}, states
 
-    def decode_step(self, token_ids, state, memory, index):
-        """Logits (B, V) after one more token of each row, and the next states."""
+    def decode_step(
+        self, token_ids: Tensor, state: Any, memory: Any, index: int | Tensor
+    ) -> tuple[Tensor, Any]:
+        """Computes logits (B, V) after one more token of each row, and the next states."""
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
         layers, state = self._stack.run(tokens, training=False, states=state)

@@ -1,10 +1,14 @@
-"""Encoder-decoders: what they share, and the recurrent ones, with and without attention."""
+"""Encoder-decoders: their base class, and the recurrent models with and without attention."""
+
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     AdditiveAttention,
+    Attention,
     AttentionDecoder,
     BidirectionalGRU,
     BilinearAttention,
@@ -28,31 +32,40 @@ SEQ2SEQ_SIZES = {
 
 
 class EncoderDecoder(FitsBatches, keras.Model):
-    """A model that reads a source and writes a target, one token after another.
+    """Base class of models that read a source and write a target token by token.
 
-    Trained with teacher forcing it is an ordinary Keras model: `fit` on `translation_batches`.
-    To write, `keras_plm.decoding` calls two methods:
+    Train it with teacher forcing: `fit` on `translation_batches`. `keras_plm.decoding` calls two
+    methods of a subclass:
 
-    - `prefill(inputs, max_new_tokens) -> (memory, state)`: reads the source. Both are structures
-      of tensors with the batch first; `memory` stays constant.
-    - `decode_step(token_ids, state, memory, index) -> (logits, state)`: one more token for each
-      row, (B,) ids to (B, V) logits, `index` counting from 0.
+    - `prefill(inputs, max_new_tokens) -> (memory, state)` reads the source. Both are structures of
+      tensors with the batch first. `memory` is constant.
+    - `decode_step(token_ids, state, memory, index) -> (logits, state)` computes one more token for
+      each row, from (B,) ids to (B, V) logits. `index` counts from 0.
 
     Call arguments:
-        inputs: A dict of `token_ids` (B, S) and `padding_mask` (B, S), the source, and `target_ids`
-            (B, T), the target behind a start token.
+        inputs: A dict of the source, `token_ids` (B, S) and `padding_mask` (B, S), and the target
+            after a start token, `target_ids` (B, T).
 
     Returns:
-        (B, T, V) logits of the token behind each of `target_ids`.
+        (B, T, V) logits of the token after each of `target_ids`.
+
+    >>> from keras_plm.models import Transformer
+    >>> model = Transformer(13, num_layers=1, num_heads=2, hidden_dim=8)
+    >>> isinstance(model, EncoderDecoder), sorted(model.input)
+    (True, ['padding_mask', 'target_ids', 'token_ids'])
     """
 
     def compile(
         self, optimizer="adam", loss=None, weighted_metrics=None, label_smoothing=0.0, **kwargs
     ):
-        """As `keras.Model.compile`, with cross-entropy and accuracy by default.
+        """Configures training as `keras.Model.compile`, with cross-entropy and accuracy by default.
+
+        Args:
+            optimizer, loss, weighted_metrics, **kwargs: As in `keras.Model.compile`.
+            label_smoothing: Label smoothing of the default loss, from 0 to 1.
 
         Raises:
-            ValueError: If there are both a `loss` and `label_smoothing`, which is of ours.
+            ValueError: If both a `loss` and `label_smoothing` are given.
         """
         if loss is not None and label_smoothing:
             raise ValueError(
@@ -66,7 +79,8 @@ class EncoderDecoder(FitsBatches, keras.Model):
         super().compile(optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs)
 
     @staticmethod
-    def make_inputs():
+    def make_inputs() -> dict[str, keras.KerasTensor]:
+        """Creates the symbolic inputs of a call."""
         return {
             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
             "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
@@ -140,32 +154,31 @@ class MaxoutScores(keras.layers.Layer):
 class Seq2Seq(EncoderDecoder):
     """The recurrent encoder-decoder, with one context vector or with soft attention.
 
-    A GRU reads the source in both directions. Without attention, the last states of both directions
-    are all that the decoder learns of the source, however long it is. With attention, each step of
-    the decoder asks all annotations anew. Everything else is the same, so that the two show what
-    attention changes.
+    A GRU reads the source in both directions. Without attention, the decoder reads only the last
+    states of both directions. With attention, each step of the decoder queries all annotations.
+    Nothing else differs, so a comparison of the two measures the effect of attention.
 
     Reference: with attention Bahdanau et al. 2015, arXiv 1409.0473, appendix A ("RNNsearch");
     without Cho et al. 2014, arXiv 1406.1078, section 2.2 ("RNNencdec").
 
-    Differs from the papers: without attention the source is read in both directions, not forward
-    only; the maxout layer is as wide as the embeddings; source and target share one vocabulary;
-    weights begin as Keras' defaults.
+    Differs from the papers: without attention a GRU reads the source in both directions, not
+    forward only; the maxout layer has the width of the embeddings; source and target share one
+    vocabulary; initializers are Keras' defaults.
 
     Args:
         vocabulary_size: Number of tokens V of both languages.
         embedding_dim: Width E of the embeddings and of the maxout layer.
         hidden_dim: Width n of the decoder and of each direction of the encoder.
         attention: `None`, a score (`"additive"`, the paper's, `"dot"`, `"scaled_dot"`,
-            `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores that need equal widths are
-            given the sum of both directions as keys.
+            `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores of equal widths read the sum
+            of both directions as keys.
         dropout: Fraction dropped of the embeddings, the annotations and the maxout layer.
-        share_embeddings: If True, source, target and output have one table of tokens.
+        share_embeddings: If True, source, target and output share one table of tokens.
         trainable: If False, the model is frozen.
         dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
         name: Of the model.
 
-    Call arguments and returns: as in `EncoderDecoder`.
+    Call arguments and returns: As in `EncoderDecoder`.
 
     Raises:
         ValueError: If the attention is unknown.
@@ -180,15 +193,15 @@ class Seq2Seq(EncoderDecoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        embedding_dim,
-        hidden_dim,
-        attention="additive",
-        dropout=0.0,
-        share_embeddings=False,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        embedding_dim: int,
+        hidden_dim: int,
+        attention: str | Attention | None = "additive",
+        dropout: float = 0.0,
+        share_embeddings: bool = False,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         if isinstance(attention, dict):
             attention = keras.saving.deserialize_keras_object(attention)
@@ -249,18 +262,20 @@ class Seq2Seq(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def prefill(self, inputs, max_new_tokens):
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
         """See `EncoderDecoder`."""
         source, state = self._read(inputs["token_ids"], inputs["padding_mask"])
         return self._decoder.prepare(**source), state
 
-    def decode_step(self, token_ids, state, memory, index):
+    def decode_step(
+        self, token_ids: Tensor, state: Any, memory: Any, index: int | Tensor
+    ) -> tuple[Tensor, Any]:
         """See `EncoderDecoder`."""
         logits, state, *_ = self._write(token_ids[:, None], state, memory=memory)
         return logits[:, 0], state
 
-    def attention_weights(self, inputs):
-        """The weights (B, T, S) of each target step over the source, teacher forced.
+    def attention_weights(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Attention weights (B, T, S) of each target step over the source, with teacher forcing.
 
         Raises:
             ValueError: If the model has no attention.

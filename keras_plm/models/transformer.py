@@ -1,7 +1,10 @@
 """The Transformer of Vaswani et al. 2017: attention alone, in an encoder and a decoder."""
 
+from typing import Any
+
 import keras
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     Dropout,
     PositionEmbedding,
@@ -79,7 +82,7 @@ class TransformerEncoder(Encoder):
 
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, max_sequence_length,
-        dropout, attention_dropout, positions, pre_norm, dtype, trainable, name: as in
+        dropout, attention_dropout, positions, pre_norm, dtype, trainable, name: As in
             `Transformer`.
 
     Call arguments:
@@ -99,19 +102,19 @@ class TransformerEncoder(Encoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim=None,
-        max_sequence_length=None,
-        dropout=0.1,
-        attention_dropout=0.0,
-        positions="sine",
-        pre_norm=False,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int | None = None,
+        max_sequence_length: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        positions: str = "sine",
+        pre_norm: bool = False,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         settings = {
             "vocabulary_size": vocabulary_size,
@@ -157,8 +160,8 @@ class TransformerEncoder(Encoder):
         self.max_sequence_length = max_sequence_length
         self.trainable = trainable
 
-    def attention_weights(self, inputs):
-        """The weights of every layer, a list of L tensors (B, N, S, S)."""
+    def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        """Attention weights of every layer: a list of L tensors (B, N, S, S)."""
         x = self._embed(inputs["token_ids"])
         return self._stack.attention_weights(x, padding_mask=inputs["padding_mask"])[0]
 
@@ -175,15 +178,15 @@ class TransformerEncoder(Encoder):
 class Transformer(EncoderDecoder):
     """The Transformer: an encoder and a decoder of attention and feed-forward networks.
 
-    Every position reads every other in one step, so that training works on all of them at once;
-    time and memory grow with the square of the length.
+    Training computes all positions in parallel. Time and memory grow with the square of the
+    length.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3; label smoothing, schedule and
     checkpoint averaging of sections 5 and 6.1 are `compile(label_smoothing=0.1)`,
     `keras_plm.training.InverseSquareRoot` and `keras_plm.checkpoints.average_weights`.
 
-    Differs from the paper: nothing by default. As in its code attention has no biases, which makes
-    63.0 million weights of the base model with 37,000 tokens.
+    Differs from the paper: nothing by default. As in its code, attention has no biases. The base
+    model with 37,000 tokens has 63.0 million weights.
 
     Args:
         vocabulary_size: Number of tokens V of both languages.
@@ -191,23 +194,22 @@ class Transformer(EncoderDecoder):
         num_heads: Number of attention heads.
         hidden_dim: Width D.
         intermediate_dim: Width of the feed-forward networks; 4 D when omitted.
-        max_sequence_length: Number of learned positions, and the most that is read and written;
-            sines need none.
+        max_sequence_length: Number of learned positions, the largest length of source and target;
+            not needed for sines.
         dropout: Fraction dropped of embeddings and of the output of every part of a block.
         attention_dropout: Fraction of attention weights dropped.
         positions: `"sine"` or `"learned"`.
-        share_embeddings: If True, source, target and output have one table of tokens; otherwise
-            each its own.
-        pre_norm: If True, normalise before each part of a block, which trains sooner.
+        share_embeddings: If True, source, target and output share one table of tokens.
+        pre_norm: If True, normalise before each part of a block; training is then faster.
         trainable: If False, the model is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
-    Call arguments and returns: as in `EncoderDecoder`.
+    Call arguments and returns: As in `EncoderDecoder`.
 
     Raises:
         ValueError: If `num_heads` does not divide `hidden_dim`, or learned positions have no
-            number.
+            `max_sequence_length`.
 
     >>> import numpy as np
     >>> model = Transformer(13, num_layers=2, num_heads=2, hidden_dim=8)
@@ -219,20 +221,20 @@ class Transformer(EncoderDecoder):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim=None,
-        max_sequence_length=None,
-        dropout=0.1,
-        attention_dropout=0.0,
-        positions="sine",
-        share_embeddings=True,
-        pre_norm=False,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int | None = None,
+        max_sequence_length: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        positions: str = "sine",
+        share_embeddings: bool = True,
+        pre_norm: bool = False,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         encoder = TransformerEncoder(
             vocabulary_size,
@@ -283,7 +285,7 @@ class Transformer(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def prefill(self, inputs, max_new_tokens):
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
         """See `EncoderDecoder`."""
         sequence = self._encode(inputs)
         memory = {
@@ -292,7 +294,9 @@ class Transformer(EncoderDecoder):
         }
         return memory, self._decoder.initial_cache(sequence.shape[0], max_new_tokens)
 
-    def decode_step(self, token_ids, state, memory, index):
+    def decode_step(
+        self, token_ids: Tensor, state: Any, memory: Any, index: int | Tensor
+    ) -> tuple[Tensor, Any]:
         """See `EncoderDecoder`."""
         layers, state = self._decoder.decode(
             self._embed(token_ids[:, None], start=index),
@@ -306,8 +310,8 @@ class Transformer(EncoderDecoder):
     def _encode(self, inputs):
         return self.encoder({name: inputs[name] for name in self.encoder.input})["sequence"]
 
-    def attention_weights(self, inputs):
-        """The weights of every layer, teacher forced.
+    def attention_weights(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        """Attention weights of every layer, with teacher forcing.
 
         Returns:
             A dict of lists of L tensors: `"encoder"` (B, N, S, S), `"decoder"` (B, N, T, T) and

@@ -4,11 +4,11 @@ Shapes: B rows of T words each, window w, N noise words per row, L inner nodes o
 """
 
 import heapq
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
-
 from keras_plm.data.batching import Batches
 from keras_plm.layers import TokenEmbedding
 from keras_plm.training.fit import FitsBatches
@@ -109,18 +109,18 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
 
     def __init__(
         self,
-        inputs,
-        vectors,
-        embedding,
-        vocabulary_size,
-        hidden_dim,
-        architecture,
-        objective,
-        window,
-        row_length,
-        noise_words,
-        counts,
-        name,
+        inputs: dict[str, keras.KerasTensor],
+        vectors: keras.KerasTensor,
+        embedding: keras.Layer,
+        vocabulary_size: int,
+        hidden_dim: int,
+        architecture: str,
+        objective: str,
+        window: int,
+        row_length: int,
+        noise_words: int,
+        counts: Sequence[int] | np.ndarray | None,
+        name: str | None,
     ):
         """The graph from the words' vectors (B, T, D) on."""
         check_sizes(architecture=architecture, objective=objective)
@@ -177,34 +177,35 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         self.counts = counts
 
     @property
-    def default_rate(self):
-        """The rate of `compile`; it suits batches of some thousand words."""
+    def default_rate(self) -> float:
+        """Default learning rate of `compile`, for batches of a few thousand words."""
         return self.rates[self.architecture, self.objective]
 
     def batches(
         self,
-        token_ids,
-        negatives=5,
-        sample=1e-3,
-        end_id=2,
-        left_out=(0, 1),
-        tokens_per_batch=8192,
-        seed=0,
+        token_ids: Sequence[int] | np.ndarray,
+        negatives: int = 5,
+        sample: float | None = 1e-3,
+        end_id: int = 2,
+        left_out: Sequence[int] = (0, 1),
+        tokens_per_batch: int = 8192,
+        seed: int = 0,
         **options,
-    ):
-        """Rows of running text, drawn anew in each epoch, as `Batches`.
+    ) -> Batches:
+        """Batches of rows of running text, sampled again in each epoch.
 
-        The first text that a model sees gives it its `counts`, unless it has them: how likely words
-        are as noise and to be left out, and the tree. Another text, as a held-out one, is read by
-        the same counts; words without any are left out of it.
+        The first text sets the model's `counts`, if it has none: the probabilities of noise and
+        subsampling, and the tree. Other texts, such as a held-out one, use the same counts, without
+        words that have none.
 
         Args:
-            token_ids: (N,) ids, each sentence ended by `end_id`, as `data.read_ids` gives them.
-            negatives: Noise words per pair.
-            sample: Words more frequent than this fraction are left out at random; `None` for none.
-            end_id: Ends sentences, which windows do not cross.
-            left_out: Ids that are no words, as the unknown word: their neighbours move together.
-            tokens_per_batch: Words of a batch.
+            token_ids: (N,) ids as of `data.read_ids`, with `end_id` after each sentence.
+            negatives: Number of noise words per pair.
+            sample: Fraction of the text above which words are subsampled; `None` for no
+                subsampling.
+            end_id: Id at the end of every sentence; windows do not cross it.
+            left_out: Ids to remove from the text first, such as the unknown word.
+            tokens_per_batch: Number of words per batch.
             seed, **options: As in `Batches`.
 
         Raises:
@@ -239,38 +240,38 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Word2Vec(NeighbourModel):
-    """word2vec: vectors of words that tell their neighbours from other words.
+    """word2vec: word vectors trained to distinguish neighbours from other words.
 
-    Skip-gram scores every neighbour of a word by itself, CBOW the word in the middle by the mean
-    of its neighbours. The neighbour (the middle word) is told from words drawn as noise, or is
-    found by the turns of its path down a Huffman tree. `batches` makes rows of running text; the
-    pairs are formed inside the model, so that a word's vector is read once for all its pairs.
+    Skip-gram predicts each neighbour from a word. CBOW predicts the middle word from the mean of
+    its neighbours. Negative sampling compares the true word with noise words; the hierarchical
+    softmax predicts the turns of its path in a Huffman tree. `batches` gives rows of running text.
+    The model forms the pairs, so it reads a word's vector once for all its pairs.
 
     Reference: Mikolov et al. 2013, arXiv 1301.3781; noise, subsampling: arXiv 1310.4546,
     sections 2.1 to 2.3; the numbers of word2vec.c.
 
-    Differs from the paper: one step is a batch of rows, by AdaGrad as in GloVe instead of SGD word
-    by word; the noise words of a row serve all its words, each weighted so that a pair has
-    `negatives` of them; windows end with the row; CBOW's gradient is that of its mean.
+    Differs from the paper: a step takes a batch of rows, with AdaGrad as in GloVe instead of SGD
+    word by word; all words of a row share its noise words, weighted to `negatives` per pair;
+    windows end with the row; the gradient of CBOW is that of its mean.
 
     Args:
         vocabulary_size: Number of words V.
         hidden_dim: Width D.
         architecture: `"skip_gram"` or `"cbow"`.
         objective: `"negative_sampling"` or `"hierarchical_softmax"`.
-        window: Neighbours to each side, at most; each position draws its own from 1 to this.
-        row_length: Words per row T.
-        noise_words: Different draws of noise per row N.
-        counts: (V,) how often each word occurs; by default in the first text of `batches`.
-        name: Of the model.
+        window: Largest number of neighbours on each side; each position samples its own.
+        row_length: Number of words per row T.
+        noise_words: Number of noise words per row N.
+        counts: (V,) counts of the words; by default of the first text of `batches`.
+        name: Name of the model.
 
     Call arguments:
-        inputs: A dict as `batches` gives it: `token_ids` (B, T), with CBOW `neighbours` (B, T,
-            2 w), and `noise_ids` (B, N) or `node_ids` (B, T, L).
+        inputs: A dict as of `batches`: `token_ids` (B, T), with CBOW `neighbours` (B, T, 2 w), and
+            `noise_ids` (B, N) or `node_ids` (B, T, L).
 
     Returns:
-        Scores (B, T, K): with noise the neighbours' (CBOW: the word's own) and the noise words',
-        else those of the nodes, with skip-gram as seen from each neighbour.
+        (B, T, K) scores. With noise: of the neighbours (CBOW: of the word) and of the noise words.
+        Else: of the nodes, in skip-gram from each neighbour.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -293,15 +294,15 @@ class Word2Vec(NeighbourModel):
 
     def __init__(
         self,
-        vocabulary_size,
-        hidden_dim=100,
-        architecture="skip_gram",
-        objective="negative_sampling",
-        window=5,
-        row_length=128,
-        noise_words=32,
-        counts=None,
-        name=None,
+        vocabulary_size: int,
+        hidden_dim: int = 100,
+        architecture: str = "skip_gram",
+        objective: str = "negative_sampling",
+        window: int = 5,
+        row_length: int = 128,
+        noise_words: int = 32,
+        counts: Sequence[int] | np.ndarray | None = None,
+        name: str | None = None,
     ):
         check_sizes(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim, row_length=row_length)
         embedding = TokenEmbedding(
@@ -323,13 +324,13 @@ class Word2Vec(NeighbourModel):
             name,
         )
 
-    def words_of(self, token_ids):
-        """What the model reads of the words of a batch (B, T)."""
+    def words_of(self, token_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Inputs of the model for the words of a batch (B, T)."""
         return {"token_ids": token_ids}
 
     @property
-    def vectors(self):
-        """(V, D) the words' vectors."""
+    def vectors(self) -> np.ndarray:
+        """Word vectors, (V, D)."""
         return ops.convert_to_numpy(self.embedding.embeddings)
 
     def get_config(self):

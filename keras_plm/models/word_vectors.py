@@ -1,19 +1,23 @@
 """Word vectors as an encoder, whatever trained them, and what they say of words."""
 
+import os
+from collections.abc import Iterable, Sequence
+from typing import Self
+
 import keras
 import numpy as np
 from keras import ops
-
 from keras_plm.data.formats.fasttext import as_set
 from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers import Words
+
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
-from keras_plm.tokenizers import Words
 
 __all__ = ["FastText", "GloVe", "Spelling", "Word2Vec", "WordTable", "WordVectors"]
 
@@ -130,35 +134,34 @@ class Spelling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WordVectors(Encoder):
-    """One vector per word, whatever stands around it: the encoder that pre-training came after.
+    """Static word vectors: an encoder with one vector per word, without context.
 
-    An encoder of one layer, under heads, readers and `transfer` as any other, and a table to ask
-    for neighbours and analogies. `read` takes files of word2vec, GloVe and fastText, `from_vectors`
-    what was trained here. Its `tokenizer()` cuts texts into its words; a word that it has not is
-    `[UNK]`, the zero vector unless the file has one.
+    It is an encoder of one layer for heads, readers and `transfer`, and a table for neighbours and
+    analogies. `read` takes files of word2vec, GloVe and fastText; `from_vectors` takes arrays.
+    `tokenizer()` splits texts into its words. An unknown word is `[UNK]`, the zero vector unless
+    the file has one.
 
     Args:
-        vocabulary: The words in order of their ids, `[PAD] [UNK] [EOS]` first, as
+        vocabulary: Words in the order of their ids, `[PAD] [UNK] [EOS]` first, as
             `tokenizers.Words.vocabulary`.
         hidden_dim: Width D.
-        character_filters: How many of the D come from a convolution over the word's characters,
-            which learns with a task (`Spelling`); 0 for none.
-        learns: If False, the vectors stay as they are when a head is trained; the convolution
-            learns.
-        dropout: Fraction dropped of the output, in training.
+        character_filters: Number of the D features from a convolution over the characters of a
+            word (`Spelling`); 0 for no convolution.
+        learns: If False, only the convolution is trainable, not the vectors.
+        dropout: Fraction of the output dropped in training.
         trainable: If False, the whole encoder is frozen.
-        dtype: Keras policy; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments:
         inputs: A dict of `token_ids` and `padding_mask` (True at real words), each (B, T).
 
     Returns:
-        A dict: `"sequence"` (B, T, D), zero at padding, and `"layers"`, a list of just that.
+        A dict: `"sequence"` (B, T, D), zero at padding, and `"layers"`, a list of this one tensor.
 
     Raises:
-        ValueError: If the vocabulary lacks a special word or has a word twice, or the filters leave
-            no room for vectors.
+        ValueError: If the vocabulary lacks a special word or has a word twice, or there are as many
+            filters as features.
 
     >>> vectors = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
     >>> encoder = WordVectors.from_vectors(["king", "queen", "man", "woman"], vectors)
@@ -170,14 +173,14 @@ class WordVectors(Encoder):
 
     def __init__(
         self,
-        vocabulary,
-        hidden_dim,
-        character_filters=0,
-        learns=True,
-        dropout=0.0,
-        trainable=True,
-        dtype=None,
-        name=None,
+        vocabulary: Sequence[str],
+        hidden_dim: int,
+        character_filters: int = 0,
+        learns: bool = True,
+        dropout: float = 0.0,
+        trainable: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
     ):
         vocabulary = as_list(vocabulary, "vocabulary", "words")
         Words(vocabulary)  # says what is wrong with it
@@ -212,18 +215,20 @@ class WordVectors(Encoder):
         self.trainable = trainable
 
     @classmethod
-    def from_vectors(cls, words, vectors, character_filters=0, **options):
-        """An encoder from words and their vectors.
+    def from_vectors(
+        cls, words: Sequence[str], vectors: np.ndarray, character_filters: int = 0, **options
+    ) -> Self:
+        """Creates an encoder from words and their vectors.
 
         Args:
-            words: N words; special ones of `Words` among them take their vector along.
+            words: N words, which may include the special words of `Words`.
             vectors: (N, D') array.
             character_filters: F; the encoder's width is D' + F.
             **options: Other arguments of the class.
 
         Raises:
-            ValueError: If words and vectors do not fit, a word stands twice, or a number is not
-                finite.
+            ValueError: If the numbers of words and vectors differ, a word occurs twice, or a value
+                is not finite.
         """
         words, vectors = as_list(words, "words", "words"), np.asarray(vectors, "float32")
         if vectors.ndim != 2 or len(vectors) != len(words):
@@ -255,20 +260,27 @@ class WordVectors(Encoder):
         return encoder
 
     @classmethod
-    def read(cls, path, words=None, limit=None, errors="strict", **options):
-        """An encoder from a file of vectors, as `data.read_vectors` reads it.
+    def read(
+        cls,
+        path: str | os.PathLike,
+        words: Iterable[str] | None = None,
+        limit: int | None = None,
+        errors: str = "strict",
+        **options,
+    ) -> Self:
+        """Creates an encoder from a file of vectors, read by `data.read_vectors`.
 
         Args:
             path: A file of word2vec (text or binary), GloVe or fastText (`.vec` or `.bin`).
-            words: Only these are kept, and memory is theirs, not the file's. Of fastText's `.bin`
-                words that it has not are left out, too; `data.read_fasttext` makes
-                vectors for them: `from_vectors(words, read_fasttext(path).vectors(words))`.
-            limit: Only so many rows from the beginning are looked at.
-            errors: What to do with bytes that are no UTF-8, as in `bytes.decode`.
+            words: Words to keep; memory holds only these. Words that a `.bin` file of fastText
+                lacks are left out. `data.read_fasttext` computes their vectors:
+                `from_vectors(words, read_fasttext(path).vectors(words))`.
+            limit: Number of rows to read from the start of the file.
+            errors: Treatment of bytes that are not UTF-8, as in `bytes.decode`.
             **options: As in `from_vectors`.
 
         Raises:
-            ValueError: If the file is missing or wrong, or has none of the words.
+            ValueError: If the file is missing or malformed, or contains none of the words.
         """
         words = as_set(words)
         found, vectors = read_vectors(path, words, limit, errors=errors)
@@ -277,16 +289,16 @@ class WordVectors(Encoder):
             raise ValueError(f"{path} must have a vector of these words. Received: {asked}")
         return cls.from_vectors(found, vectors, **options)
 
-    def with_words(self, words, **options):
-        """A copy that also has ids for these words.
+    def with_words(self, words: Sequence[str], **options) -> Self:
+        """Creates a copy with ids for more words.
 
-        So that they can be spelled (`character_filters`) or learned with a task. Each has the
-        vector of its lower-case form, or else that of the unknown word.
+        A task can then learn their vectors, or read their characters (`character_filters`). A new
+        word has the vector of its lower-case form, or else that of the unknown word.
 
         Args:
-            words: A list of words, known ones among them.
-            **options: As in `from_vectors`; by default this encoder's, but a convolution starts
-                anew, as it is of other words.
+            words: A list of words; known words may be among them.
+            **options: As in `from_vectors`; by default those of this encoder. The convolution has
+                new weights.
 
         Raises:
             ValueError: If `words` is one string.
@@ -301,35 +313,36 @@ class WordVectors(Encoder):
         vectors = np.concatenate([self.vectors, self.vectors[like]])
         return self.from_vectors([*self.vocabulary, *new], vectors, **options)
 
-    def write(self, path, format="word2vec"):
-        """Writes the words but the special ones; see `data.write_vectors`."""
+    def write(self, path: str | os.PathLike, format: str = "word2vec") -> None:
+        """Writes all words except the special ones; see `data.write_vectors`."""
         write_vectors(path, self.words, self.vectors[len(SPECIAL) :], format)
 
-    def tokenizer(self, lowercase=None, split="punctuation"):
-        """A `Words` tokenizer of this vocabulary.
+    def tokenizer(self, lowercase: bool | None = None, split: str = "punctuation") -> Words:
+        """Creates a `Words` tokenizer of this vocabulary.
 
-        It lower-cases if no word has upper case, unless `lowercase` says otherwise; texts are
-        split as `Words` describes.
+        Args:
+            lowercase: If True, lower-case texts; by default True if no word has upper case.
+            split: As in `Words`.
         """
         if lowercase is None:
             lowercase = not any(word != word.lower() for word in self.words)
         return Words(self.vocabulary, lowercase, split)
 
     @property
-    def words(self):
-        """The words without the special ones."""
+    def words(self) -> list[str]:
+        """Words without the special words."""
         return self.vocabulary[len(SPECIAL) :]
 
     @property
-    def vectors(self):
-        """(V, D) the words' vectors, without what comes from their characters."""
+    def vectors(self) -> np.ndarray:
+        """Word vectors, (V, D), without the features of the characters."""
         return ops.convert_to_numpy(self.table.embeddings)
 
-    def id_of(self, word):
-        """The id of a word as written, or else in lower case.
+    def id_of(self, word: str) -> int:
+        """Id of a word, or else of its lower-case form.
 
         Raises:
-            ValueError: If it has no vector.
+            ValueError: If the word has no vector.
         """
         found = self._ids.get(word, self._ids.get(str(word).lower(), 0))
         if found < len(SPECIAL):
@@ -339,23 +352,25 @@ class WordVectors(Encoder):
             )
         return found
 
-    def similarity(self, word, other):
-        """The cosine of two words' vectors."""
+    def similarity(self, word: str, other: str) -> float:
+        """Cosine of the vectors of two words."""
         return float(np.dot(*self._unit(self.vectors[[self.id_of(word), self.id_of(other)]])))
 
-    def most_similar(self, words, unlike=(), count=10):
-        """The words nearest to some words, and far from others.
+    def most_similar(
+        self, words: str | Sequence[str], unlike: str | Sequence[str] = (), count: int = 10
+    ) -> list[tuple[str, float]]:
+        """Nearest neighbours of words by the cosine.
 
         Args:
             words: A word, or a list of words whose unit vectors are added.
             unlike: A word or a list of words whose unit vectors are subtracted.
-            count: How many.
+            count: Number of neighbours.
 
         Returns:
-            A list of `(word, cosine)`, without the words asked for.
+            A list of `(word, cosine)`, without the given words.
 
         Raises:
-            ValueError: If a word has no vector, or none is given.
+            ValueError: If a word has no vector, or no word is given.
         """
         words, unlike = (
             [w] if isinstance(w, str) else as_list(w, name, "words")
@@ -372,8 +387,8 @@ class WordVectors(Encoder):
         nearest = nearest[np.isfinite(cosines[nearest])]
         return [(self.vocabulary[i], round(float(cosines[i]), 4)) for i in nearest]
 
-    def analogy(self, a, b, c, count=1):
-        """What is to `c` as `b` is to `a`: neighbours of b - a + c.
+    def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
+        """Solves the analogy a : b = c : ?, by the neighbours of b - a + c.
 
         Reference: Mikolov et al. 2013, arXiv 1301.3781, section 4.
         """
