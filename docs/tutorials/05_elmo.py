@@ -1,13 +1,13 @@
 # %% [markdown]
 # # ELMo: a vector of a word in its sentence
 #
-# Pre-train a small bidirectional language model, see one word get two vectors for two senses, mix the layers, and
-# put the features of a pre-trained ELMo under a tagger. The page takes about 20 minutes to read and about a
-# minute to run.
+# Pre-train a small bidirectional language model, see one word get two vectors for two senses, mix
+# the layers, and put the features of a pre-trained ELMo under a tagger. The page takes about 20
+# minutes to read and about a minute to run.
 #
-# [Word vectors](02_word_vectors.ipynb) give every word one vector. *May* in "in may it rains" and *may* in "you
-# may go" then share it. ELMo ("Embeddings from Language Models") computes the vector of a word from the whole
-# sentence: Peters et al. 2018, "Deep contextualized word representations".
+# [Word vectors](02_word_vectors.ipynb) give every word one vector. *May* in "in may it rains" and
+# *may* in "you may go" then share it. ELMo ("Embeddings from Language Models") computes the vector
+# of a word from the whole sentence: Peters et al. 2018, "Deep contextualized word representations".
 
 # %%
 import tempfile
@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_plm
-from keras_plm import metrics, plots
+from keras_plm import metrics
 from keras_plm.data import TokenStream
 from keras_plm.datasets.microworld import World
 from keras_plm.heads import Tagger
@@ -57,14 +57,15 @@ print(f"{len(lines)} sentences, {len(sentences)} different ones:", *sentences[:2
 # %% [markdown]
 # ## The objective
 #
-# A forward language model predicts each word from those before it, a backward one from those after it. The biLM
-# maximises the sum of both log likelihoods (section 3.1):
+# A forward language model predicts each word from those before it, a backward one from those after
+# it. The biLM maximises the sum of both log likelihoods (section 3.1):
 #
 # $$ \sum_{k=1}^{N} \log p(t_k \mid t_1, \ldots, t_{k-1}) + \log p(t_k \mid t_{k+1}, \ldots, t_N) $$
 #
-# Each direction is a stack of LSTMs. Both share the network that reads a word and the softmax that predicts one.
-# A word enters as its characters: convolutions over character vectors, a highway layer and a projection. No word
-# is unknown at the input. At the output the model predicts the words of a vocabulary.
+# Each direction is a stack of LSTMs. Both share the network that reads a word and the softmax that
+# predicts one. A word enters as its characters: convolutions over character vectors, a highway
+# layer and a projection. No word is unknown at the input. At the output the model predicts the
+# words of a vocabulary.
 
 # %%
 words = Words.train(folder / "senses.txt")
@@ -75,8 +76,8 @@ model = BiLM(elmo, len(words), num_sampled=0, batch_size=8)  # no sampled softma
 model.compile()  # the published loss, AdaGrad at 0.2
 
 # %% [markdown]
-# A batch holds both directions: axis 1 of `word_rows` and `target_ids` is forward, then backward. The backward
-# network reads each sentence from its end.
+# A batch holds both directions: axis 1 of `word_rows` and `target_ids` is forward, then backward.
+# The backward network reads each sentence from its end.
 
 # %%
 batches = model.batches(stream, words, unroll_steps=10)
@@ -90,30 +91,28 @@ for direction, name in enumerate(("forward", "backward")):
         print(f"  {spelled[row]!r:10} -> {words.vocabulary[target]}")
 
 # %% [markdown]
-# The character ids 257 and 258 mark begin and end of a sentence and have no letter here, so that their spelling
-# is empty.
+# The character ids 257 and 258 mark begin and end of a sentence and have no letter here, so that
+# their spelling is empty.
 #
 # Perplexity is $e$ to the mean negative log probability of a word, in each direction.
 
 # %%
 history = model.fit(batches, epochs=passes, verbose=0).history
-figure = plots.lines(
-    {
-        name: (np.arange(1, passes + 1), history[f"{name}_perplexity"], None)
-        for name in ("forward", "backward")
-    },
-    xlabel="pass over the text",
-    ylabel="perplexity of a word",
-    log_y=True,
-)
-figure
+figure, axes = plt.subplots(figsize=(6, 3.2))
+for name, marker in (("forward", "o"), ("backward", "s")):
+    axes.plot(np.arange(1, passes + 1), history[f"{name}_perplexity"], marker=marker, label=name)
+axes.set_yscale("log")
+axes.set_xlabel("pass over the text (perplexity is the mean of a pass)")
+axes.set_ylabel("perplexity of a word")
+axes.legend(frameon=False)
+plt.show()
 
 # %% [markdown]
 # ## Two senses, two vectors
 #
-# `extract_features` gives a vector of each word from the layers that you name. Layer 0 is the word without its
-# context, layers 1 and 2 are the LSTMs. We compare *may* the month with *june*, and with *may* the modal verb, by
-# the cosine
+# `extract_features` gives a vector of each word from the layers that you name. Layer 0 is the word
+# without its context, layers 1 and 2 are the LSTMs. We compare *may* the month with *june*, and
+# with *may* the modal verb, by the cosine
 #
 # $$ \cos(u, v) = \frac{u \cdot v}{\lVert u \rVert \, \lVert v \rVert} $$
 
@@ -131,8 +130,8 @@ for layer in ("layer_0", "layer_1", "layer_2"):
     print(f"{layer}: may (month) and june {same:.2f}, may (month) and may (modal) {other:.2f}")
 
 # %% [markdown]
-# In layer 0 both *may* have one vector: cosine 1. Above it the context decides. The two main directions of all
-# twelve occurrences of *may*, *june* and *can* show the same:
+# In layer 0 both *may* have one vector: cosine 1. Above it the context decides. The two main
+# directions of all twelve occurrences of *may*, *june* and *can* show the same:
 
 # %%
 shown = [(text.format(word), word, "month") for text in of_months for word in ("may", "june")]
@@ -162,7 +161,8 @@ plt.show()
 #
 # $$ \mathrm{ELMo}_k = \gamma \sum_{j=0}^{L} s_j h_{k,j}, \qquad s = \mathrm{softmax}(w) $$
 #
-# The scalars $w_j$ and $\gamma$ are all that the task adds. `ScalarMix` is this layer; in NumPy it is three lines.
+# The scalars $w_j$ and $\gamma$ are all that the task adds. `ScalarMix` is this layer; in NumPy it
+# is three lines.
 
 # %%
 inputs = {name: keras.ops.convert_to_tensor(a) for name, a in characters.pack(texts).items()}
@@ -179,9 +179,10 @@ print("weights", s.round(3), "largest difference", np.abs(by_hand - mixed).max()
 # %% [markdown]
 # ## An ELMo that read novels
 #
-# `benchmarks/weights/elmo_mini` holds an ELMo of two layers, 128 wide in each direction, that read 29 million
-# words of novels. Below are sentences with a word in two senses, written for this page. For each one, the nearest
-# of the other five is the one with the highest cosine of the word's vectors.
+# `benchmarks/weights/elmo_mini` holds an ELMo of two layers, 128 wide in each direction, that read
+# 29 million words of novels. Below are sentences with a word in two senses, written for this page.
+# For each one, the nearest of the other five is the one with the highest cosine of the word's
+# vectors.
 
 # %%
 mini, mini_characters = keras_plm.load("benchmarks/weights/elmo_mini")
@@ -233,14 +234,15 @@ for i, j in enumerate(nearest("rose", "layer_2")):
     print(f"{senses['rose'][i][1]:42} -> {senses['rose'][j][1]}")
 
 # %% [markdown]
-# By chance the nearest of five others has the same sense in two of five cases. Eighteen sentences are an
-# illustration. [Results of ELMo](../../results/elmo.md) measures it on 21,065 words of English text.
+# By chance the nearest of five others has the same sense in two of five cases. Eighteen sentences
+# are an illustration. [Results of ELMo](../../results/elmo.md) measures it on 21,065 words of
+# English text.
 #
 # ## Features under a tagger
 #
-# The task: tag names of a made-up language as people, places and firms. All names come from one pool, so a name
-# itself does not tell its type. The encoder stays frozen; an output layer, and for `elmo_mix` the weights of the
-# mix, learn. `embeddings` is layer 0, the word without context.
+# The task: tag names of a made-up language as people, places and firms. All names come from one
+# pool, so a name itself does not tell its type. The encoder stays frozen; an output layer, and for
+# `elmo_mix` the weights of the mix, learn. `embeddings` is layer 0, the word without context.
 
 # %%
 world = World(seed=0)
@@ -273,22 +275,23 @@ print(tagger.mixing_weights())
 # These scores are of one seed and a made-up language. On real text, with seeds and intervals, see
 # [results of ELMo](../../results/elmo.md).
 #
-# A task network such as a BiLSTM can read the features instead of an output layer: `reader="bilstm"` in
-# `FeatureBased`, with the mix at its input, its output or both (`placement=`, section 3.3 and table 3 of the
-# paper). `penalty=` is the λ of the paper: 1 keeps the mix near the plain mean, 0.001 lets it vary.
+# A task network such as a BiLSTM can read the features instead of an output layer:
+# `reader="bilstm"` in `FeatureBased`, with the mix at its input, its output or both (`placement=`,
+# section 3.3 and table 3 of the paper). `penalty=` is the λ of the paper: 1 keeps the mix near the
+# plain mean, 0.001 lets it vary.
 #
 # ## Exercises
 #
-# 1. Pre-train with the forward direction only in mind: read the first half of each vector. Does "may it rain ?"
-#    get the sense of its *may* right? *Hint: a vector is forward, then backward, each 64 wide; add such sentences
-#    to the templates.*
-# 2. Replace `elmo_mini` by an ELMo of random weights under the tagger. *Hint: `ELMo.from_config(mini.get_config())`
-#    after `set_seed`.*
-# 3. Train a BiLSTM over the mix, at the input and at both places. *Hint: `reader="bilstm"`, `placement="both"`,
-#    `feature_dropout=0.5`; compare three seeds of each.*
+# 1. Pre-train with the forward direction only in mind: read the first half of each vector. Does
+#    "may it rain ?" get the sense of its *may* right? *Hint: a vector is forward, then backward,
+#    each 64 wide; add such sentences to the templates.*
+# 2. Replace `elmo_mini` by an ELMo of random weights under the tagger. *Hint:
+#    `ELMo.from_config(mini.get_config())` after `set_seed`.*
+# 3. Train a BiLSTM over the mix, at the input and at both places. *Hint: `reader="bilstm"`,
+#    `placement="both"`, `feature_dropout=0.5`; compare three seeds of each.*
 #
 # ## Next
 #
 # [GPT](06_gpt.ipynb) replaces the LSTMs by a Transformer and fine-tunes all of it.
-# [Names](10_names.ipynb) builds a complete tagger. [Functions and classes](../../reference/api.md) lists all
-# arguments.
+# [Names](10_names.ipynb) builds a complete tagger. [Functions and classes](../../reference/api.md)
+# lists all arguments.

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # GPT: predict the next token, then fine-tune
 #
-# Pre-train a small causal language model, check its mask, sample with temperature and top-p, score texts by their
-# log probability, and fine-tune with the auxiliary objective. The page takes about 20 minutes to read and about a
-# minute to run.
+# Pre-train a small causal language model, check its mask, sample with temperature and top-p, score
+# texts by their log probability, and fine-tune with the auxiliary objective. The page takes about
+# 20 minutes to read and about a minute to run.
 #
-# GPT is the decoder of a [Transformer](04_transformer.ipynb) without the encoder: Radford et al. 2018, "Improving
-# Language Understanding by Generative Pre-Training".
+# GPT is the decoder of a [Transformer](04_transformer.ipynb) without the encoder: Radford et al.
+# 2018, "Improving Language Understanding by Generative Pre-Training".
 
 # %%
 import tempfile
@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_plm
-from keras_plm import metrics, plots
+from keras_plm import metrics
 from keras_plm.attention_maps import attention_weights
 from keras_plm.data import TokenStream
 from keras_plm.datasets.microworld import World
@@ -41,20 +41,20 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## The objective
 #
-# A language model factors the probability of a text into next-token probabilities. Training maximises their log
-# (section 3.1, equation 1):
+# A language model factors the probability of a text into next-token probabilities. Training
+# maximises their log (section 3.1, equation 1):
 #
 # $$ L_1 = \sum_i \log p(u_i \mid u_1, \ldots, u_{i-1}), \qquad
 #    p(u \mid u_1, \ldots, u_{i-1}) = \mathrm{softmax}_u(W_e h_{i-1}) $$
 #
-# $h_{i-1}$ is the last layer's vector at position $i - 1$. $W_e$ is the table of token embeddings: it reads tokens
-# and predicts them (equation 2). One forward pass gives the loss of every token, if position $i$ sees only
-# positions up to $i$.
+# $h_{i-1}$ is the last layer's vector at position $i - 1$. $W_e$ is the table of token embeddings:
+# it reads tokens and predicts them (equation 2). One forward pass gives the loss of every token, if
+# position $i$ sees only positions up to $i$.
 #
 # ## The text
 #
-# `World` generates an English-like language with invented names. `BytePair` with `scheme="gpt"` learns lower-case
-# tokens; the last token of a word ends in `</w>`.
+# `World` generates an English-like language with invented names. `BytePair` with `scheme="gpt"`
+# learns lower-case tokens; the last token of a word ends in `</w>`.
 
 # %%
 world = World(seed=0)
@@ -89,8 +89,9 @@ for token, target in zip(x["token_ids"][0, :8], x["target_ids"][0, :8], strict=T
 # $$ \alpha_{ij} = \mathrm{softmax}_j\left(\frac{q_i \cdot k_j}{\sqrt{d}} + m_{ij}\right), \qquad
 #    m_{ij} = \begin{cases} 0 & j \le i \\ -\infty & j > i \end{cases} $$
 #
-# The picture shows the attention weights of one head of the untrained model: nothing above the diagonal. The
-# second check is independent of the picture. Change the last token of a text; the vectors before it stay.
+# The picture shows the attention weights of one head of the untrained model: nothing above the
+# diagonal. The second check is independent of the picture. Change the last token of a text; the
+# vectors before it stay.
 
 # %%
 set_seed(0)
@@ -125,9 +126,9 @@ print("positions that change:", np.flatnonzero(np.abs(before - after).max(axis=-
 # %% [markdown]
 # ## Pre-training
 #
-# `CausalLM` is a Keras model around the encoder; its metric is perplexity, $e^{-L_1 / n}$ over $n$ tokens.
-# Two numbers help to read it: a model that knows nothing has the perplexity $V$; one that knows only how frequent
-# each token is has $e$ to the entropy of these frequencies.
+# `CausalLM` is a Keras model around the encoder; its metric is perplexity, $e^{-L_1 / n}$ over $n$
+# tokens. Two numbers help to read it: a model that knows nothing has the perplexity $V$; one that
+# knows only how frequent each token is has $e$ to the entropy of these frequencies.
 
 # %%
 model = CausalLM(gpt)
@@ -159,14 +160,14 @@ print(generate(gpt, tokenizer, ["the concert was"], max_new_tokens=min(new_token
 # %% [markdown]
 # ## Temperature and top-p
 #
-# `benchmarks/weights/gpt_mini_571m` holds a GPT of 4 layers and a width of 256 that read novels. These are the
-# probabilities of its next token. With logits $z$ and temperature $T$:
+# `benchmarks/weights/gpt_mini_571m` holds a GPT of 4 layers and a width of 256 that read novels.
+# These are the probabilities of its next token. With logits $z$ and temperature $T$:
 #
 # $$ p_T(u) = \mathrm{softmax}_u(z / T) $$
 #
-# Below 1 the temperature sharpens the distribution, above 1 it flattens it. Top-p keeps the smallest set of
-# likeliest tokens with a total probability of at least $p$, and draws from these: Holtzman et al. 2020, "The
-# Curious Case of Neural Text Degeneration", section 3.1.
+# Below 1 the temperature sharpens the distribution, above 1 it flattens it. Top-p keeps the
+# smallest set of likeliest tokens with a total probability of at least $p$, and draws from these:
+# Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
 
 # %%
 mini, mini_tokenizer = keras_plm.load("benchmarks/weights/gpt_mini_571m")
@@ -204,8 +205,8 @@ plt.show()
 # %% [markdown]
 # ## GPT-mini writes
 #
-# Greedy decoding repeats itself. Drawing from all tokens picks an unlikely one every few words. Top-p is between
-# the two. Each text is the first one drawn, with `seed=0`.
+# Greedy decoding repeats itself. Drawing from all tokens picks an unlikely one every few words.
+# Top-p is between the two. Each text is the first one drawn, with `seed=0`.
 
 # %%
 prompts = ["It was late in the evening when"]
@@ -223,9 +224,10 @@ for name, chosen in {
 # %% [markdown]
 # ## Scores without training
 #
-# A language model can choose between texts: it prefers the one whose tokens have the higher mean log probability.
-# Radford et al. 2018, section 5 ("zero-shot behaviors"), and Radford et al. 2019 score tasks like this.
-# `token_losses` gives $-\log p$ of each token. Ten pairs, written for this page, differ in one word:
+# A language model can choose between texts: it prefers the one whose tokens have the higher mean
+# log probability. Radford et al. 2018, section 5 ("zero-shot behaviors"), and Radford et al. 2019
+# score tasks like this. `token_losses` gives $-\log p$ of each token. Ten pairs, written for this
+# page, differ in one word:
 
 # %%
 pairs = [
@@ -248,27 +250,28 @@ for (good, bad), (of_good, of_bad) in zip(pairs, score, strict=True):
 print(f"{(score[:, 0] > score[:, 1]).sum()} of {len(pairs)}; by chance five")
 
 # %% [markdown]
-# With `contexts=` the text is scored after another one: the sum over an answer's tokens given a question ranks
-# answers.
+# With `contexts=` the text is scored after another one: the sum over an answer's tokens given a
+# question ranks answers.
 #
 # ## Fine-tuning
 #
-# GPT solves tasks without a new network. The tokenizer writes the inputs as one row (section 3.3): a text as
-# `_start_ text _classify_`, a pair as `_start_ text _delimiter_ pair _classify_`. An output layer reads the last
-# position. The special tokens get vectors in fine-tuning.
+# GPT solves tasks without a new network. The tokenizer writes the inputs as one row (section 3.3):
+# a text as `_start_ text _classify_`, a pair as `_start_ text _delimiter_ pair _classify_`. An
+# output layer reads the last position. The special tokens get vectors in fine-tuning.
 
 # %%
 for row in tokenizer.pack(["the film was not bad ."], ["nobody laughed ."])["token_ids"]:
     print(" ".join(tokenizer.vocabulary[i] for i in row))
 
 # %% [markdown]
-# Fine-tuning adds the language model's loss of the task's own texts to the task's loss (section 3.2, equation 5):
+# Fine-tuning adds the language model's loss of the task's own texts to the task's loss (section
+# 3.2, equation 5):
 #
 # $$ L_3 = L_2 + \lambda L_1 $$
 #
-# The paper uses $\lambda = 0.5$. The task here: five degrees of feeling in the made-up language, with negation
-# and intensity. `GPT_SETTINGS` holds the published settings; the learning rate and the number of epochs are
-# larger, for a small model and few examples.
+# The paper uses $\lambda = 0.5$. The task here: five degrees of feeling in the made-up language,
+# with negation and intensity. `GPT_SETTINGS` holds the published settings; the learning rate and
+# the number of epochs are larger, for a small model and few examples.
 
 # %%
 train = world.feelings("train")[:train_limit]
@@ -301,20 +304,21 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# One seed of each, in a language that this library generates: differences of a few points mean nothing. The paper
-# found that the auxiliary objective helps on its larger tasks and not on the small ones (section 5, table 5).
-# [Results of GPT](../../results/gpt.md) has that ablation for GPT-mini, with seeds.
+# One seed of each, in a language that this library generates: differences of a few points mean
+# nothing. The paper found that the auxiliary objective helps on its larger tasks and not on the
+# small ones (section 5, table 5). [Results of GPT](../../results/gpt.md) has that ablation for
+# GPT-mini, with seeds.
 #
 # ## Exercises
 #
 # 1. Let `GPT-mini` write with `top_k=1`. *Hint: compare with greedy decoding.*
-# 2. Compute the perplexity per word of your own text. *Hint: the sum of `token_losses` over all tokens, divided by
-#    the number of words, exponentiated.*
-# 3. Fine-tune on pairs: `world.inference("train")` has a premise, a hypothesis and one of three labels. *Hint:
-#    an `Example` with a `pair` needs no other change.*
+# 2. Compute the perplexity per word of your own text. *Hint: the sum of `token_losses` over all
+#    tokens, divided by the number of words, exponentiated.*
+# 3. Fine-tune on pairs: `world.inference("train")` has a premise, a hypothesis and one of three
+#    labels. *Hint: an `Example` with a `pair` needs no other change.*
 #
 # ## Next
 #
-# [BERT](07_bert.ipynb) reads both sides of a word. [Features or fine-tuning](08_features_or_fine_tuning.ipynb)
-# compares this kind of fine-tuning with frozen features. [Functions and classes](../../reference/api.md) lists
-# all arguments.
+# [BERT](07_bert.ipynb) reads both sides of a word.
+# [Features or fine-tuning](08_features_or_fine_tuning.ipynb) compares this kind of fine-tuning with
+# frozen features. [Functions and classes](../../reference/api.md) lists all arguments.

@@ -1,14 +1,15 @@
 # %% [markdown]
 # # BERT: predict masked words
 #
-# Build a batch of the masked language model token by token, pre-train a tiny BERT on a made-up language, let it
-# predict masked words, and fine-tune it. The page takes about 20 minutes to read and about a minute to run.
+# Build a batch of the masked language model token by token, pre-train a tiny BERT on a made-up
+# language, let it predict masked words, and fine-tune it. The page takes about 20 minutes to read
+# and about a minute to run.
 #
 # A [GPT](06_gpt.ipynb) reads from left to right, so a word never sees the words after it. An
-# [ELMo](05_elmo.ipynb) reads both ways, but in two separate networks. BERT lets every position attend to both
-# sides in every layer. Such a network would see the word that it has to predict. BERT therefore hides some of
-# the words and predicts these only: Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers
-# for Language Understanding", section 3.1.
+# [ELMo](05_elmo.ipynb) reads both ways, but in two separate networks. BERT lets every position
+# attend to both sides in every layer. Such a network would see the word that it has to predict.
+# BERT therefore hides some of the words and predicts these only: Devlin et al. 2018, "BERT:
+# Pre-training of Deep Bidirectional Transformers for Language Understanding", section 3.1.
 
 # %%
 import tempfile
@@ -43,8 +44,9 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A language whose rules are known
 #
-# `World` generates an English-like language. Names of people, places and firms are drawn from one pool, so that
-# only the context tells which is which. A document has a few sentences about the same names.
+# `World` generates an English-like language. Names of people, places and firms are drawn from one
+# pool, so that only the context tells which is which. A document has a few sentences about the same
+# names.
 
 # %%
 world = World(seed=0)
@@ -53,9 +55,9 @@ print("\n".join(corpus[0]))
 (folder / "corpus.txt").write_text("\n\n".join("\n".join(document) for document in corpus) + "\n")
 
 # %% [markdown]
-# WordPiece (Wu et al. 2016, section 4.1) learns the tokens. Frequent words stay whole; a rare word is cut into
-# pieces, and `##` marks each piece after the first one. A `TokenStream` holds the ids of the text on disk, with
-# the bounds of sentences and documents.
+# WordPiece (Wu et al. 2016, section 4.1) learns the tokens. Frequent words stay whole; a rare word
+# is cut into pieces, and `##` marks each piece after the first one. A `TokenStream` holds the ids
+# of the text on disk, with the bounds of sentences and documents.
 
 # %%
 tokenizer = WordPiece.train(folder / "corpus.txt", 800)
@@ -72,9 +74,9 @@ print(tokenizer.tokenize(corpus[0][0]))
 # - 10 % become a random token,
 # - 10 % stay.
 #
-# The network has to predict all chosen tokens. Fine-tuning never shows `[MASK]`, so the last two cases teach the
-# network that a visible token may be wrong, and that a visible token also needs a good vector (Devlin et al.
-# 2018, appendix A.1). Two functions are the whole rule:
+# The network has to predict all chosen tokens. Fine-tuning never shows `[MASK]`, so the last two
+# cases teach the network that a visible token may be wrong, and that a visible token also needs a
+# good vector (Devlin et al. 2018, appendix A.1). Two functions are the whole rule:
 
 # %%
 rng = np.random.default_rng(1)
@@ -92,8 +94,8 @@ for i in range(token_ids.shape[1]):
     print(f"{i:8}  {row['segment_ids'][0, i]:7}  {before:12} {after:12} {target}")
 
 # %% [markdown]
-# The same functions on many rows give the fractions of the paper. A random token is the right one in about one
-# of 800 cases, which counts as "stays" here.
+# The same functions on many rows give the fractions of the paper. A random token is the right one
+# in about one of 800 cases, which counts as "stays" here.
 
 # %%
 many = rng.integers(5, len(tokenizer), (2000, 40), dtype="int32")
@@ -108,10 +110,11 @@ print(f"of the others changed {(~same)[~chosen].mean():.3f}")
 # %% [markdown]
 # ## A batch
 #
-# `masked_lm_batches` cuts the stream into rows `[CLS] A [SEP] B [SEP]`, masks them, and draws rows and masks anew
-# in every epoch. In half of the rows segment B follows A in the text; in the other half it comes from another
-# document. The network also predicts which one it is: 0 if B follows, 1 if it is random. `masked_positions`
-# holds the chosen positions, so that the network computes scores of the vocabulary there only.
+# `masked_lm_batches` cuts the stream into rows `[CLS] A [SEP] B [SEP]`, masks them, and draws rows
+# and masks anew in every epoch. In half of the rows segment B follows A in the text; in the other
+# half it comes from another document. The network also predicts which one it is: 0 if B follows, 1
+# if it is random. `masked_positions` holds the chosen positions, so that the network computes
+# scores of the vocabulary there only.
 
 # %%
 batches = masked_lm_batches(stream, tokenizer, max_length=40, tokens_per_batch=2000, buckets=[40])
@@ -128,15 +131,16 @@ for i in range(3):
 # %% [markdown]
 # ## The loss
 #
-# Let $M$ be the chosen positions of a batch, $w_i$ the token at $i$ and $\tilde w$ the row with masks. The loss is
+# Let $M$ be the chosen positions of a batch, $w_i$ the token at $i$ and $\tilde w$ the row with
+# masks. The loss is
 #
 # $$ L_{\mathrm{MLM}} = -\frac{1}{|M|} \sum_{i \in M} \log p(w_i \mid \tilde w), \qquad
-#    p(w \mid \tilde w) = \mathrm{softmax}_w\left(E \, \mathrm{LN}(\mathrm{GELU}(W h_i + b)) + c\right) $$
+#    p(w_i \mid \tilde w) = \mathrm{softmax}_{w_i}(E \, \mathrm{LN}(\mathrm{GELU}(W h_i + b)) + c) $$
 #
-# where $h_i$ is the last layer's vector and $E$ the table of token embeddings, which is also the output layer.
-# The next-sentence loss is the cross-entropy of two classes over the vector of `[CLS]`; the total loss is the
-# sum of the two. `MaskedLM` is a Keras model whose `compile` sets these losses. Here the first loss is computed
-# by hand and by the model:
+# where $h_i$ is the last layer's vector and $E$ the table of token embeddings, which is also the
+# output layer. The next-sentence loss is the cross-entropy of two classes over the vector of
+# `[CLS]`; the total loss is the sum of the two. `MaskedLM` is a Keras model whose `compile` sets
+# these losses. Here the first loss is computed by hand and by the model:
 
 # %%
 set_seed(0)
@@ -165,9 +169,9 @@ print(f"by hand {by_hand:.4f}, by the model {by_model:.4f}, log V = {np.log(len(
 #
 # ## Pre-training
 #
-# Each epoch is one pass over the text. Two lines help to read the curve. A model that knows only how frequent
-# each token is has the entropy of these frequencies as its loss; a small BERT often stays there for a while. A
-# model below this line uses the context.
+# Each epoch is one pass over the text. Two lines help to read the curve. A model that knows only
+# how frequent each token is has the entropy of these frequencies as its loss; a small BERT often
+# stays there for a while. A model below this line uses the context.
 
 # %%
 counts = np.bincount(stream.tokens[:], minlength=len(tokenizer))
@@ -194,8 +198,8 @@ plt.show()
 #
 # ## Predict a masked word
 #
-# The tokenizer reads `[MASK]` in a text as the mask. `fill` packs the texts, runs the model at the masks and
-# returns the likeliest tokens.
+# The tokenizer reads `[MASK]` in a text as the mask. `fill` packs the texts, runs the model at the
+# masks and returns the likeliest tokens.
 
 
 # %%
@@ -225,14 +229,15 @@ fill(
 )
 
 # %% [markdown]
-# Compare the two sentences about the concert: the word to predict stands *before* the word that tells them apart.
-# A model that reads from left to right cannot use it.
+# Compare the two sentences about the concert: the word to predict stands *before* the word that
+# tells them apart. A model that reads from left to right cannot use it.
 #
 # ## A BERT that read novels
 #
-# `benchmarks/weights/bert_mini_445m` holds a BERT of 4 layers and a width of 256. It read 445 million tokens of
-# novels; `README.md` next to it states how. `keras_plm.load` gives the encoder and its tokenizer. The head of the
-# masked LM is not part of an encoder; its weights are in `objective.safetensors`.
+# `benchmarks/weights/bert_mini_445m` holds a BERT of 4 layers and a width of 256. It read 445
+# million tokens of novels; `README.md` next to it states how. `keras_plm.load` gives the encoder
+# and its tokenizer. The head of the masked LM is not part of an encoder; its weights are in
+# `objective.safetensors`.
 
 # %%
 mini, mini_tokenizer = keras_plm.load("benchmarks/weights/bert_mini_445m")
@@ -257,9 +262,10 @@ fill(
 # %% [markdown]
 # ## Fine-tuning
 #
-# Fine-tuning puts an output layer on the encoder and trains all weights on the task (section 4). The task here:
-# tag the names of the made-up language as people (PER), places (LOC) and firms (ORG). The names of the test set
-# are in no training example. `FineTune.fit` trains a copy, so that `encoder` stays as it is.
+# Fine-tuning puts an output layer on the encoder and trains all weights on the task (section 4).
+# The task here: tag the names of the made-up language as people (PER), places (LOC) and firms
+# (ORG). The names of the test set are in no training example. `FineTune.fit` trains a copy, so that
+# `encoder` stays as it is.
 
 # %%
 train = world.tag_names("train")[:train_limit]
@@ -289,27 +295,30 @@ axes.set_ylabel("start of training")
 plt.show()
 
 # %% [markdown]
-# This is one seed of each, in a language that this library generates. It shows how the parts work together. It
-# is not evidence about real text: [results of BERT](../../results/bert.md) gives that, with seeds and intervals.
+# This is one seed of each, in a language that this library generates. It shows how the parts work
+# together. It is not evidence about real text: [results of BERT](../../results/bert.md) gives that,
+# with seeds and intervals.
 #
 # Settings that matter when you fine-tune on your own data:
 #
-# - *Learning rate.* The paper searches 2e-5 to 5e-5 for its large models; small ones need 1e-4 to 3e-3.
-# - *Epochs.* With few examples train longer and correct Adam's bias: Mosbach et al. 2021, "On the Stability of
-#   Fine-tuning BERT", section 6; `FineTune(**FEW_EXAMPLES_SETTINGS)` does so.
+# - *Learning rate.* The paper searches 2e-5 to 5e-5 for its large models; small ones need 1e-4 to
+#   3e-3.
+# - *Epochs.* With few examples train longer and correct Adam's bias: Mosbach et al. 2021, "On the
+#   Stability of Fine-tuning BERT", section 6; `FineTune(**FEW_EXAMPLES_SETTINGS)` does so.
 # - *Seeds.* Repeat with several seeds before you compare two settings.
 #
 # ## Exercises
 #
-# 1. Train the tiny BERT with `mask_selection_rate=0.4`. Does the loss at the same number of passes fall?
-#    *Hint: it is an argument of `masked_lm_batches`; evaluate both models on batches of the same rate.*
-# 2. Set `mask_token_rate=1.0, random_token_rate=0.0` and fine-tune again. *Hint: section 5 and appendix C.2 of
-#    the paper make this comparison; use three seeds.*
-# 3. Show that the vector of `[MASK]` depends on both sides. *Hint: `fill` the same text with one word after the
-#    mask replaced, and compare the probabilities.*
+# 1. Train the tiny BERT with `mask_selection_rate=0.4`. Does the loss at the same number of passes
+#    fall? *Hint: it is an argument of `masked_lm_batches`; evaluate both models on batches of the
+#    same rate.*
+# 2. Set `mask_token_rate=1.0, random_token_rate=0.0` and fine-tune again. *Hint: section 5 and
+#    appendix C.2 of the paper make this comparison; use three seeds.*
+# 3. Show that the vector of `[MASK]` depends on both sides. *Hint: `fill` the same text with one
+#    word after the mask replaced, and compare the probabilities.*
 #
 # ## Next
 #
-# [Features or fine-tuning](08_features_or_fine_tuning.ipynb) asks whether you need to fine-tune at all.
-# [Which layers](09_which_layers.ipynb) looks into the layers of a frozen encoder.
+# [Features or fine-tuning](08_features_or_fine_tuning.ipynb) asks whether you need to fine-tune at
+# all. [Which layers](09_which_layers.ipynb) looks into the layers of a frozen encoder.
 # [Functions and classes](../../reference/api.md) lists all arguments.

@@ -1,17 +1,17 @@
 # %% [markdown]
 # # Features or fine-tuning
 #
-# Decide with numbers, on a CSV file of your own: read frozen features, or fine-tune the encoder? You compare both
-# on equal terms, with a dev set, several seeds and an interval; then one command does the same. The page takes
-# about 15 minutes to read and about two minutes to run.
+# Decide with numbers, on a CSV file of your own: read frozen features, or fine-tune the encoder?
+# You compare both on equal terms, with a dev set, several seeds and an interval; then one command
+# does the same. The page takes about 15 minutes to read and about two minutes to run.
 #
-# - *Frozen features.* The encoder stays as it is and runs once over each text. A small layer learns from its
-#   vectors. A fit takes seconds.
-# - *Fine-tuning.* Encoder and output layer learn together. A fit takes minutes or hours, and each task keeps its
-#   own copy of the encoder.
+# - *Frozen features.* The encoder stays as it is and runs once over each text. A small layer learns
+#   from its vectors. A fit takes seconds.
+# - *Fine-tuning.* Encoder and output layer learn together. A fit takes minutes or hours, and each
+#   task keeps its own copy of the encoder.
 #
-# Peters, Ruder and Smith 2019, "To Tune or Not to Tune?", arXiv 1903.05987, ask this question; Devlin et al. 2018
-# compare the two for BERT in section 5.3.
+# Peters, Ruder and Smith 2019, "To Tune or Not to Tune?", arXiv 1903.05987, ask this question;
+# Devlin et al. 2018 compare the two for BERT in section 5.3.
 
 # %%
 import csv
@@ -48,9 +48,10 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## The file
 #
-# The file has a header, a column of texts and a column of labels. Put your own file here. This page writes one, so
-# that it needs no download: short judgements from a generator, with negation ("not good"), intensity ("very") and
-# words whose sense depends on the noun ("a long holiday", "a long queue"). They are not real reviews.
+# The file has a header, a column of texts and a column of labels. Put your own file here. This page
+# writes one, so that it needs no download: short judgements from a generator, with negation ("not
+# good"), intensity ("very") and words whose sense depends on the noun ("a long holiday", "a long
+# queue"). They are not real reviews.
 
 # %%
 world = World(seed=0)
@@ -63,14 +64,15 @@ with open(folder / "reviews.csv", "w", newline="") as file:
 print("\n".join((folder / "reviews.csv").read_text().splitlines()[:6]))
 
 # %% [markdown]
-# `read_table` names file and line of a malformed row. `cut_dev_set` splits at random: 70 % to train, 15 % for the
-# **dev set**, 15 % for the **evaluation split**. The roles are different:
+# `read_table` names file and line of a malformed row. `cut_dev_set` splits at random: 70 % to
+# train, 15 % for the **dev set**, 15 % for the **evaluation split**. The roles are different:
 #
-# - The dev set makes every choice: the learning rate and the epoch. Its score is too high afterwards.
+# - The dev set makes every choice: the learning rate and the epoch. Its score is too high
+#   afterwards.
 # - The evaluation split is scored once per method and seed. No choice reads it.
 #
-# Texts that belong together, such as sentences of one document, must stay in one part: name their column with
-# `group=`. Duplicates would leak; the dict above removed them.
+# Texts that belong together, such as sentences of one document, must stay in one part: name their
+# column with `group=`. Duplicates would leak; the dict above removed them.
 
 # %%
 examples = read_table(folder / "reviews.csv", text="review", label="sentiment")
@@ -84,11 +86,12 @@ print(f"most frequent label: {frequent:.3f} of the evaluation split")
 # %% [markdown]
 # ## Four arms
 #
-# The encoder is BERT-mini, which read novels. Next to the two methods stand two controls with random weights of
-# the same sizes. They show how much is due to pre-training, and how much to the network itself.
+# The encoder is BERT-mini, which read novels. Next to the two methods stand two controls with
+# random weights of the same sizes. They show how much is due to pre-training, and how much to the
+# network itself.
 #
-# Equal terms: each arm searches the same number of learning rates with seed 0 on the dev set, and its other seeds
-# take the best one. Each arm keeps its best epoch on the dev set.
+# Equal terms: each arm searches the same number of learning rates with seed 0 on the dev set, and
+# its other seeds take the best one. Each arm keeps its best epoch on the dev set.
 
 # %%
 encoder, tokenizer = keras_plm.load("benchmarks/weights/bert_mini")
@@ -128,16 +131,16 @@ for name, (start, method, rates) in arms.items():
 # %% [markdown]
 # ## Is the difference real?
 #
-# Two things are random: the seed, and the examples that happen to be in the evaluation split. A *paired bootstrap*
-# (Efron and Tibshirani 1993, chapter 16; for NLP Berg-Kirkpatrick et al. 2012) draws both anew: in each of
-# $R = 10{,}000$ resamples it draws $N$ examples with replacement, the same ones for both arms, and seeds of each
-# arm. The difference of accuracies of one resample is
+# Two things are random: the seed, and the examples that happen to be in the evaluation split. A
+# *paired bootstrap* (Efron and Tibshirani 1993, chapter 16; for NLP Berg-Kirkpatrick et al. 2012)
+# draws both anew: in each of $R = 10{,}000$ resamples it draws $N$ examples with replacement, the
+# same ones for both arms, and seeds of each arm. The difference of accuracies of one resample is
 #
 # $$ \Delta^{(r)} = \frac{1}{N} \sum_{n \in \mathrm{draw}_r}
 #    \left( \overline{1[\hat y^{A}_n = y_n]} - \overline{1[\hat y^{B}_n = y_n]} \right) $$
 #
-# where the bars average the drawn seeds. The interval holds the middle 95 % of the differences. First in a few
-# lines of NumPy:
+# where the bars average the drawn seeds. The interval holds the middle 95 % of the differences.
+# First in a few lines of NumPy:
 
 # %%
 right = {  # (seeds, examples) of 0 and 1
@@ -151,11 +154,13 @@ for _ in range(2000):
     of_a, of_b = rng.integers(len(a), size=len(a)), rng.integers(len(b), size=len(b))
     found.append(a[of_a][:, drawn].mean() - b[of_b][:, drawn].mean())
 low, high = np.quantile(found, [0.025, 0.975])
-print(f"fine-tuned - frozen: {100 * (a.mean() - b.mean()):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
+print(
+    f"fine-tuned - frozen: {100 * (a.mean() - b.mean()):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+)
 
 # %% [markdown]
-# The library's `difference` does the same for every metric of `keras_plm.metrics`. It widens the interval where
-# seeds are few, because two seeds show too little of the spread between seeds.
+# The library's `difference` does the same for every metric of `keras_plm.metrics`. It widens the
+# interval where seeds are few, because two seeds show too little of the spread between seeds.
 
 
 # %%
@@ -196,10 +201,11 @@ plt.show()
 #
 # A rule that you can state before you look at the numbers:
 #
-# 1. If the interval of *fine-tuned - frozen* lies above 0, and the gain is worth its cost, fine-tune.
+# 1. If the interval of *fine-tuned - frozen* lies above 0, and the gain is worth its cost,
+#    fine-tune.
 # 2. Otherwise keep the frozen features: they are cheaper, and one encoder serves many tasks.
-# 3. If a control with random weights is as good as its arm, pre-training does not help here: get an encoder that
-#    read text like yours, or more labels.
+# 3. If a control with random weights is as good as its arm, pre-training does not help here: get an
+#    encoder that read text like yours, or more labels.
 
 # %%
 found = compare("fine-tuned", "frozen")
@@ -208,21 +214,22 @@ decision = "fine-tune" if found.low > 0 else "keep frozen features"
 print(f"{decision}: {found} points for {ratio:.1f} times the time of a fit")
 
 # %% [markdown]
-# A wide interval says that the evaluation split is too small to tell, not that the methods are equal. A larger
-# comparison, with four tasks, four encoders and up to ten seeds, is on
+# A wide interval says that the evaluation split is too small to tell, not that the methods are
+# equal. A larger comparison, with four tasks, four encoders and up to ten seeds, is on
 # [features or fine-tuning](../../results/features_or_fine_tuning.md).
 #
 # ## The same by a command
 #
-# `keras-plm layers` reads the file, splits it 70/15/15, reads every choice of layers, fine-tunes next to them, and
-# recommends. It writes a record of each run, and resumes where it was stopped. In a shell:
+# `keras-plm layers` reads the file, splits it 70/15/15, reads every choice of layers, fine-tunes
+# next to them, and recommends. It writes a record of each run, and resumes where it was stopped. In
+# a shell:
 #
 # ```console
-# keras-plm layers --task-file reviews.csv --text review --label sentiment --encoder benchmarks/weights/bert_mini
+# keras-plm layers --task-file reviews.csv --text review --label sentiment --encoder bert_mini
 # ```
 #
-# By default it searches four learning rates with three seeds. Here it runs in this process, with the smaller
-# settings of this page:
+# `bert_mini` is the folder of the encoder. By default it searches four learning rates with three
+# seeds. Here it runs in this process, with the smaller settings of this page:
 
 # %%
 status = main([
@@ -241,18 +248,21 @@ status = main([
 assert status == 0
 
 # %% [markdown]
-# The rows are sorted by the dev set. *first is above by* is the interval of the difference to the first row on the
-# evaluation split. [Your own task](../../how-to/own_task.md) describes files, columns and flags.
+# The rows are sorted by the dev set. *first is above by* is the interval of the difference to the
+# first row on the evaluation split. [Your own task](../../how-to/own_task.md) describes files,
+# columns and flags.
 #
 # ## Exercises
 #
-# 1. Double `train_limit` three times and draw both curves. *Hint: `keras_plm.plots.lines`; more labels usually
-#    help fine-tuning more.*
-# 2. Put a task network over the frozen features. *Hint: `FeatureBased(reader="bcn", layers="elmo_mix")`, or
-#    `--reader bcn`.*
-# 3. Train few weights instead of none or all. *Hint: `FineTune(lora_rank=8)`, with a higher learning rate.*
+# 1. Double `train_limit` three times and draw both curves. *Hint: `keras_plm.plots.lines`; more
+#    labels usually help fine-tuning more.*
+# 2. Put a task network over the frozen features. *Hint:
+#    `FeatureBased(reader="bcn", layers="elmo_mix")`, or `--reader bcn`.*
+# 3. Train few weights instead of none or all. *Hint: `FineTune(lora_rank=8)`, with a higher
+#    learning rate.*
 #
 # ## Next
 #
-# [Which layers](09_which_layers.ipynb) reads each layer by itself. [Verdicts](../../explanation/verdicts.md)
-# explains intervals and decisions, [equal terms](../../explanation/equal_terms.md) the search of settings.
+# [Which layers](09_which_layers.ipynb) reads each layer by itself.
+# [Verdicts](../../explanation/verdicts.md) explains intervals and decisions,
+# [equal terms](../../explanation/equal_terms.md) the search of settings.
