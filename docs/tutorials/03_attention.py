@@ -35,6 +35,7 @@ training_pairs = 3000  # in tests: 64
 test_pairs = 240  # in tests: 8
 epochs = 6  # in tests: 1
 longest_output = 45  # in tests: 12
+buckets = 2  # in tests: 1
 
 # %% [markdown]
 # ## A language to translate into
@@ -80,7 +81,9 @@ path = Path(tempfile.mkdtemp()) / "text.txt"
 path.write_text("\n".join(train_sources + train_targets) + "\n")
 tokenizer = BytePair.train(path, vocabulary_size=600)
 
-batches = translation_batches(train_sources, train_targets, tokenizer, batch_size=32, buckets=2)
+batches = translation_batches(
+    train_sources, train_targets, tokenizer, batch_size=32, buckets=buckets
+)
 inputs, labels, weights = batches[0]
 print(f"{len(tokenizer)} tokens, {len(batches)} batches")
 for name, array in {**inputs, "labels": labels}.items():
@@ -161,7 +164,7 @@ with_attention = train(attention="additive")
 #
 # BLEU (Papineni et al. 2002) compares a translation with a reference by their common n-grams. $p_n$
 # is the fraction of the translation's n-grams that occur in the reference, and the factor in front
-# punishes short translations:
+# lowers the score of short translations:
 #
 # $$\mathrm{BLEU} = \min\big(1, e^{1 - r/c}\big) \exp\Big(\frac14 \sum_{n=1}^{4} \ln p_n\Big)$$
 #
@@ -208,12 +211,15 @@ for name, texts in outputs.items():
 #
 # ## Where it looks
 #
-# `alignment` returns the weights $\alpha_{ij}$ of a translation. Each row is a word that is
-# written, each column a word of the source. A row sums to 1.
+# `alignment` returns the weights $\alpha_{ij}$ while the model writes a given translation (without
+# one, the best of a beam search). Each row is a word that is written, each column a word of the
+# source. A row sums to 1.
 
 # %%
 example = min(1, most_clauses - 1)
-alpha, written, read = alignment(with_attention, tokenizer, test_sources[example])
+alpha, written, read = alignment(
+    with_attention, tokenizer, test_sources[example], test_targets[example]
+)
 figure = plots.attention(alpha, written, read, title="weights of the attention")
 figure
 
@@ -232,31 +238,36 @@ figure
 #
 # $$\mathrm{score}(y) = \frac{\log P(y \mid x)}{\big((5 + |y|) / 6\big)^{\alpha}}$$
 #
-# The functions of `keras_plm.decoding` also take arrays. Here are the four beams of the model with
-# one vector:
+# `generate(strategy=beam_search)` returns the best text. `beam_search` itself takes arrays and
+# returns all beams. Here they are for one sentence and the model with one vector:
 
 # %%
-packed = tokenizer.pack([test_sources[example]])
-options = {
-    "start_token_id": tokenizer.start_id,
-    "stop_token_ids": tokenizer.end_id,
-    "max_new_tokens": longest_output,
-}
-found = beam_search(one_vector, packed, num_beams=4, length_penalty=0.6, **options)
-print("reference:", test_targets[example])
-for token_ids, score in zip(found.token_ids[0], found.scores[0], strict=True):
-    ids = [i for i in token_ids.tolist() if i not in (tokenizer.pad_id, tokenizer.end_id)]
-    print(f"score {score:6.2f}  {tokenizer.detokenize(ids)}")
+packed = tokenizer.pack(test_sources)
+found = beam_search(
+    one_vector,
+    packed,
+    tokenizer.start_id,
+    tokenizer.end_id,
+    num_beams=4,
+    length_penalty=0.6,
+    max_new_tokens=longest_output,
+)
+print("token ids (B, K, U):", found.token_ids.shape, " scores (B, K):", found.scores.shape)
+
+
+def text(token_ids):
+    special = tokenizer.pad_id, tokenizer.end_id
+    return tokenizer.detokenize([i for i in token_ids.tolist() if i not in special])
+
+
+print("reference:   ", test_targets[example])
+for token_ids, score in zip(found.token_ids[example], found.scores[example], strict=True):
+    print(f"score {score:6.2f}  {text(token_ids)}")
 
 # %%
-for name, model in models.items():
-    searched = generate(
-        model, tokenizer, test_sources, strategy=beam_search, num_beams=4,
-        max_new_tokens=longest_output,
-    )  # fmt: skip
-    before = metrics.bleu(test_targets, outputs[name])
-    after = metrics.bleu(test_targets, searched)
-    print(f"{name:10} BLEU greedy {before:.1f}, with 4 beams {after:.1f}")
+best = [text(beams[0]) for beams in found.token_ids]
+print(f"greedy:  BLEU {metrics.bleu(test_targets, outputs['one vector']):.1f}")
+print(f"4 beams: BLEU {metrics.bleu(test_targets, best):.1f}")
 
 # %% [markdown]
 # A search cannot add what the model does not know. It helps where the model hesitates between
