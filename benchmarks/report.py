@@ -2,22 +2,18 @@
 
 from pathlib import Path
 
-from benchmarks import README, RESULTS
-from benchmarks.claims import verdicts
+from benchmarks import RESULTS, pages
+from benchmarks.claims import judge, verdicts
+from benchmarks.claims.command import update_docs
 from benchmarks.speed.registry import suites
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES, compare_encoders, folder
 from keras_plm.cli.report import check_page_flags, print_odd, print_strays, write_page, write_plots
 from keras_plm.experiments.flags import named
-from keras_plm.experiments.progress import silence_ahead
+from keras_plm.experiments.progress import progress_bar, silence_ahead
 from keras_plm.experiments.report import sections as of_results
 from keras_plm.experiments.report.page import Page, looks_of
-from keras_plm.experiments.report.result_tables import (
-    into_readme,
-    layer_figure,
-    markdown,
-    of_runs,
-)
+from keras_plm.experiments.report.result_tables import layer_figure, markdown, of_runs
 from keras_plm.experiments.results import marked, read_results
 
 CHECKS = {
@@ -95,13 +91,20 @@ def add_report(commands):
         "--results", default=RESULTS, metavar="DIR",
         help="folder of the results of all suites (default benchmarks/results)",
     )  # fmt: skip
-    parser.add_argument("--readme", action="store_true", help="update the tables of README.md")
+    parser.add_argument(
+        "--docs", action="store_true",
+        help="update the tables of docs/results: of all pages, or of --suite",
+    )  # fmt: skip
     add_page_flags(parser)
     parser.set_defaults(run=run_report)
 
 
 def run_report(flags):
     root, tables, page = Path(flags.results), {}, check_page_flags(flags)
+    if flags.docs and page:
+        raise ValueError("`--docs` takes no page: omit --html, --markdown and --tables")
+    if flags.docs and flags.suite is None:
+        return _update_all(flags)
     if page and flags.suite is None:
         return _run_page(flags)
     there = [path.name for path in sorted(root.glob("*/"))]
@@ -118,14 +121,11 @@ def run_report(flags):
             )
         named(SUITES[flags.suite].scales, flags.scale, "scale")
     kept = folder(root, flags.suite, flags.scale)
-    marks = {"first": "results", "words": "words"}  # where README shows runs of single tasks
+    shown = dict.fromkeys((*pages.RUNS.values(), *SUITES))
     if not kept.is_dir():
-        named(dict.fromkeys((*SUITES, *marks, *there)), flags.suite, "suite")
-    if flags.readme and flags.suite not in (*marks, *SUITES):
-        raise ValueError(
-            f"README shows the suites {', '.join((*marks, *SUITES))}. "
-            f"Received: --suite {flags.suite} --readme"
-        )
+        named(shown | dict.fromkeys(there), flags.suite, "suite")
+    if flags.docs:
+        named(shown, flags.suite, "suite of docs/results")
     if page:
         return _run_page(flags)
     silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
@@ -138,17 +138,14 @@ def run_report(flags):
     else:
         results, odd = of_runs(read_results(kept))
         print_odd(odd)
-        tables[marks.get(flags.suite, "results")] = markdown(results)
-        if flags.readme:
-            tables |= speed_tables(root) | {"encoders": compare_encoders.markdown(root)}
+        mark = next((mark for mark, name in pages.RUNS.items() if name == flags.suite), "")
+        tables[mark] = markdown(results)
     if flags.scale == "test":
         print("Scale test: small models, whose numbers mean nothing.\n")
     for mark, table in tables.items():
-        if flags.readme:
-            changed = into_readme(mark, table, README)
-            print(f"README.md, {mark}: {'a new table' if changed else 'up to date'}")
-        else:
-            print(table)
+        print(pages.update(mark, table) if flags.docs else table)
+    if flags.docs and (brief := f"{flags.suite}{pages.BRIEF}") in pages.marks():
+        print(pages.update(brief, pages.table(brief, root)))
     if flags.plots:
         if flags.suite in SUITES:
             plots = SUITES[flags.suite].figures(kept)
@@ -158,10 +155,24 @@ def run_report(flags):
         write_plots(plots, flags.plots, flags.plot_type)
 
 
+def _update_all(flags):
+    """Updates the tables of all pages, with a line for each."""
+    if flags.scale is not None or flags.plots:
+        raise ValueError(
+            "`--docs` takes --scale and --plots only with a --suite. Received: no --suite"
+        )
+    marks = pages.marks()
+    silence_ahead(f"Making {len(marks)} tables, up to minutes")
+    with progress_bar("tables", len(marks), unit=True) as advance:
+        for mark in marks:
+            if mark == "claims":
+                advance(update_docs(judge.complete(verdicts(flags.results)), flags.results))
+            else:
+                advance(pages.update(mark, pages.table(mark, flags.results)))
+
+
 def _run_page(flags):
     """Writes the page of a folder of results."""
-    if flags.readme:
-        raise ValueError("`--readme` takes no page: omit --html, --markdown and --tables")
     silence_ahead("Reading all results, comparing them and drawing, for minutes")
     attention = None if flags.attention is None else (flags.attention, flags.text)
     write_page(page_of(flags.results, flags.suite, flags.scale, attention), flags)

@@ -21,7 +21,7 @@ from keras_plm.experiments.environment import environment
 from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 
-RESULTS = "check_devices"  # stem of the result files and mark of the table in README
+RESULTS = "check_devices"  # stem of the result files and mark of the table in docs/results
 
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
 NOISE = 1e-7  # relative, about the last bit of a weight: sums in another order differ by as much

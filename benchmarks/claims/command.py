@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from benchmarks import README, RESULTS
+from benchmarks import RESULTS
 
 
 def add_claims(commands):
@@ -16,7 +16,10 @@ def add_claims(commands):
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write a JSON file, too")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--readme", action="store_true", help="update README.md and claims.md")
+    parser.add_argument(
+        "--docs", action="store_true",
+        help="update the table in docs/results, and claims.md in the folder of results",
+    )  # fmt: skip
     parser.add_argument(
         "--resamples",
         type=int,
@@ -37,15 +40,12 @@ def run_claims(flags):
     from keras_plm.cli.report import print_strays
     from keras_plm.experiments.flags import named
     from keras_plm.experiments.progress import silence_ahead
-    from keras_plm.experiments.report.result_tables import into_readme
-    from keras_plm.files.writing import write_text
 
     if flags.suite is not None:
         named(dict.fromkeys(names_of_suites()), flags.suite, "suite")
-        if flags.readme:
+        if flags.docs:
             raise ValueError(
-                "`--readme` takes the claims of all suites. "
-                f"Received: --suite {flags.suite} --readme"
+                f"`--docs` takes the claims of all suites. Received: --suite {flags.suite} --docs"
             )
     if flags.resamples < 1000:
         raise ValueError(
@@ -58,15 +58,8 @@ def run_claims(flags):
     print_strays(flags.results)
     if flags.suite is not None:
         found = judge.of_suite(found, flags.suite)
-    if flags.readme and (wrong := next(iter(judge.left_out(found)), None)):
-        raise ValueError(f"README takes only verdicts of complete results. {wrong}")
-    if flags.readme:
-        brief = judge.markdown(found, brief=True)
-        changed = into_readme("claims", brief, README)
-        print(f"README.md, claims: {'a new table' if changed else 'up to date'}")
-        whole = Path(flags.results) / "claims.md"
-        write_text(whole, judge.markdown(found))
-        print(f"{whole}: all that were run")
+    if flags.docs:
+        print(update_docs(judge.complete(found), flags.results))
     else:
         print(judge.markdown(found) if flags.markdown else judge.text(found))
     for why, count in judge.left_out(found).items():
@@ -75,3 +68,23 @@ def run_claims(flags):
     if flags.out:
         judge.write(flags.out, found, flags.resamples, flags.seed)
         print(f"Verdicts: {flags.out}")
+
+
+def update_docs(found, results):
+    """Writes verdicts into `docs/results`, and all that were run into `claims.md`.
+
+    Args:
+        found: Verdicts.
+        results: The folder of results, which holds `claims.md`.
+
+    Returns:
+        A line that says what changed.
+    """
+    from benchmarks import pages
+    from benchmarks.claims import judge
+    from keras_plm.files.writing import write_text
+
+    line = pages.update("claims", judge.markdown(found, brief=True))
+    whole = Path(results) / "claims.md"
+    write_text(whole, judge.markdown(found))
+    return f"{line}; all that were run: {whole}"

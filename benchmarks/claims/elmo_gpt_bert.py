@@ -282,7 +282,7 @@ GPT_ROWS = [
 
 
 def _bert(layers, label=None, reader="bilstm", task="wikigold"):
-    """A frozen BERT-mini, read; README's first table."""
+    """A frozen BERT-mini, read; the table of docs/results/first.md."""
     fields = {"method": "features", "layers": layers, "reader": reader}
     return Arm(label or layers, "first", task, "bert_mini", fields)
 

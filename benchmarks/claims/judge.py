@@ -260,6 +260,17 @@ def left_out(found):
     return Counter(row["left_out"] for row in found if row["left_out"])
 
 
+def complete(found):
+    """`found`, if all results that it needs were read.
+
+    Raises:
+        ValueError: If some were not, with why.
+    """
+    if wrong := next(iter(left_out(found)), None):
+        raise ValueError(f"Pages show only verdicts of complete results. {wrong}")
+    return found
+
+
 def of_suite(found, suite):
     """The claims that rest on a suite."""
     return [row for row in found if suite in row["suites"]]

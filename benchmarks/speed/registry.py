@@ -23,7 +23,7 @@ class Suite:
         name: Name for `--suite`.
         title: Heading of the table on the page of results.
         settings: `{name: value}` of `SpeedSettings`: defaults of `--suite`.
-        results: Stem of the result files and mark of the table in README; default "speed_NAME".
+        results: Stem of the result files and mark of the table on its page; default "speed_NAME".
     """
 
     name: str

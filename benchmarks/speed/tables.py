@@ -26,7 +26,7 @@ def speed_markdown(path, *others):
 
 
 def speed_tables(folder):
-    """`{mark in README: table}` of the files of a folder that are there."""
+    """`{mark of a page: table}` of the files of a folder that are there."""
     folder = Path(folder)
     tables = {
         suite.results: speed_markdown(*paths)

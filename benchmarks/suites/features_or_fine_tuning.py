@@ -16,13 +16,14 @@ from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Job
-from keras_plm.experiments.recommend import Choice, ranked
+from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.result_tables import (
     add_seed,
     file_of,
     place_of_layers,
 )
 from keras_plm.experiments.results import ResultFolder, read_results
+from keras_plm.experiments.statistics import contrast_of
 from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
@@ -47,6 +48,21 @@ ROWS = {
         "random weights, frozen, mix, the task's network", True, RANDOM,
     ),
 }  # fmt: skip
+# The short table: name, kind of encoder, and row; `None` is the frozen features that are best on
+# the dev set.
+BRIEF_ROWS = (
+    ("word vectors, frozen", "words", None),
+    ("ELMo, frozen", "elmo", None),
+    ("GPT, fine-tuned", "gpt", "fine_tune"),
+    ("BERT, frozen", "bert", None),
+    ("BERT, fine-tuned", "bert", "fine_tune"),
+    ("BERT from random weights, all trained", "bert", "scratch"),
+)
+BRIEF_TASKS = {"wikigold": "names: WikiGold (F1)", "sst5": "sentiment: SST-5 (accuracy)"}
+BRIEF_NOTE = (
+    "Points, with 95 % intervals over seeds and examples. Frozen: the layers and the reader "
+    "that are best on the dev set.\n"
+)
 LAYERS = "layers"  # all other choices of layers, frozen, linear
 # What answers the question of the suite is done with all seeds before the rest.
 FIRST = ("fine_tune", "reader", "last", "elmo_mix", LAYERS)
@@ -322,9 +338,39 @@ def figures(folder):
     return pictures
 
 
-def _choice(name, results, folder):
-    kept = ResultFolder(folder)
-    return Choice.read(name, results, [kept.examples(file_of(r), r["hash"]) for r in results])
+def _with_examples(choice, kept):
+    """A choice with what its examples add, read from a `ResultFolder`."""
+    examples = [kept.examples(file_of(r), r["hash"]) for r in choice.results]
+    return Choice.read(choice.name, choice.results, examples)
+
+
+def _tuned(rows, key):
+    """The `Choice` of the fine-tuned encoder, or `None`."""
+    results = rows.get(ROWS["fine_tune"][0], {}).get(key)
+    return Choice("fine-tuned", tuple(results)) if results else None
+
+
+def _best_frozen(rows, key):
+    """The `Choice` of frozen features of an encoder that is best on the dev set, or `None`."""
+    frozen = [
+        Choice(row, tuple(of_row[key]))
+        for row, of_row in rows.items()
+        if key in of_row and of_row[key][0]["method"] == "features"
+    ]
+    return ranked(frozen)[0] if frozen else None
+
+
+def _gains(pairs, kept):
+    """`{key: difference of two choices, with its interval}`, where their examples were kept."""
+    pairs = {key: [_with_examples(c, kept) for c in pair] for key, pair in pairs.items()}
+    pairs = {key: pair for key, pair in pairs.items() if _comparable(*pair)}
+    scores = iter(resampled_scores([choice for pair in pairs.values() for choice in pair]))
+    return {key: str(contrast_of([(1, next(scores)), (-1, next(scores))])) for key in pairs}
+
+
+def _comparable(one, two):
+    shapes = [choice.parts.shape[1:] for choice in (one, two) if choice.parts is not None]
+    return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
 def _summary(found, names, folder):
@@ -334,28 +380,60 @@ def _summary(found, names, folder):
         "| scratch | time, fine-tuned : frozen |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    tuned_row, scratch_row = ROWS["fine_tune"][0], ROWS["scratch"][0]
+    kept, scratch_row = ResultFolder(folder), ROWS["scratch"][0]
     for task, rows in found.items():
-        for key in names:
-            frozen = [
-                _choice(row, of_row[key], folder)
-                for row, of_row in rows.items()
-                if key in of_row and of_row[key][0]["method"] == "features"
-            ]
-            tuned = rows.get(tuned_row, {}).get(key)
-            if not frozen:
-                continue
-            best = ranked(frozen)[0]
-            cells = [shown(tuned or []), f"{shown(best.results)}, {best.name}"]
-            gain = times = ""
-            if tuned:
-                tuned = _choice("fine-tuned", tuned, folder)
-                apart = tuned.above(best)
-                times = f"{tuned.seconds / best.seconds:.1f}" if best.seconds else ""
-                gain = str(apart) if apart is not None else ""
-            scratch = shown(rows.get(scratch_row, {}).get(key, []))
-            text.append(f"| {task} | {key} | {' | '.join([*cells, gain, scratch, times])} |")
+        best = {key: choice for key in names if (choice := _best_frozen(rows, key))}
+        tuned = {key: choice for key in best if (choice := _tuned(rows, key))}
+        gains = _gains({key: (tuned[key], best[key]) for key in tuned}, kept)
+        for key, frozen in best.items():
+            cells = [shown(tuned[key].results if key in tuned else [])]
+            cells += [f"{shown(frozen.results)}, {frozen.name}", gains.get(key, "")]
+            cells.append(shown(rows.get(scratch_row, {}).get(key, [])))
+            timed = key in tuned and frozen.seconds
+            cells.append(f"{tuned[key].seconds / frozen.seconds:.1f}" if timed else "")
+            text.append(f"| {task} | {key} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
+
+
+def brief(folder):
+    """The main rows for README: scores of two tasks with their 95 % intervals."""
+    kept, found = ResultFolder(folder), read(folder)
+    names = encoders_of(found)
+    text = [
+        f"| | {' | '.join(BRIEF_TASKS.values())} |",
+        "|---|" + "---:|" * len(BRIEF_TASKS),
+    ]
+    columns = []
+    for task in BRIEF_TASKS:
+        rows = found.get(task, {})
+        chosen = [_brief_choice(rows, names, kind, row) for _, kind, row in BRIEF_ROWS]
+        read_in = [choice and _with_examples(choice, kept) for choice in chosen]
+        scores = iter(resampled_scores([choice for choice in read_in if choice]))
+        columns.append([_interval(next(scores)) if choice else "" for choice in read_in])
+    for (name, *_), *cells in zip(BRIEF_ROWS, *columns, strict=True):
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n\n" + BRIEF_NOTE
+
+
+def _brief_choice(rows, names, kind, row):
+    """The `Choice` of a row of `BRIEF_ROWS`, or `None` where it was not run."""
+    key = next((name for name in names if _kind(name) == kind), None)
+    if row is None:
+        return _best_frozen(rows, key)
+    results = rows.get(ROWS[row][0], {}).get(key)
+    return Choice(row, tuple(results)) if results else None
+
+
+def _kind(name):
+    """The kind of an encoder by its name; word vectors have any other name."""
+    return next((kind for kind in list(KINDS)[1:] if kind in name), "words")
+
+
+def _interval(scores):
+    if scores is None:
+        return ""
+    found = contrast_of([(1, scores)])
+    return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def _costs(found, names):
@@ -393,5 +471,6 @@ SUITES = {
         published="2019-03",
         jobs=jobs_of,
         flags=("encoder", "features", "feature_gb"),
+        brief=brief,
     ),
 }

@@ -20,6 +20,7 @@ class Suite:
             suite.
         home: The folder of results, where suites share one; by default the suite's own.
         flags: Names of the flags of the command line that it takes.
+        brief: `brief(results)`, a short table: the mark `NAME.brief` of README.
     """
 
     markdown: typing.Callable
@@ -31,6 +32,7 @@ class Suite:
     run: typing.Callable | None = None
     home: str = ""
     flags: tuple = ()
+    brief: typing.Callable | None = None
 
 
 def no_figures(results):

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_plm.experiments.config import summary
 from keras_plm.experiments.plan import duration
-from keras_plm.experiments.statistics import Difference, difference
+from keras_plm.experiments.statistics import Difference, difference, resampled
 
 LEAST = 0.1  # seconds of a fit, as results round them
 
@@ -63,6 +63,30 @@ class Choice:
         ):
             return None
         return difference(self.kind, self.parts, other.parts)
+
+
+def resampled_scores(choices, resamples=10_000):
+    """`statistics.resampled` of each choice; choices of as many examples share their draws.
+
+    Args:
+        choices: A list of `Choice`.
+        resamples: R, the number of draws.
+
+    Returns:
+        An array (1 + R, S) of each choice for `statistics.contrast_of`, `None` of one whose
+        examples were not kept.
+    """
+    alike, found = {}, [None] * len(choices)
+    for place, choice in enumerate(choices):
+        if choice.parts is not None:
+            alike.setdefault((choice.kind, choice.parts.shape[1:]), []).append(place)
+    for (kind, _), places in alike.items():
+        parts = [choices[place].parts for place in places]
+        ends = np.cumsum([len(of_choice) for of_choice in parts])[:-1]
+        scores = np.split(resampled(kind, np.concatenate(parts), resamples), ends, axis=1)
+        for place, of_choice in zip(places, scores, strict=True):
+            found[place] = of_choice
+    return found
 
 
 def ranked(choices):

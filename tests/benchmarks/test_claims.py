@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import pages
 from benchmarks.__main__ import main
 from benchmarks.claims import CLAIMS, verdicts
 from benchmarks.claims.judge import (
@@ -363,9 +364,9 @@ class TestFiles:
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
         assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
         assert "read as not run" in capsys.readouterr().err
-        flags = ["--readme", "--results", str(tmp_path), "--resamples", "1000"]
-        assert main(["claims", *flags]) == 2  # README stays as it is
-        assert "README takes only verdicts of complete results" in capsys.readouterr().err
+        flags = ["--docs", "--results", str(tmp_path), "--resamples", "1000"]
+        assert main(["claims", *flags]) == 2  # the page stays as it is
+        assert "Pages show only verdicts of complete results" in capsys.readouterr().err
 
     def test_scores_that_are_none_are_named(self, tmp_path):
         path = self.both(tmp_path)
@@ -463,7 +464,7 @@ class TestCommand:
     @pytest.mark.parametrize("flags,message", [
         (["--resamples", "10"], "`--resamples` must be 1000 or more"),
         (["--seed", "-1"], "`--seed` must be 0 or more"),
-        (["--suite", "first", "--readme"], "`--readme` takes the claims of all suites"),
+        (["--suite", "first", "--docs"], "`--docs` takes the claims of all suites"),
         (["--results", "nowhere"], "`--results` is a folder of suites. Received: 'nowhere'"),
     ])  # fmt: skip
     def test_bad_flags(self, flags, message, capsys):
@@ -491,9 +492,9 @@ def test_todays_results_try_many(today):
 
 
 @pytest.mark.full
-def test_readme_shows_todays_verdicts(today):
-    mend = "run `python -m benchmarks claims --readme`"
-    assert markdown(today, brief=True) in (ROOT / "README.md").read_text(), mend
+def test_pages_show_todays_verdicts(today):
+    mend = "run `python -m benchmarks claims --docs`"
+    assert markdown(today, brief=True) == pages.shown("claims"), mend
     assert markdown(today) == (ROOT / "benchmarks" / "results" / "claims.md").read_text(), mend
     assert "| not separable |" in markdown(today)
     assert "| not separable |" not in markdown(today, brief=True)

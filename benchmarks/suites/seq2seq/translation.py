@@ -41,7 +41,7 @@ LENGTHS = 12  # to which rows are padded: every one is a compilation
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A translation model and how it is trained. The defaults are those of the README's table."""
+    """A translation model and how it is trained. The defaults are those of table `seq2seq`."""
 
     model: str = setting(
         "transformer",

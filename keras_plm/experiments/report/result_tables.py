@@ -1,15 +1,12 @@
 """Result files to tables and pictures; nothing is computed from a live process."""
 
 import json
-import re
 from collections import Counter
-from pathlib import Path
 
 from keras_plm.experiments.config import METHODS, SETTINGS, label_runs, settings_of, summary
 from keras_plm.experiments.report.tables import cell, plot_text
 from keras_plm.experiments.results import result_name
 from keras_plm.files.json_files import OneOf, check_shape
-from keras_plm.files.writing import write_text
 from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
@@ -297,26 +294,3 @@ def layer_figure(results, task):
     means = {plot_text(name): mean for name, mean in means.items()}
     title = f"{plot_text(task)}: frozen features by layers read"
     return score_by_layer(table, title, plot_text(metric), means)
-
-
-def into_readme(mark, text, readme):
-    """Puts a table between README's markers, `<!-- mark -->` and `<!-- end of mark -->`.
-
-    Returns:
-        True if that changed the file.
-
-    Raises:
-        ValueError: If the markers are not there.
-    """
-    readme = Path(readme)
-    old = readme.read_text(encoding="utf-8")
-    pattern = rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)"
-    if not re.search(pattern, old, flags=re.DOTALL):
-        raise ValueError(
-            f"{readme} needs the lines '<!-- {mark} -->' and '<!-- end of {mark} -->'. "
-            "Received: a file without them"
-        )
-    new = re.sub(pattern, lambda m: m[1] + text + m[2], old, flags=re.DOTALL)
-    if new != old:
-        write_text(readme, new)
-    return new != old

@@ -1,6 +1,6 @@
 """One structure of a table, written as Markdown, HTML, CSV and LaTeX.
 
-The suites write Markdown for README; `blocks` reads theirs back, so that each table is made once.
+The suites write Markdown for pages; `blocks` reads theirs back, so that each table is made once.
 A cell is Markdown of a few marks: `**best**`, `` `code` ``, `<br>`, and backslashes before signs.
 """
 

@@ -5,21 +5,13 @@ import dataclasses
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.speed.tables import speed_tables
-from benchmarks.suites import SUITES
-from benchmarks.suites import folder as suite_folder
 from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.report.result_tables import (
-    into_readme,
     layer_figure,
     markdown,
 )
-from keras_plm.experiments.results import read_results
-from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
-
-REFRESH = "run `python -m benchmarks report --readme`"
 
 
 def result(method, task, score, seed, **fields):
@@ -144,39 +136,12 @@ def test_a_row_says_what_is_unlike_its_task():
     ]
 
 
-def test_readme_is_changed_between_its_marks(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
-    assert into_readme("results", "new\n", readme)
-    assert readme.read_text() == "a\n<!-- results -->\nnew\n<!-- end of results -->\nb\n"
-    assert not into_readme("results", "new\n", readme)
-    readme.write_text("nothing")
-    with pytest.raises(ValueError, match="needs the lines"):
-        into_readme("results", "new", readme)
-
-
 def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert main(["report", "--suite", "elmo_nieghbours", "--results", str(tmp_path)]) == 2
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
     (tmp_path / "local").mkdir()
     assert main(["report", "--results", str(tmp_path)]) == 2
     assert "what is shown, here one of: local" in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_committed_results_and_readme_agree():
-    """`python -m benchmarks report --readme` has nothing to change."""
-    folder = ROOT / "benchmarks" / "results"
-    text = (ROOT / "README.md").read_text()
-    assert markdown(read_results(folder / "first")) in text, REFRESH
-    for mark, table in speed_tables(folder).items():
-        assert f"<!-- {mark} -->\n{table}<!-- end of {mark} -->" in text, REFRESH
-    for name, suite in SUITES.items():
-        again = REFRESH.replace("report", f"report --suite {name}")
-        kept = suite_folder(folder, name)
-        if f"<!-- {name} -->" not in text and (suite.home or not kept.is_dir()):
-            continue  # not measured yet
-        assert suite.markdown(kept) in text, again
 
 
 class TestRunsThatDifferInOneSetting:

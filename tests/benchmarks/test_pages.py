@@ -1,0 +1,141 @@
+"""Pages of the documentation show what the result files give.
+
+Seconds of a table: 30 for the claims (in `test_claims`), 4 for `features_or_fine_tuning`, 1 for the
+model cards, each other 0.4 at most (two cores of a cloud machine).
+"""
+
+import re
+import shutil
+
+import pytest
+
+from benchmarks import model_cards, pages
+from benchmarks.__main__ import main
+from benchmarks.suites.features_or_fine_tuning import BRIEF_NOTE, BRIEF_ROWS
+from tests import ROOT
+
+pytestmark = pytest.mark.backend_neutral
+
+MARKS = pages.marks()
+PAGES = {path.stem: path for path in MARKS.values()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_tables_are_those_of_the_result_files(page):
+    """Stale: run `python -m benchmarks report --docs`."""
+    for mark, path in MARKS.items():
+        if path == PAGES[page] and mark != "claims":  # `test_claims` has the verdicts of today
+            assert pages.shown(mark) == pages.table(mark), mark
+
+
+@pytest.mark.full
+def test_the_short_table_has_an_interval_in_each_cell():
+    lines = pages.table("features_or_fine_tuning.brief").splitlines()
+    assert len(lines) == 2 + len(BRIEF_ROWS) + 2 and lines[-1] + "\n" == BRIEF_NOTE
+    cell = r"\d+\.\d \[\d+\.\d, \d+\.\d\]"
+    for (name, *_), line in zip(BRIEF_ROWS, lines[2:], strict=False):
+        assert re.fullmatch(rf"\| {name} \| {cell} \| {cell} \|", line)
+    whole = pages.shown("features_or_fine_tuning")
+    for score in re.findall(r"\| (\d+\.\d) \[", "\n".join(lines)):
+        assert f"| {score} ± " in whole
+
+
+def test_every_picture_and_table_of_the_results_has_a_page():
+    assert len(MARKS) >= 37
+    assert {"results", "seq2seq_long", "claims", "speed_gpt", "check_scaling"} <= set(MARKS)
+    text = "\n".join(path.read_text() for path in pages.PAGES.glob("*.md"))
+    for picture in (ROOT / "benchmarks" / "results").glob("seq2seq/*.png"):
+        assert f"../../benchmarks/results/seq2seq/{picture.name}" in text, picture.name
+
+
+def test_the_index_repeats_the_counts_of_the_claims():
+    line = pages.shown("claims").splitlines()[0]
+    counts = sorted(re.findall(r"\d+", line))
+    index = (pages.PAGES / "index.md").read_text()
+    answer = re.search(r"of \d+ published orderings.*?not run", index, re.DOTALL)
+    assert sorted(re.findall(r"\d+", answer[0])) == counts
+
+
+@pytest.fixture
+def small_docs(tmp_path, monkeypatch):
+    """Two pages and a README of their own."""
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "PAGES", tmp_path / "docs")
+    monkeypatch.setattr(pages, "README", tmp_path / "README.md")
+    page = "# A\n\n<!-- {0} -->\nold\n<!-- end of {0} -->\n\nb\n"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "speed.md").write_text(page.format("check_scaling"))
+    (tmp_path / "docs" / "other.md").write_text("# no table\n")
+    brief = page.format("features_or_fine_tuning.brief")
+    (tmp_path / "README.md").write_text(page.format("demo") + brief)
+    return tmp_path
+
+
+def test_a_table_changes_between_its_marks(small_docs):
+    assert pages.marks() == {
+        "check_scaling": small_docs / "docs" / "speed.md",
+        "features_or_fine_tuning.brief": small_docs / "README.md",
+    }
+    assert pages.into_page("check_scaling", "new \\1\n")
+    page = (small_docs / "docs" / "speed.md").read_text()
+    assert page == "# A\n\n<!-- check_scaling -->\nnew \\1\n<!-- end of check_scaling -->\n\nb\n"
+    assert not pages.into_page("check_scaling", "new \\1\n")
+    assert pages.shown("check_scaling") == "new \\1\n"
+
+
+def test_marks_that_are_not_right_are_named(small_docs):
+    with pytest.raises(ValueError, match="Unknown mark 'check_scalling'.*mean 'check_scaling'"):
+        pages.into_page("check_scalling", "")
+    with pytest.raises(ValueError, match="Unknown mark 'demo'. .*language_models, word_vectors"):
+        pages.table("demo")
+    other = small_docs / "docs" / "other.md"
+    other.write_text("<!-- check_scaling -->\n<!-- end of check_scaling -->\n")
+    with pytest.raises(ValueError, match="on one page, once.*check_scaling in .*other.md and in"):
+        pages.marks()
+    other.write_text("<!-- speed -->\n")
+    with pytest.raises(ValueError, match="needs a line '<!-- end of speed -->'"):
+        pages.marks()
+
+
+def test_the_command_updates_all_pages(small_docs, capsys):
+    (small_docs / "README.md").write_text("no table\n")
+    assert main(["report", "--docs"]) == 0
+    assert "docs/speed.md, check_scaling: a new table" in capsys.readouterr().out
+    assert pages.shown("check_scaling") == pages.table("check_scaling")
+    assert main(["report", "--docs"]) == 0
+    assert "check_scaling: up to date" in capsys.readouterr().out
+    assert main(["report", "--docs", "--results", str(small_docs)]) == 2
+    assert "Unknown result file 'check_scaling'" in capsys.readouterr().err
+
+
+def test_the_command_updates_one_suite(small_docs, capsys):
+    page = small_docs / "docs" / "other.md"
+    page.write_text("<!-- language_models -->\n<!-- end of language_models -->\n")
+    assert main(["report", "--docs", "--suite", "language_models"]) == 0
+    assert "docs/other.md, language_models: a new table" in capsys.readouterr().out
+    assert pages.shown("language_models") == pages.table("language_models")
+    assert "old" in (small_docs / "docs" / "speed.md").read_text()
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--html", "a.html"], "`--docs` takes no page"),
+    (["--plots", "plots"], "only with a --suite"),
+    (["--suite", "speed"], "Unknown suite"),
+])  # fmt: skip
+def test_flags_that_do_not_go_together(flags, message, capsys):
+    assert main(["report", "--docs", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_card_needs_its_sections(tmp_path):
+    folder = tmp_path / "bert_mini"
+    shutil.copytree(model_cards.WEIGHTS / "bert_mini", folder)
+    shown = model_cards.markdown(tmp_path)
+    assert "## bert_mini" in shown and "9,766 steps, 40.0 M tokens" in shown
+    assert "| Model | BERT, 4 layers, 256 wide, 5.9 M weights |" in shown
+    assert re.search(r"\| `model.safetensors` \| 11,839,904 \| `[0-9a-f]{64}` \|", shown)
+    text = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(text.replace("## Limits", "## Other"))
+    with pytest.raises(ValueError, match="has the section '## Limits'"):
+        model_cards.markdown(tmp_path)
