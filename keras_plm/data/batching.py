@@ -3,10 +3,11 @@
 import copy
 import sys
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import keras
 import numpy as np
-
 from keras_plm.data.class_weight import weights_of
 from keras_plm.files.arguments import check_whole
 
@@ -70,54 +71,52 @@ def _in_steps(lengths):
 
 
 class Batches(keras.utils.PyDataset):
-    """Rows of unequal lengths in batches of a few static shapes.
+    """Batches of a few static shapes from rows of unequal lengths.
 
-    Rows go to the shortest bucket that holds them; a bucket's rows are cut into equal batches,
-    and what is left over moves up to the next longer bucket, so that only one batch of an epoch
-    is padded with rows of weight 0. In training, weights average 1 over every batch, so that
-    the loss of a padded batch is the mean over its real rows. Elsewhere they make the loss of
-    `evaluate`, and weighted means as accuracy, those over all real rows or words.
-    `scale_weights=False` leaves weights as they are, but 0 where a batch is filled up: for losses
-    that are sums. In the logs of `fit`, the loss of a padded batch counts as that of a full one;
-    weighted metrics of keras_plm's models, and `evaluate`, count real rows only.
+    Each row goes to the shortest bucket that holds it. A bucket forms equal batches, and its
+    remaining rows move to the next longer bucket. Only one batch of an epoch is therefore padded
+    with rows of weight 0. In training, the mean weight of every batch is 1, so the loss of a padded
+    batch is the mean over its real rows. In evaluation, losses and weighted metrics are means over
+    all real rows or words. `scale_weights=False` keeps the weights, for losses that are sums. The
+    logs of `fit` count the loss of a padded batch as that of a full one; `evaluate` and weighted
+    metrics of keras_plm's models count only real rows.
 
-    Models of keras_plm evaluate batches of training as those of `training=False`; a plain Keras
-    model raises for them.
+    Models of keras_plm evaluate training batches as those of `training=False`; a plain Keras model
+    raises.
 
-    Order and content are a function of (seed, epoch) alone, whatever the number of shards, and an
-    epoch always has as many batches: Keras asks for their number once. Pass `shuffle=False` to the
-    `fit` of a plain Keras model, or Keras shuffles batches once more (the heads and objectives of
-    keras_plm do that themselves).
+    Order and content are a function of (seed, epoch), for any number of shards. The number of
+    batches of an epoch is constant, as Keras requires. Pass `shuffle=False` to the `fit` of a plain
+    Keras model, or Keras shuffles the batches once more. The heads and objectives of keras_plm do
+    so themselves.
 
     Args:
-        lengths: (N,) row lengths, or a function of the epoch that gives them.
-        collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of some
-            rows at a padded length; `y` and `weights` may be `None`, one array or a dict.
+        lengths: (N,) row lengths, or a function from the epoch to them.
+        collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of rows at
+            a padded length; `y` and `weights` may be `None`, one array or a dict.
         training: If True, shuffle rows and batches, in another order every epoch.
-        shuffle: If False, rows keep their order in training, too: for states that are carried.
-        batch_size: Rows per batch. Or:
-        tokens_per_batch: Rows times length of a batch, so that short rows come in large batches.
-        buckets: Ascending static lengths, or how many to choose with `bucket_lengths`; by default
-            4. Unless `training`, these are then chosen in steps of at most 12.5 %, and the last
-            batch, often the only one, has one of the `few_lengths`.
-        longest: No chosen length is larger: what the model reads.
-        vocabulary_size: How many token ids rows may hold; models of keras_plm that know fewer
-            refuse these batches.
-        fill_last: If False, the last batch has only as many rows as a power of two needs: for
-            outputs, not for means over batches, which Keras does not weigh on every backend.
-        scale_weights: If False, weights are those of `collate`.
-        seed: Of all that is random.
+        shuffle: If False, rows keep their order also in training, for carried states.
+        batch_size: Number of rows per batch.
+        tokens_per_batch: Rows times length of a batch, in place of `batch_size`.
+        buckets: Ascending static lengths, or the number of lengths to choose, by default 4. In
+            evaluation, chosen lengths differ by at most 12.5 %, and the last batch has one of the
+            `few_lengths`.
+        longest: Largest chosen length: the longest row that the model reads.
+        vocabulary_size: Number of token ids in rows; models of keras_plm with fewer ids refuse the
+            batches.
+        fill_last: If False, fill the last batch only up to a power of two: for outputs, not for
+            means over batches, which Keras does not weight on every backend.
+        scale_weights: If False, keep the weights of `collate`.
+        seed: Seed of everything random.
         shard: `(index, count)`: this process takes the index-th part of every batch.
 
     Attributes:
-        micro_batches: Into how many each batch is split, see `in_micro_batches`; then these count
+        micro_batches: Number of micro-batches per batch, see `in_micro_batches`; these then count
             as batches.
-        step: How many batches have been trained on, over all epochs; training continues there.
-            Set it to resume.
+        step: Number of batches trained on, over all epochs. Set it to resume.
         carries_states: Whether a row continues in the next batch, on the same device.
 
     Raises:
-        ValueError: If there are no rows, a row is longer than the last bucket, or not exactly
+        ValueError: If there are no rows, or a row is longer than the last bucket. If not exactly
             one of `batch_size` and `tokens_per_batch` is given, 1 or more.
 
     >>> def collate(rows, length, rng, epoch):
@@ -129,19 +128,19 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(
         self,
-        lengths,
-        collate,
-        training=True,
-        shuffle=True,
-        batch_size=None,
-        tokens_per_batch=None,
-        buckets=None,
-        longest=None,
-        vocabulary_size=None,
-        fill_last=True,
-        scale_weights=True,
-        seed=0,
-        shard=(0, 1),
+        lengths: Sequence[int] | np.ndarray | Callable[[int], np.ndarray],
+        collate: Callable[..., tuple[Any, Any, Any]],
+        training: bool = True,
+        shuffle: bool = True,
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+        buckets: int | Sequence[int] | None = None,
+        longest: int | None = None,
+        vocabulary_size: int | None = None,
+        fill_last: bool = True,
+        scale_weights: bool = True,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -194,8 +193,8 @@ class Batches(keras.utils.PyDataset):
                 )
         self._count = len(self._plan(0))
 
-    def rows_per_batch(self, length):
-        """Rows of every batch of a bucket, all shards together."""
+    def rows_per_batch(self, length: int) -> int:
+        """Number of rows of every batch of a bucket, over all shards."""
         if self.batch_size is not None:
             return self.batch_size
         count = self._rounded_to
@@ -203,15 +202,17 @@ class Batches(keras.utils.PyDataset):
 
     carries_states = False
 
-    def sharded(self, distribution):
-        """These batches over the devices of a `training.distribution.Distribution`.
+    def sharded(self, distribution: Any) -> Self:
+        """Splits the batches over the devices of a `training.distribution.Distribution`.
 
-        Every batch holds the same examples, filled up with rows of weight 0 to a multiple of the
-        devices; this process draws its part.
+        Every batch has the same examples, and rows of weight 0 up to a multiple of the devices.
+
+        Returns:
+            `Batches` with the part of this process.
 
         Raises:
-            ValueError: If weights are left as they are and a batch does not part evenly: rows of
-                weight 0 would then lower the loss; or states are carried, on several devices.
+            ValueError: If `scale_weights` is False and a batch does not divide evenly, as rows of
+                weight 0 would lower the loss. If states are carried on several devices.
         """
         count = distribution.num_replicas
         if self.carries_states and count > 1:
@@ -222,17 +223,22 @@ class Batches(keras.utils.PyDataset):
         self._check_even(self.micro_batches * count, f"{count} devices")
         return self._changed(distribution=distribution, shard=distribution.part)
 
-    def in_micro_batches(self, count):
-        """These batches split for gradient accumulation, to save memory.
+    def in_micro_batches(self, count: int) -> Self:
+        """Splits the batches into micro-batches for gradient accumulation, to save memory.
 
-        Micro-batches are read one after another, each by all devices. With the optimizer's
-        `gradient_accumulation_steps=count` a step is that of the whole batch, also where
-        micro-batches have unequally many labels: weights average 1 over all of them. `step` and the
-        length of an epoch count micro-batches.
+        All devices read one micro-batch after the other. With the optimizer's
+        `gradient_accumulation_steps=count` a step equals that of the whole batch: the mean weight
+        over its micro-batches is 1. `step` and the length of an epoch count micro-batches.
+
+        Args:
+            count: Number of micro-batches per batch.
+
+        Returns:
+            `Batches` of micro-batches.
 
         Raises:
-            ValueError: If `count` is below 1, batches are split already, or weights are left as
-                they are: Keras steps by the mean over micro-batches, which is not their sum.
+            ValueError: If `count` is below 1, or the batches are split already. If `scale_weights`
+                is False, as Keras takes the mean over micro-batches, not the sum.
         """
         check_whole(count, "count", least=1)
         if self.micro_batches > 1:
@@ -247,17 +253,14 @@ class Batches(keras.utils.PyDataset):
             )
         return self._changed(micro_batches=count, step=self.step * count)
 
-    def for_evaluation(self):
-        """These rows as `training=False` reads them: each once, in one order, from the first.
-
-        Class weights apply to training only and are left out.
-        """
+    def for_evaluation(self) -> Self:
+        """The same rows as with `training=False`: each once, in order, without class weights."""
         if not self.training and self.class_weight is None:
             return self
         return self._changed(training=False, step=0, class_weight=None, _begun=False)
 
-    def collated_by(self, collate):
-        """Batches of the same rows, whose arrays another `collate` makes."""
+    def collated_by(self, collate: Callable[..., tuple[Any, Any, Any]]) -> Self:
+        """Batches of the same rows with another `collate`."""
         return self._changed(collate=collate)
 
     def _changed(self, **attributes):
@@ -267,8 +270,8 @@ class Batches(keras.utils.PyDataset):
         return made
 
     @property
-    def multiple(self):
-        """Batches are filled up to a multiple of this: of all micro-batches and devices."""
+    def multiple(self) -> int:
+        """Divisor of the number of rows of a batch: micro-batches times devices."""
         devices = self.shard[1] if self.distribution is None else self.distribution.num_replicas
         return self.micro_batches * devices
 
@@ -282,8 +285,8 @@ class Batches(keras.utils.PyDataset):
                     f"{self.rows_per_batch(length)} rows of length {length}, {said}"
                 )
 
-    def plan(self, epoch):
-        """The batches of an epoch: a list of `(length, rows)`, rows filled up with -1."""
+    def plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        """Batches of an epoch as a list of `(length, rows)`, rows padded with -1."""
         if epoch not in self._plans:
             plan = self._plan(epoch)
             # Rows that are drawn anew give a few batches more or less.
@@ -337,7 +340,7 @@ class Batches(keras.utils.PyDataset):
         return plan
 
     @property
-    def has_targets(self):
+    def has_targets(self) -> bool:
         """Whether batches hold targets, which `fit` and `evaluate` need."""
         if self._has_targets is None:
             epoch, number, _ = self._place(0)
@@ -368,8 +371,8 @@ class Batches(keras.utils.PyDataset):
             return array
         return array.reshape(self.micro_batches, count, -1, *array.shape[1:])[part, shard]
 
-    def rows(self, index):
-        """The rows of batch `index` of this shard, -1 where it is filled up."""
+    def rows(self, index: int) -> np.ndarray:
+        """Rows of batch `index` of this shard, padded with -1."""
         epoch, number, part = self._place(index)
         rows = self.plan(epoch)[number][1]
         rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
@@ -440,12 +443,11 @@ class Batches(keras.utils.PyDataset):
             self._factors = rows / np.maximum(sums, 1e-9)
         return self._factors
 
-    def tf_dataset(self):
-        """An epoch from where training stands, as a `tf.data.Dataset` with an explicit signature.
+    def tf_dataset(self) -> Any:
+        """The rest of an epoch as a `tf.data.Dataset` with an explicit signature.
 
-        Keras would take the signature from the next two batches, which after a resume may be of
-        one bucket. An axis is left open unless it is the same in every bucket; where rows are drawn
-        anew, the first epoch cannot tell.
+        Keras would infer the signature from the next two batches, which may be of one bucket. An
+        axis is fixed only if it is equal in every bucket.
         """
         import tensorflow as tf
 

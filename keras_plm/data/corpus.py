@@ -5,9 +5,19 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+from keras_plm.files import manifest
+from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.fingerprint import fingerprint
+from keras_plm.files.json_files import OneOf, Whole, read_json
+from keras_plm.files.locks import one_writer
+from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_special
+from keras_plm.tokenizers.text import batches_of, line_parts, paths
 
 from keras_plm.data.corpus_writer import (
     BOUNDS,
@@ -19,14 +29,6 @@ from keras_plm.data.corpus_writer import (
     unfinished,
     write_stream,
 )
-from keras_plm.files import manifest
-from keras_plm.files.arguments import check_one_of, check_whole
-from keras_plm.files.fingerprint import fingerprint
-from keras_plm.files.json_files import OneOf, Whole, read_json
-from keras_plm.files.locks import one_writer
-from keras_plm.tokenizers import open_text
-from keras_plm.tokenizers.subwords import check_special
-from keras_plm.tokenizers.text import batches_of, line_parts, paths
 
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 
@@ -36,27 +38,38 @@ REPAIR = "Copy the folder again, or remove it to build it again."
 
 
 class TokenStream:
-    """Raw text as token ids on disk: sentences one after another, grouped in documents.
+    """Raw text as token ids on disk: sentences in order, grouped in documents.
 
-    Built once from text files of any size, then memory-mapped: what is in memory does not grow with
-    the text. A document ends at a blank line and at the end of a file.
+    `build` writes it from text files of any size. The files are memory-mapped, so memory does not
+    grow with the text. A document ends at a blank line and at the end of a file.
 
-    `stream.json` holds the size and the SHA-256 of every other file. Opening compares the sizes and
-    reads the bounds of sentences, 8 bytes each; ids are compared with the vocabulary where they are
-    read. `build` compares checksums, too.
+    `stream.json` holds the size and the SHA-256 of every other file. Opening checks the sizes and
+    reads the bounds of sentences, 8 bytes each. Reading checks ids against the vocabulary. `build`
+    also checks checksums.
 
     Args:
-        folder: The folder, of `build`.
-        verify: Whether to compare the checksums and all ids, which reads every byte.
+        folder: A folder of `build`.
+        verify: If True, check the checksums and all ids, which reads every byte.
 
     Attributes:
-        tokens: (number of tokens,) ids, to be indexed by a slice or an array of places.
-        sentences: (number of sentences + 1,) where each begins in `tokens`.
-        documents: (number of documents + 1,) where each begins in `sentences`.
-        description: What `stream.json` holds.
+        tokens: (number of tokens,) ids; index it by a slice or an array of positions.
+        sentences: (number of sentences + 1,) start of each sentence in `tokens`.
+        documents: (number of documents + 1,) start of each document in `sentences`.
+        description: Content of `stream.json`.
 
     Raises:
-        ValueError: If a file is missing or is not the one that was written.
+        ValueError: If a file is missing or changed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_plm.tokenizers import Words
+    >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "text.txt")
+    ...     size = file.write_text("a b\\na a b\\n\\nb\\n")
+    ...     stream = TokenStream.build(file, tokenizer, f"{folder}/stream", sentences="lines")
+    ...     stream.sentences.tolist(), stream.documents.tolist(), stream.tokens[:5].tolist()
+    ([0, 2, 5, 6], [0, 2, 3], [3, 4, 3, 3, 4])
     """
 
     shape = {
@@ -73,7 +86,7 @@ class TokenStream:
         "manifest": manifest.SHAPE,
     }
 
-    def __init__(self, folder, verify=False):
+    def __init__(self, folder: str | os.PathLike, verify: bool = False):
         self.folder = folder = Path(folder)
         about = read_json(folder / DESCRIPTION, self.shape, description="of a TokenStream")
         self.description = about
@@ -116,19 +129,19 @@ class TokenStream:
     @classmethod
     def build(
         cls,
-        files,
-        tokenizer,
-        folder,
-        sentences="split",
-        progress=None,
-        end_id=None,
-        workers=1,
-        shard_tokens=SHARD_TOKENS,
-    ):
-        """Tokenises files, unless `folder` already holds the stream of these files.
+        files: str | os.PathLike | Sequence[str | os.PathLike],
+        tokenizer: SubwordTokenizer,
+        folder: str | os.PathLike,
+        sentences: str = "split",
+        progress: Callable[[int], Any] | None = None,
+        end_id: int | None = None,
+        workers: int = 1,
+        shard_tokens: int = SHARD_TOKENS,
+    ) -> Self:
+        """Tokenises files, unless `folder` holds the stream of these files already.
 
-        The stream is the same whatever the number of workers. A call that was stopped is gone on
-        with by the next one with the same arguments.
+        The stream does not depend on the number of workers. A second call with the same arguments
+        resumes a stopped one.
 
         Args:
             files: One path or a list of paths, plain or .gz: a paragraph a line.
@@ -293,22 +306,33 @@ def _text_fingerprint(tokenizer):
     return fingerprint(tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer)
 
 
-def read_ids(files, tokenizer, blank_lines=False):
-    """Text files as one array of token ids, each line ended by `tokenizer.end_id`.
+def read_ids(
+    files: str | os.PathLike | Sequence[str | os.PathLike],
+    tokenizer: SubwordTokenizer,
+    blank_lines: bool = False,
+) -> np.ndarray:
+    """Reads text files as one array of token ids, with `tokenizer.end_id` after each line.
 
-    What n-grams, `NNLM` and word vectors are trained on; it is held in memory, 4 bytes a token.
+    n-grams, `NNLM` and word vectors train on it. It takes 4 bytes of memory per token.
 
     Args:
-        files: One path or a list of paths, plain or .gz.
-        tokenizer: One that puts nothing around a text, as `Words`.
-        blank_lines: If True, a blank line gives an end too.
+        files: One path or a list of paths, plain or `.gz`.
+        tokenizer: A tokenizer without special tokens around a text, such as `Words`.
+        blank_lines: If True, a blank line also gives an `end_id`.
 
     Returns:
         (number of tokens,) int32.
 
     Raises:
-        ValueError: If a file is missing, there is no text at all, or the tokenizer has no token for
-            the end of a line.
+        ValueError: If a file is missing, there is no text, or the tokenizer has no `end_id`.
+
+    >>> import tempfile
+    >>> from keras_plm.tokenizers import Words
+    >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     print("a b", "b c", sep="\\n", file=file, flush=True)
+    ...     read_ids(file.name, tokenizer).tolist()
+    [3, 4, 2, 4, 1, 2]
     """
     check_special(tokenizer, ["end_id"], "Lines need a tokenizer with an end token, as `Words`.")
     parts = []

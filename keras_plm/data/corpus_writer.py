@@ -10,12 +10,14 @@ import shutil
 import time
 import typing
 import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-
 from keras_plm.files.json_files import Whole, read_json
 from keras_plm.files.manifest import check_files, describe_files
 from keras_plm.files.writing import explaining_no_room, write_json
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.text import line_parts
 
 BLOCK = 2**21  # characters that are tokenised at a time
@@ -149,12 +151,31 @@ class BlockEncoder:
 
 
 def write_stream(
-    files, tokenizer, folder, description, sentences, end_id, workers, shard_tokens, progress
-):
-    """Writes the files of a `TokenStream` into `folder`, or resumes a call that stopped.
+    files: str | os.PathLike | Sequence[str | os.PathLike],
+    tokenizer: SubwordTokenizer,
+    folder: str | os.PathLike,
+    description: dict[str, Any],
+    sentences: str,
+    end_id: int | None,
+    workers: int,
+    shard_tokens: int,
+    progress: Callable[[int], Any] | None,
+) -> None:
+    """Writes the files of a `TokenStream` into a folder, or resumes a stopped call.
 
-    What is written is named by its key, so that it is found again; what other calls left is
-    removed. `folder` must have one writer at a time and hold nothing but an older stream.
+    File names hold a key of the content, so a second call finds finished parts and removes others.
+    Use `TokenStream.build`, which adds the lock and the description.
+
+    Args:
+        files: A list of paths, plain or `.gz`.
+        tokenizer: The tokenizer of the ids.
+        folder: An empty folder, or one with an older stream; with one writer at a time.
+        description: Content of `stream.json` known so far, a dict.
+        sentences: `"split"` to split paragraphs into sentences, `"lines"` for one per line.
+        end_id: Id after each sentence, or `None`.
+        workers: Number of processes.
+        shard_tokens: Largest number of tokens per file.
+        progress: Function of the number of tokens written so far, or `None`.
     """
     mark = description["key"][:16]
     temporary = _temporary(folder, mark)

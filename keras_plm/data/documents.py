@@ -6,27 +6,32 @@ context provided by the data".
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
-from keras_plm.data.task import as_examples
+from keras_plm.data.task import Example, as_examples
 
 
-def join_sentences(examples, tokenizer, max_length):
-    """Consecutive sentences of one document as one example, as many as have room in a row.
+def join_sentences(
+    examples: Sequence[Example], tokenizer: SubwordTokenizer, max_length: int
+) -> tuple[list[Example], list[list[int]]]:
+    """Joins consecutive sentences of a document, as many as a row of tokens holds.
 
     Args:
-        examples: A list of `Example` of words, with a tag each or without; `group` names the
-            document, and a sentence without one stays alone.
-        tokenizer: The encoder's.
-        max_length: Longest row in tokens. A sentence beyond it stays alone.
+        examples: A list of `Example` of words, with or without tags. `group` is the document; a
+            sentence without a group is not joined.
+        tokenizer: The encoder's tokenizer.
+        max_length: Largest number of tokens of a row. A longer sentence is not joined.
 
     Returns:
-        `(joined, counts)`: a list of `Example`, and of each the numbers of words of its sentences,
+        `(joined, counts)`: a list of `Example`, and the numbers of words of the sentences of each,
         for `part_sentences`.
 
     Raises:
-        ValueError: If examples are no lists of words, or `max_length` has no room for a token.
+        ValueError: If texts are not lists of words, or `max_length` has no room for a token.
 
     >>> from keras_plm.data.task import Example
     >>> from keras_plm.tokenizers import WordPiece
@@ -74,15 +79,15 @@ def _joined(row):
     return dataclasses.replace(row[0], text=words, label=label, lines=None)
 
 
-def part_sentences(tags, counts):
-    """The tags of each sentence, of those of joined ones.
+def part_sentences(tags: Sequence[Any], counts: Sequence[Sequence[int]]) -> list[Any]:
+    """Splits the tags of joined sentences into those of each sentence.
 
     Args:
-        tags: Of each joined example a list (or an array of probabilities), one of a word.
-        counts: What `join_sentences` gave.
+        tags: For each joined example a list of tags, or an array of probabilities.
+        counts: Numbers of words from `join_sentences`.
 
     Returns:
-        A list of the same of each sentence, in their order.
+        A list with the tags, or the array, of each sentence.
 
     >>> part_sentences([["X", "O", "X"]], [[1, 2]])
     [['X'], ['O', 'X']]

@@ -1,71 +1,83 @@
 """Batches of examples, texts and arrays."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import numpy as np
+from keras_plm.data.class_weight import class_weights
+from keras_plm.files.sequences import Tensor, as_names, as_rows
+from keras_plm.tokenizers.subwords import SubwordTokenizer
+from keras_plm.tokenizers.words import Words
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.class_weight import class_weights
 from keras_plm.data.packing import PackedExamples, stack_padded
-from keras_plm.files.sequences import as_names, as_rows
 
 
 def batches(
-    examples,
-    tokenizer=None,
-    labels=None,
+    examples: Iterable[Any] | Mapping[str, Any],
+    tokenizer: SubwordTokenizer | None = None,
+    labels: Iterable[Any] | None = None,
     *,
-    targets=None,
-    words=None,
-    word_tokenizer=None,
-    joint_pairs=None,
-    both_orders=False,
-    word_character_ids=False,
-    pair_positions=False,
-    scores=False,
-    max_length=None,
-    training=True,
-    batch_size=None,
-    tokens_per_batch=None,
-    class_weight=None,
+    targets: Tensor | None = None,
+    words: bool | None = None,
+    word_tokenizer: Words | None = None,
+    joint_pairs: bool | None = None,
+    both_orders: bool = False,
+    word_character_ids: bool = False,
+    pair_positions: bool = False,
+    scores: bool = False,
+    max_length: int | None = None,
+    training: bool = True,
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
+    class_weight: Mapping[Any, float] | None = None,
     **options,
-):
-    """Examples, texts or arrays as `Batches`, ready for `fit`, `evaluate` and `predict`.
+) -> Batches:
+    """Creates `Batches` of examples, texts or arrays, for `fit`, `evaluate` and `predict`.
 
     Args:
         examples: A list of `Example`, of texts or of lists of words; or a dict of arrays, each with
             N rows (lists of unequal arrays are padded with zeros).
-        tokenizer: Packs the texts; not needed for arrays.
-        labels: The label names in the order of their ids; required where examples have labels.
-        targets: With arrays only: (N, ...) targets.
-        words: If True, `x` also holds `word_positions` (B, T), where each word begins, -1 at
-            padding; by default where examples are lists of words.
-        word_tokenizer: A `Words`: `x` also holds `vector_ids` (B, T), the id in its vocabulary of
-            each word, 0 at padding.
-        joint_pairs: If False, the two texts of an example are packed apart, and every array of a
-            model's inputs is (B, 2, T, ...); by default as the tokenizer does it. Words of the
-            second text are then counted from T on in `word_positions`.
-        both_orders: If True, pairs are packed in both orders, and every array is (B, 2, T).
+        tokenizer: Tokenizer of the texts; not needed for arrays.
+        labels: Label names in the order of their ids; required for labelled examples.
+        targets: (N, ...) targets; only with arrays.
+        words: If True, `x` also holds `word_positions` (B, T), the first token of each word, -1 at
+            padding; by default True for lists of words.
+        word_tokenizer: A `Words`. If given, `x` also holds `vector_ids` (B, T), the id of each word
+            in its vocabulary, 0 at padding.
+        joint_pairs: If False, pack the two texts of an example separately: model inputs have the
+            shape (B, 2, T, ...), and `word_positions` count the second text from T. By default as
+            the tokenizer packs.
+        both_orders: If True, pack pairs in both orders: model inputs have the shape (B, 2, T).
         word_character_ids: If True, `x` also holds `word_character_ids` (B, T, C), the characters
             of each word, see `tokenizers.characters.encode_characters`.
-        pair_positions: If True, `x` also holds `first_positions` and `second_positions`, which
-            words are those of each of two texts, see `pair_positions.PairPositions`.
-        scores: If True, `labels` are the lowest and highest score, and targets fractions of this
-            range, 0 to 1; without `training` also beyond.
-        max_length: Longest row in tokens; texts beyond are cut, sentences of tagged words go in
-            windows and lose nothing. At most the encoder's `max_sequence_length`.
-        training: If True, shuffle. If False, a label that is not among `labels` has the id -1, by
-            which the metrics of heads count it as an error.
-        batch_size, tokens_per_batch: See `Batches`; 32 rows when neither is given.
-        class_weight: Weight of each class in the loss of training, by name or id.
-        **options: Other arguments of `Batches`; by default `fill_last` is False where there are
-            no labels.
+        pair_positions: If True, `x` also holds `first_positions` and `second_positions`, the words
+            of each of two texts, see `pair_positions.PairPositions`.
+        scores: If True, `labels` are the lowest and highest score, and targets are fractions of
+            this range, without `training` also beyond it.
+        max_length: Largest number of tokens of a row, at most the encoder's `max_sequence_length`.
+            Longer texts are cut; longer sentences of tagged words are split into windows.
+        training: If True, shuffle. If False, a label that is not among `labels` has the id -1; the
+            metrics of heads count it as an error.
+        batch_size, tokens_per_batch: As in `Batches`; 32 rows when both are omitted.
+        class_weight: Weight of each class in the training loss, by name or id.
+        **options: Other arguments of `Batches`; `fill_last` is False by default without labels.
 
     Returns:
-        `Batches`. For tagged words `y` and the weights are (B, T), a tag per word.
+        `Batches`. For tagged words `y` and the weights are (B, T), with a tag per word.
 
     Raises:
-        ValueError: If in training a label is not among `labels`, naming where it stands, or some
-            examples have labels and others have none; if tags are of several schemes, see
-            `tag_scheme_of`.
+        ValueError: If in training a label is not among `labels`, or only some examples have labels.
+            If tags are of several schemes, see `tag_scheme_of`.
+
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"])
+    >>> examples = [Example("good film", "yes"), Example("bad", "no")]
+    >>> found = batches(examples, tokenizer, labels=["no", "yes"], training=False, batch_size=2)
+    >>> x, y, weights = found[0]
+    >>> x["token_ids"].tolist(), y.tolist()
+    ([[2, 5, 7, 3], [2, 6, 3, 0]], [1, 0])
     """
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32

@@ -1,11 +1,13 @@
 """Label names and their ids, ranges of scores, schemes of tags."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-
-from keras_plm.data.task import as_examples, check_labelled, place_of
 from keras_plm.metrics import tag_scheme
+
+from keras_plm.data.task import Example, as_examples, check_labelled, place_of
 
 TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
 
@@ -108,11 +110,20 @@ def score_range(examples):
     return min(scores), max(scores)
 
 
-def label_names(examples):
-    """The labels, or tags, that occur in examples, sorted; "O" first where it occurs.
+def label_names(examples: Sequence[Example]) -> list[Any]:
+    """Labels, or tags, of examples, sorted, with "O" first.
+
+    Args:
+        examples: A list of `Example`.
+
+    Returns:
+        A list of distinct labels.
 
     Raises:
-        ValueError: If a label is a number in one example and the same as a string in another.
+        ValueError: If a label is a number in one example and the same string in another.
+
+    >>> label_names([Example(["a", "b"], ["I-X", "O"]), Example(["c"], ["B-X"])])
+    ['O', 'B-X', 'I-X']
     """
     examples = as_examples(examples)
     found = set()

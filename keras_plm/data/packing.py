@@ -1,19 +1,36 @@
 """Packed rows of examples, with their targets and words."""
 
-import numpy as np
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from keras_plm.data.batching import few_lengths, warn_of_cuts
-from keras_plm.data.labels import target_ids
+import numpy as np
 from keras_plm.data.pair_positions import PairPositions, spans_in, words_in
-from keras_plm.data.task import Unlabelled
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
 from keras_plm.tokenizers.characters import CharacterIds
-from keras_plm.tokenizers.subwords import check_tokenizer, encode_parts
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer, encode_parts
+from keras_plm.tokenizers.words import Words
+
+from keras_plm.data.batching import few_lengths, warn_of_cuts
+from keras_plm.data.labels import target_ids
+from keras_plm.data.task import Unlabelled
 
 
-def stack_padded(rows, length, pad=0):
-    """Arrays of unequal first dimension as one, filled up with `pad`."""
+def stack_padded(rows: Sequence[np.ndarray], length: int, pad: float = 0) -> np.ndarray:
+    """Stacks arrays of unequal first dimension into one array, padded with `pad`.
+
+    Args:
+        rows: R arrays (n, ...), with n at most `length`.
+        length: Length T of the result.
+        pad: Value of the padding.
+
+    Returns:
+        (R, T, ...), in the type of the rows.
+
+    >>> import numpy as np
+    >>> stack_padded([np.array([1, 2]), np.array([3])], length=3).tolist()
+    [[1, 2, 0], [3, 0, 0]]
+    """
     out = np.full((len(rows), length, *rows[0].shape[1:]), pad, rows[0].dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
@@ -21,43 +38,53 @@ def stack_padded(rows, length, pad=0):
 
 
 class PackedExamples:
-    """Examples as packed rows with their targets; long lists of tagged words as windows.
+    """Examples as packed rows with targets; long lists of tagged words as windows.
+
+    `batches` makes `Batches` of it.
 
     Args:
         examples: A list of `Example`, of texts or of lists of words.
+        tokenizer, labels, max_length, words, word_tokenizer, joint_pairs, both_orders, scores,
+        word_character_ids, pair_positions: As in `batches`.
         training: If False, labels that are not among `labels` have the id -1.
-        **others: As in `batches`.
 
     Attributes:
         encoded: The packed rows, see `keras_plm.tokenizers.Encoded`.
-        parts: A list of these: more than one where an example is several rows, its two texts apart,
-            their two orders, or its choices.
-        lengths: (rows,) tokens of each row, of the longest of several.
-        examples_of: (rows,) the example each row came from.
-        row_words: The `RowWords`; `None` unless asked for or given.
+        parts: A list of packed rows; several if an example has several rows: its two texts, both
+            orders, or its choices.
+        lengths: (rows,) number of tokens of each row, the largest of its parts.
+        examples_of: (rows,) example of each row.
+        row_words: The `RowWords`, or `None`.
         words: (rows,) number of words of each row; `None` without `row_words`.
-        targets: The label id of each row, or an array of tag ids; `None` without labels.
+        targets: Label id of each row, or an array of tag ids; `None` without labels.
         tags: Whether targets are tags.
-        cut: Number of tokens that were cut for `max_length`; a warning gives it.
+        cut: Number of tokens cut for `max_length`; a warning states it.
         few_shapes: Whether the positions of two texts are padded to one of the `few_lengths`.
+
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    >>> rows = PackedExamples([Example("a b", "x"), Example("b", "y")], tokenizer, ["x", "y"])
+    >>> rows.lengths.tolist(), [int(target) for target in rows.targets]
+    ([4, 3], [0, 1])
     """
 
     few_shapes = False
 
     def __init__(
         self,
-        examples,
-        tokenizer,
-        labels=None,
-        max_length=None,
-        words=None,
-        word_tokenizer=None,
-        joint_pairs=None,
-        both_orders=False,
-        scores=False,
-        word_character_ids=False,
-        pair_positions=False,
-        training=True,
+        examples: Iterable[Any],
+        tokenizer: SubwordTokenizer,
+        labels: Iterable[Any] | None = None,
+        max_length: int | None = None,
+        words: bool | None = None,
+        word_tokenizer: Words | None = None,
+        joint_pairs: bool | None = None,
+        both_orders: bool = False,
+        scores: bool = False,
+        word_character_ids: bool = False,
+        pair_positions: bool = False,
+        training: bool = True,
     ):
         examples = as_texts(examples, "examples")
         if not examples:
@@ -121,7 +148,10 @@ class PackedExamples:
         windows = zip(self.examples_of, first_words, self.words, strict=True)
         self.targets = [ids[e][first : first + count] for e, first, count in windows]
 
-    def collate(self, rows, length, rng, epoch):
+    def collate(
+        self, rows: np.ndarray, length: int, rng: np.random.Generator, epoch: int
+    ) -> tuple[dict[str, Any], Any, Any]:
+        """Arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
         x, *others = (self.tokenizer.arrays(part, rows, length) for part in self.parts)
         if others:
             parts = [x, *others]

@@ -4,16 +4,18 @@ Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-
-from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import PairPositions
-from keras_plm.data.task import place_of
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
-from keras_plm.tokenizers.subwords import check_tokenizer
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer
+
+from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
+from keras_plm.data.task import Example, place_of
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
@@ -21,60 +23,65 @@ QUESTION_LENGTH = 64  # of a question that leaves no room; run_squad.py, `max_qu
 
 
 class Windows:
-    """Each question with its passage in one row, or in several that share tokens.
+    """Questions with their passages in rows, with overlapping windows of long passages.
 
-    A row is packed as the tokenizer packs two texts, the question first. Where both have no room in
-    `max_length` tokens, the passage is read in windows, each `stride` tokens behind the one before,
-    and every token is in one at least. Questions and passages are tokenised once, a passage once
-    for all its questions; rows are put together when they are read.
+    A row has two texts, the question first. A passage that exceeds `max_length` tokens is split
+    into windows that start `stride` tokens apart. Each passage is tokenised once for all its
+    questions; rows are assembled when they are read.
 
     Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
-    Differs from it: windows advance by half of their room where that is less than `stride`, so that
-    they always overlap; a question of more than 64 tokens is cut only where it leaves the passage
-    no room, then to 64 tokens or half of the row, with a warning; an answer's tokens are found by
-    their offsets.
+    Differs from it: windows advance by half of their room if that is less than `stride`, so they
+    always overlap. A question of more than 64 tokens is cut only if it leaves no room for the
+    passage, to 64 tokens or half of the row, with a warning. Offsets locate the tokens of an
+    answer.
 
-    With `apart=True` an encoder reads question and window each by itself. A row of vectors is then
-    made of theirs, the question's first, without what the tokenizer puts around a text; behind them
-    is a vector of zeros that stands for no answer.
+    With `apart=True` an encoder reads question and window separately. A row of vectors is then the
+    vectors of the question and of the window, without special tokens, and a vector of zeros for no
+    answer.
 
     Args:
-        examples: A list of `Example(question, answers, pair=passage, starts=starts)`; to predict,
-            without answers. Of several answers the first is learned, as in the original.
-        tokenizer: One that puts two texts in a row, with a special token before it, [CLS], or
-            behind it, as GPT's `_classify_`.
-        max_length: Longest row T.
-        stride: Tokens between the beginnings of windows.
-        apart: Whether question and passage are read apart, as by ELMo.
-        word_tokenizer: With `apart`: a `Words`; rows also hold `vector_ids`, the ids in its
-            vocabulary of the tokens, which are words.
+        examples: A list of `Example(question, answers, pair=passage, starts=starts)`, without
+            answers for prediction. The first of several answers is the target, as in the original.
+        tokenizer: A tokenizer with a special token before a pair of texts, [CLS], or after it, as
+            GPT's `_classify_`.
+        max_length: Largest length T of a row.
+        stride: Distance of the starts of windows, in tokens.
+        apart: If True, question and passage are separate texts, as for ELMo.
+        word_tokenizer: A `Words`, with `apart`. Rows then also hold `vector_ids`, the ids of the
+            tokens, which are words, in its vocabulary.
 
     Attributes:
-        examples_of: (R,) the question of each row, ascending.
-        lengths: (R,) tokens of each row.
-        begins, counts: (R,) the first token of the passage that is in each row, and their number.
-        first: (R,) where in the row the passage's tokens begin.
-        cut_to: To how many tokens questions were cut; `None` if none was.
-        null: (R,) where in the row stands what means no answer, a special token.
-        pair_positions: `PairPositions` of question and passage; what means no answer is read as
-            the passage's last.
-        targets: (R, 2) where the answer begins and ends in each row, both `null` where it does not
-            stand in it whole; `None` without answers.
+        examples_of: (R,) question of each row, ascending.
+        lengths: (R,) number of tokens of each row.
+        begins, counts: (R,) first token of the passage in each row, and the number of its tokens.
+        first: (R,) position of the first passage token in the row.
+        cut_to: Number of tokens to which questions were cut; `None` if none was cut.
+        null: (R,) position of the special token for no answer.
+        pair_positions: `PairPositions` of question and passage; the position for no answer is the
+            last of the passage.
+        targets: (R, 2) first and last position of the answer in each row, both `null` if the row
+            does not contain all of it; `None` without answers.
 
     Raises:
-        ValueError: If there is nothing to read, a question has no passage, no token of it has room
-            in `max_length`, some questions have answers and others none, an answer has no token,
-            or the tokenizer puts no two texts in one row.
+        ValueError: If there are no examples, a question has no passage, `max_length` has no room
+            for a token of it, only some questions have answers, an answer has no token, or the
+            tokenizer does not pack two texts into one row.
+
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+    >>> windows = Windows([Example("a", ["f"], "b c d e f g h", starts=[8])], tokenizer, 8, 2)
+    >>> windows.begins.tolist(), windows.counts.tolist(), windows.targets.tolist()
+    ([0, 2, 4], [4, 4, 3], [[0, 0], [5, 5], [3, 3]])
     """
 
     def __init__(
         self,
-        examples,
-        tokenizer,
-        max_length=MAX_LENGTH,
-        stride=STRIDE,
-        apart=False,
-        word_tokenizer=None,
+        examples: Sequence[Example],
+        tokenizer: SubwordTokenizer,
+        max_length: int = MAX_LENGTH,
+        stride: int = STRIDE,
+        apart: bool = False,
+        word_tokenizer: Words | None = None,
     ):
         examples = as_list(examples, "examples", "questions with their passages")
         if not examples:
@@ -186,7 +193,16 @@ class Windows:
         inside = (spans[:, 0] >= 0) & (spans[:, 1] < self.counts)
         return np.where(inside[:, None], spans + self.first[:, None], self.null[:, None])
 
-    def collate(self, rows, length, rng, epoch, pair_positions=False, few_shapes=False):
+    def collate(
+        self,
+        rows: np.ndarray,
+        length: int,
+        rng: np.random.Generator,
+        epoch: int,
+        pair_positions: bool = False,
+        few_shapes: bool = False,
+    ) -> tuple[dict[str, Any], Any, Any]:
+        """Arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
         join, arrays = self.tokenizer.join, self.tokenizer.arrays
@@ -229,12 +245,12 @@ class Windows:
             ids[here] = tokens.token_ids[(start + within)[here]]
         return ids
 
-    def texts(self):
-        """Each question and each window of a passage once, for encoders that read them apart.
+    def texts(self) -> tuple[tuple[Any, Any], np.ndarray]:
+        """Distinct questions and passage windows, for encoders that read them separately.
 
         Returns:
-            `(sources, of_rows)`: two `TextRows`, of questions and of passages, and (R, 2) which of
-            both, counted on, are a row's.
+            `(sources, of_rows)`: two `TextRows`, of questions and of passages, and (R, 2) the
+            numbers of both for each row, passages after questions.
         """
         read = np.stack([self._read, self.begins, self.counts], axis=1)
         windows, numbers = np.unique(read, axis=0, return_inverse=True)
@@ -245,15 +261,15 @@ class Windows:
 
     def batches(
         self,
-        training=True,
-        batch_size=None,
-        tokens_per_batch=None,
-        pair_positions=False,
+        training: bool = True,
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+        pair_positions: bool = False,
         **options,
-    ):
-        """`Batches` of rows: `x` is a model's inputs and `answer_mask`, `y` (B, 2) the targets.
+    ) -> Batches:
+        """`Batches` of rows: `x` has model inputs and `answer_mask`, `y` (B, 2) the targets.
 
-        With `pair_positions` `x` also tells where question and passage are, see `pair_positions`.
+        With `pair_positions` `x` also has the positions of question and passage.
         """
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
@@ -270,22 +286,22 @@ class Windows:
         made.source = self
         return made
 
-    def passage_mask(self, rows, length):
-        """(rows, T) True at the passage's tokens."""
+    def passage_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """Mask of the passage tokens, (rows, T)."""
         place = np.arange(length) - self.first[rows][:, None]
         return (place >= 0) & (place < self.counts[rows][:, None])
 
-    def answer_mask(self, rows, length):
-        """(rows, T) True where an answer may begin and end: in the passage, and at `null`."""
+    def answer_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """Mask of the positions where an answer may start and end, (rows, T)."""
         mask = self.passage_mask(rows, length)
         mask[np.arange(len(mask)), self.null[rows]] = True
         return mask
 
-    def context_mask(self, rows, length):
-        """(rows, T) True at the passage's tokens that have most context in this window.
+    def context_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """Mask of the passage tokens with more context in this window than in others, (rows, T).
 
-        Of the windows that a token is in, one is its own: where the smaller number of tokens to its
-        left and right in the window is largest; of equals the longer window, then the earlier.
+        The context is the smaller number of tokens to the left and right. At ties the longer window
+        wins, then the earlier one.
         """
         own = self.passage_mask(rows, length)
         token = np.arange(length) - self.first[rows][:, None] + self.begins[rows][:, None]
@@ -306,8 +322,8 @@ class Windows:
         # As the original's smaller side + 0.01 * length, in whole numbers.
         return np.where(context < 0, -1, 100 * context + self.counts[rows][:, None])
 
-    def offsets(self, examples, first, last):
-        """(2, ...) where spans of tokens begin and end in the passages, in characters."""
+    def offsets(self, examples: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Character offsets of token spans in their passages: (2, ...), starts and ends."""
         starts = self._passages.starts[self._passage_of[examples]]
         offsets = self._passages.offsets
         return np.stack([offsets[starts + first, 0], offsets[starts + last, 1]])

@@ -4,20 +4,27 @@ Shapes: R rows, T tokens, N questions, n spans.
 """
 
 import typing
+from collections.abc import Sequence
 
 import numpy as np
+
+from keras_plm.data.passages import Windows
 
 CHUNK = 512  # rows at a time, so that what is computed stays in the cache's reach
 
 
 class Span(typing.NamedTuple):
-    """A piece of a passage as an answer.
+    """A span of a passage as an answer.
 
-    Attributes:
-        text: As the passage has it; `""` says that there is no answer.
-        start: Where it begins, in characters; -1 of no answer.
-        score: The sum of the logits of its two ends.
-        probability: Its probability among the spans it was given with.
+    Args:
+        text: Text of the span; `""` for no answer.
+        start: Character offset in the passage; -1 for no answer.
+        score: Sum of the logits of both ends.
+        probability: Probability among the returned spans.
+
+    >>> span = Span("1882", start=7, score=3.5, probability=0.9)
+    >>> span.text, span.start
+    ('1882', 7)
     """
 
     text: str
@@ -26,22 +33,29 @@ class Span(typing.NamedTuple):
     probability: float
 
 
-def best_spans(starts, ends, start_mask, end_mask, n=1, max_answer_length=30):
-    """The n spans (s, e) with the highest starts[s] + ends[e], s <= e < s + max_answer_length.
+def best_spans(
+    starts: np.ndarray,
+    ends: np.ndarray,
+    start_mask: np.ndarray,
+    end_mask: np.ndarray,
+    n: int = 1,
+    max_answer_length: int = 30,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the n spans (s, e) with the highest starts[s] + ends[e], e < s + max_answer_length.
 
-    All spans are compared, where the original compares those of the 20 best starts and ends. Of
-    equals the one that begins, then the one that ends first.
+    It compares all spans with s <= e; the original compares those of the 20 best starts and ends.
+    At ties the span with the earlier start, then with the earlier end, wins.
 
     Reference: Devlin et al. 2018, section 4.2.
 
     Args:
         starts, ends: (R, T) logits.
-        start_mask, end_mask: (R, T) True where a span may begin, and end.
-        n: How many of each row.
-        max_answer_length: In tokens.
+        start_mask, end_mask: (R, T) True where a span may start, and end.
+        n: Number of spans per row.
+        max_answer_length: Largest number of tokens of a span.
 
     Returns:
-        `(scores, first, last)`, each (R, n), best first; the score is -inf where a row has fewer.
+        `(scores, first, last)`, each (R, n), best first. Missing spans have the score -inf.
 
     >>> import numpy as np
     >>> starts, ends = np.log([[0.4, 0.5, 0.1]]), np.log([[0.3, 0.6, 0.1]])
@@ -75,22 +89,38 @@ def best_spans(starts, ends, start_mask, end_mask, n=1, max_answer_length=30):
     return _filled(scores, n, -np.inf), _filled(first, n), _filled(first + found % width, n)
 
 
-def best_answers(logits, windows, n=1, max_answer_length=30):
-    """The n best spans of each question, over all its windows, and the score of no answer.
+def best_answers(
+    logits: Sequence[np.ndarray] | np.ndarray,
+    windows: Windows,
+    n: int = 1,
+    max_answer_length: int = 30,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the n best spans of each question over all its windows, and the score of no answer.
 
-    A span begins in the window where its first token has most context. No answer has the score of
-    the window that is least for it.
+    A span starts in the window with the most context for its first token. The score of no answer is
+    the lowest over the windows.
 
     Reference: google-research/bert, run_squad.py, `write_predictions`.
 
     Args:
-        logits: For each row of `windows` (2, T), of the start and the end.
-        windows: `Windows`.
+        logits: For each row of `windows` an array (2, T), of the start and the end.
+        windows: The `Windows` of N questions.
         n, max_answer_length: As in `best_spans`.
 
     Returns:
-        `(scores, first, last, null)`: (N, n) scores, -inf where there are fewer, and tokens of the
-        passage; (N,) scores of no answer.
+        `(scores, first, last, null)`: (N, n) scores, -inf for missing spans, and first and last
+        tokens in the passage; (N,) scores of no answer.
+
+    >>> import numpy as np
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"])
+    >>> windows = Windows([Example("a", pair="b c d")], tokenizer)
+    >>> logits = np.zeros((1, 2, 7))
+    >>> logits[0, 0, 4] = logits[0, 1, 5] = 2.0  # from "c" to "d"
+    >>> scores, first, last, null = best_answers(logits, windows)
+    >>> scores.tolist(), first.tolist(), last.tolist(), null.tolist()
+    ([[4.0]], [[1]], [[2]], [0.0])
     """
     rows = len(windows)
     scores = np.empty((rows, n))

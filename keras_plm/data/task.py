@@ -1,6 +1,7 @@
 """Labelled examples and the tasks that they belong to."""
 
 import numbers
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,22 +16,24 @@ SHIPPED = {"wikigold/wikigold.conll.txt": SHIPPED_FOLDER / "wikigold.conll.txt.g
 
 @dataclass(frozen=True)
 class Example:
-    """One labelled text.
+    """An example of a task: a text, with or without a second text and a label.
 
-    Attributes:
-        text: A string, or a list of words where labels belong to words.
-        label: A class name, a number, one tag per word, the answers to a question, or `None` when
-            unknown.
-        pair: The second text of a pair, the passage about which `text` is a question, or `None`.
-        choices: Answers or continuations of `text`, of which `label` numbers the right one from 0;
-            or `None`.
-        group: Examples of one group (phrases of a sentence, sentences of a document) are never
-            parted by a split; `None` puts the example in a group of its own.
-        where: `file:line` it was read from, for error messages.
-        starts: Where each answer of `label` begins in `pair`, in characters; both are empty where
-            the passage answers nothing. `None` where labels are no answers.
-        id: A name among all examples, as in files of predictions; or `None`.
-        lines: The line of each word, where a file has a word a line, for error messages.
+    Args:
+        text: A string, or a list of words for labels of words.
+        label: A class name, a number, one tag per word, the answers to a question, or `None`.
+        pair: The second text of a pair, the passage of a question, or `None`.
+        choices: Answers or continuations of `text`; `label` is the number of the right one from 0.
+        group: Group of the example, such as a sentence of phrases or a document. Splits keep groups
+            together. `None` for a group of its own.
+        where: `file:line` of the example, for error messages.
+        starts: Character offset of each answer of `label` in `pair`; both are empty for a question
+            without an answer. `None` for other labels.
+        id: Name of the example, as in files of predictions, or `None`.
+        lines: Line of each word in the file, for error messages.
+
+    >>> example = Example(["Ada", "sings"], ["B-PER", "O"])
+    >>> example.text, example.label, example.pair
+    (['Ada', 'sings'], ['B-PER', 'O'], None)
     """
 
     text: str | Sequence[str]
@@ -112,20 +115,28 @@ class Unlabelled:
 
 @dataclass(frozen=True)
 class Task:
-    """A labelled problem: where its examples are, which head solves it, how it is scored.
+    """A labelled task: its examples, its head and its metrics.
 
-    Attributes:
-        name: As on the command line.
-        read: `read(folder, split)` gives the examples of `"train"`, `"dev"` or `"test"`.
-        head: The class of `keras_plm.heads` that solves it.
-        metrics: Names and functions `(y_true, y_pred) -> float`, the main one first.
-        symmetric: Whether the two texts of a pair have no order, as in paraphrase: encoders that
-            read from left to right are then given both.
-        labels: Its classes, where they are known; of scores the lowest and the highest.
-        files: The files under the data folder, by split; one file may serve several. A test set
-            without public labels is `"unlabelled"`.
-        source: Where the data come from.
-        licence: Their licence.
+    Args:
+        name: Name of the task on the command line.
+        read: `read(folder, split)` returns the examples of `"train"`, `"dev"` or `"test"`.
+        head: Class of `keras_plm.heads` for the task.
+        metrics: Names and functions `(y_true, y_pred) -> float`, the main metric first.
+        symmetric: Whether the two texts of a pair have no order, as in paraphrase. Causal encoders
+            then read both orders.
+        labels: Names of the classes, or the lowest and highest score; `None` if unknown.
+        files: Files in the data folder, by split. A test set without public labels is
+            `"unlabelled"`.
+        source: Source of the data.
+        licence: Licence of the data.
+
+    >>> from keras_plm.heads import Classifier
+    >>> from keras_plm.metrics import accuracy
+    >>> def read(folder, split):
+    ...     return [Example("a fine film", "good"), Example("a dull film", "bad")]
+    >>> task = Task("films", read, Classifier, {"accuracy": accuracy}, labels=("bad", "good"))
+    >>> len(task.read(None, "train")), list(task.metrics)
+    (2, ['accuracy'])
     """
 
     name: str
@@ -194,15 +205,24 @@ def place_of(example, number, word=None):
     return f"{place}: " if place else ""
 
 
-def find_file(folder, name):
-    """A data file, plain or .gz; else the one of `SHIPPED`, where the data folder has no such part.
+def find_file(folder: str | os.PathLike | None, name: str) -> Path:
+    """Finds a data file, plain or `.gz`, in the data folder or among the files of the package.
 
     Args:
-        folder: The data folder, or `None` for what ships.
-        name: The file's path in it.
+        folder: The data folder, or `None` for files of the package.
+        name: Path of the file in the data folder.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        ValueError: If neither is there.
+        ValueError: If there is no such file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "train.tsv.gz").write_bytes(b"")
+    ...     find_file(folder, "train.tsv").name
+    'train.tsv.gz'
     """
     shipped = SHIPPED.get(str(name))
     if folder is None:
@@ -224,22 +244,29 @@ def find_file(folder, name):
     )
 
 
-def split_groups(examples, fractions, seed=0):
-    """Parts examples at random without parting a group.
+def split_groups(
+    examples: Sequence[Example], fractions: Sequence[float], seed: int = 0
+) -> list[list[Example]]:
+    """Splits examples at random into parts, without splitting a group.
 
-    The first part is for training: a group with a class, a tag, or a lowest or highest score that
-    this part would lack is moved to it, with a warning.
+    The first part is for training. If it lacks a class, a tag, or the lowest or highest score, a
+    group with it moves to this part, with a warning.
 
     Args:
         examples: A list of `Example`.
-        fractions: The parts' fractions of the examples, summing to 1.
-        seed: Of the random order of groups.
+        fractions: Fractions of the examples in each part; the sum is 1.
+        seed: Seed of the random order of groups.
 
     Returns:
         One list of examples per fraction, each in the original order.
 
     Raises:
         ValueError: If a part would be empty.
+
+    >>> examples = [Example(str(i), "ab"[i % 2], group=str(i // 2)) for i in range(10)]
+    >>> train, test = split_groups(examples, (0.8, 0.2))
+    >>> len(train), len(test), {x.group for x in train} & {x.group for x in test}
+    (8, 2, set())
     """
     import numpy as np
 
@@ -280,16 +307,18 @@ def split_groups(examples, fractions, seed=0):
     return [[examples[i] for i in sorted(part)] for part in parts]
 
 
-def cut_dev_set(examples, dev, test=0.0, seed=0):
-    """Cuts a dev set out of examples, and a test set where there is none, without parting a group.
+def cut_dev_set(
+    examples: Sequence[Example], dev: float, test: float = 0.0, seed: int = 0
+) -> dict[str, list[Example]]:
+    """Splits a dev set from examples, and optionally a test set, without splitting a group.
 
     Args:
         examples: A list of `Example`.
-        dev, test: The fractions of the examples that the two sets take.
-        seed: Of the random order of groups, see `split_groups`.
+        dev, test: Fractions of the examples in the two sets.
+        seed: Seed of the random order of groups, see `split_groups`.
 
     Returns:
-        A dict of the lists "train" and "dev", and "test" unless its fraction is 0.
+        A dict of the lists "train" and "dev", and "test" if its fraction is not 0.
 
     >>> parts = cut_dev_set([Example(str(i), "ab"[i % 2]) for i in range(20)], dev=0.1)
     >>> {split: len(part) for split, part in parts.items()}

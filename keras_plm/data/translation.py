@@ -1,43 +1,52 @@
 """Batches of texts and their translations."""
 
+from collections.abc import Iterable
+
 import numpy as np
+from keras_plm.files.sequences import as_texts
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_start
 
 from keras_plm.data.batching import Batches
-from keras_plm.files.sequences import as_texts
-from keras_plm.tokenizers.subwords import check_start
 
 
 def translation_batches(
-    sources,
-    targets,
-    tokenizer,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    tokenizer: SubwordTokenizer,
     *,
-    max_length=None,
-    training=True,
-    batch_size=None,
-    tokens_per_batch=None,
+    max_length: int | None = None,
+    training: bool = True,
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
     **options,
-):
-    """Pairs of texts as `Batches` for an encoder-decoder.
+) -> Batches:
+    """Creates `Batches` of pairs of texts for an encoder-decoder.
 
-    A pair goes to the bucket that holds the longer of the two.
+    The longer text of a pair decides its bucket.
 
     Args:
         sources, targets: Two lists of N texts.
-        tokenizer: One with `start_id` and an end token after each text, as `BytePair`.
-        max_length: Longest text in tokens, the end token included; by default the longest given.
+        tokenizer: A tokenizer with `start_id` and an end token after each text, such as `BytePair`.
+        max_length: Largest number of tokens of a text, end token included; by default that of the
+            longest text.
         training: If True, shuffle.
-        batch_size, tokens_per_batch: See `Batches`; tokens are those of one side. 32 rows when
-            neither is given.
+        batch_size, tokens_per_batch: As in `Batches`, with the tokens of one side; 32 rows when
+            both are omitted.
         **options: Other arguments of `Batches`.
 
     Returns:
-        `Batches` of x: `token_ids` and `padding_mask` (B, T), the source, and `target_ids` (B, T),
-        the target after a start token; y: (B, T), the target with its end token; and weights.
+        `Batches`. x: `token_ids` and `padding_mask` (B, T), the source, and `target_ids` (B, T),
+        the target after a start token. y: (B, T), the target with its end token. And weights.
 
     Raises:
-        ValueError: If there are not equally many, if a text is empty or longer than `max_length`,
-            with its number, if they are no lists, or the tokenizer has no start token.
+        ValueError: If the numbers of sources and targets differ. If a text is empty or longer than
+            `max_length`, with its number. If the tokenizer has no start token.
+
+    >>> from keras_plm.tokenizers import BytePair
+    >>> tokenizer = BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]", " ", "a", "b"], merges=[])
+    >>> x, y, weights = translation_batches(["a", "ab"], ["b", "a"], tokenizer, training=False)[0]
+    >>> x["token_ids"].shape == x["target_ids"].shape == y.shape
+    True
     """
     sources = as_texts(sources, "sources", words=False)
     targets = as_texts(targets, "targets", words=False)

@@ -1,22 +1,21 @@
 """Byte pair encoding: for translation, of GPT and of GPT-2."""
 
 import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import keras
 import tokenizers
-
 from keras_plm.files.arguments import check_one_of
 from keras_plm.files.json_files import OneOf, check_shape, read_json
-from keras_plm.files.sequences import as_list, as_names, as_text
+from keras_plm.files.sequences import Tensor, as_list, as_names, as_text
 from keras_plm.tokenizers.byte_pair_schemes import (
     NEWLINE,
     SCHEMES,
     TASK_TOKENS,
     read_vocabulary,
 )
-from keras_plm.tokenizers.encoded import Row
-from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
@@ -30,6 +29,10 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_shape,
     saved_vocabulary,
 )
+
+from keras_plm.tokenizers.encoded import Encoded, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 
 SETTINGS = {
     "lowercase": bool,
@@ -49,58 +52,57 @@ LONGEST = 1000  # characters that are learned from together
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BytePair(SubwordTokenizer):
-    """Byte pair encoding: words cut into subword tokens by merges that a text teaches.
+    """Byte pair encoding: splits words into subword tokens by learned merges.
 
-    The work is done by the `tokenizers` package, and the saved JSON is in that package's own
-    format. There are three schemes of what a word is and how it is marked:
+    The `tokenizers` package does the work, and the saved JSON has its format. There are three
+    schemes to find and mark words:
 
-    - `"space"`, for translation, where source and target share one vocabulary. A word is marked by
-      the space before it, the first character of its first token: `detokenize` then restores a
-      single-spaced text as it was, and a word is the same tokens with or without a comma after
-      it. Punctuation is cut off; case and accents stay. A text becomes its tokens and `[EOS]`.
-    - `"gpt"`, GPT's: the last token of a word ends in `</w>`. Words are those that spaCy found for
-      the released vocabulary, punctuation and the endings of contractions among them, here by a
-      regular expression that agrees with it on nearly all of English prose; a line break is a word.
-      Text is lower-cased, and with `clean` dashes, ellipses, curly quotes and ligatures are written
-      in ASCII, which is what `ftfy.fix_text` and the released code's own clean-up do to text that
-      is well encoded.
-    - `"gpt2"`, GPT-2's, over bytes: no text has unknown characters, and `detokenize` restores all.
+    - `"space"`, for translation with one vocabulary for source and target. The first token of a
+      word starts with the space before it, so `detokenize` restores single-spaced text.
+      Punctuation is separate; case and accents stay. A text becomes its tokens and `[EOS]`.
+    - `"gpt"`, GPT's: the last token of a word ends in `</w>`. A regular expression finds the words.
+      It agrees with spaCy, which the released code uses, on nearly all English prose. A line break
+      is a word. Text is lower-cased. With `clean`, dashes, ellipses, curly quotes and ligatures
+      become ASCII, as by `ftfy.fix_text` and the released code.
+    - `"gpt2"`, GPT-2's, over bytes: there are no unknown characters, and `detokenize` restores all
+      text.
 
     The last two pack the inputs of GPT's tasks: a text as `_start_ text _classify_`, two as
-    `_start_ text _delimiter_ pair _classify_`. These special tokens and the padding are appended
-    after the learned tokens: a pre-trained GPT has no vectors for them until `FineTune` adds some.
+    `_start_ text _delimiter_ pair _classify_`. These special tokens and the padding have ids after
+    the learned tokens. A pre-trained GPT has no vectors for them until `FineTune` adds them.
 
     Reference: Sennrich et al. 2016, arXiv 1508.07909, section 3.2; Radford et al. 2018, sections
     3.3 and 4.1; Radford et al. 2019, section 2.2.
-    Differs from Sennrich et al.: in `"space"` the mark stands at the start of a word.
+    Differs from Sennrich et al.: the mark of `"space"` is at the start of a word.
 
     Args:
-        vocabulary: The tokens in order of their ids; for "space" they hold `[PAD] [UNK] [BOS]
-            [EOS]`, for "gpt" `<unk>`.
-        merges: Pairs of tokens, in the order in which they are joined.
-        lowercase: If True, lower-case first; by default as the scheme does.
-        unknown: What each character outside the vocabulary becomes, by default `"[UNK]"` or
-            `"<unk>"` as the scheme has it; or `"error"`.
+        vocabulary: Tokens in the order of their ids; with `[PAD] [UNK] [BOS] [EOS]` for "space",
+            with `<unk>` for "gpt".
+        merges: Pairs of tokens, in the order of merging.
+        lowercase: If True, lower-case texts; by default as in the scheme.
+        unknown: Token for characters outside the vocabulary, by default `"[UNK]"` or `"<unk>"`; or
+            `"error"`.
         scheme: `"space"`, `"gpt"` or `"gpt2"`.
-        clean: Of "gpt" alone: whether to clean the text up.
-        special_tokens: Of "gpt" and "gpt2": what follows the learned ones, in order, by default
-            `_start_ _delimiter_ _classify_ _pad_`. One left out is left out in packing, too.
-        added_tokens: Of "gpt" and "gpt2": tokens that are found in a text before it is cut into
-            words, as `<|endoftext|>`: strings, or dicts of the arguments of
-            `tokenizers.AddedToken`. One of the vocabulary keeps its id, the others come after the
-            vocabulary in this order, before the special tokens.
-        add_prefix_space: Of "gpt2" alone: whether a text begins with a space, if it has none.
-        end_token: Of "gpt" and "gpt2": the token that ends a text, `end_id`.
-        pad_token: Of "gpt" and "gpt2": the token that fills rows up; by default `_pad_`, or the
-            id 0 without it.
+        clean: If True, replace typographic characters; only for "gpt".
+        special_tokens: Special tokens of "gpt" and "gpt2", by default
+            `_start_ _delimiter_ _classify_ _pad_`. Packing leaves out tokens that are not listed.
+        added_tokens: Tokens to find in a text before it is split into words, such as
+            `<|endoftext|>`, for "gpt" and "gpt2": strings, or dicts of arguments of
+            `tokenizers.AddedToken`. New tokens get ids after the vocabulary, before the special
+            tokens.
+        add_prefix_space: If True, add a space before a text that starts with none; only for "gpt2".
+        end_token: Token at the end of a text, `end_id`, for "gpt" and "gpt2".
+        pad_token: Token of the padding, for "gpt" and "gpt2"; by default `_pad_`, or the id 0
+            without it.
 
     Attributes:
-        text_size: Number of ids that text can have: of "gpt" and "gpt2" all but the special tokens.
+        text_size: Number of ids of text: for "gpt" and "gpt2" all except the special tokens.
 
     Raises:
-        ValueError: If a special token is missing or unknown, a token stands twice, a merge is not
-            of tokens in the vocabulary, `unknown` or `scheme` is none, or an argument is not of the
-            scheme; later, with `unknown="error"`, if a text has an unknown character.
+        ValueError: If a special token is missing or unknown, a token occurs twice, or a merge has a
+            token outside the vocabulary. If `unknown` or `scheme` is invalid, or an argument does
+            not belong to the scheme. In use, with `unknown="error"`: if a text has an unknown
+            character.
 
     >>> tokens = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
     >>> merges = [(" ", "l"), ("o", "w"), (" l", "ow"), ("e", "r")]
@@ -123,17 +125,17 @@ class BytePair(SubwordTokenizer):
 
     def __init__(
         self,
-        vocabulary,
-        merges,
-        lowercase=None,
-        unknown=None,
-        scheme="space",
-        clean=True,
-        special_tokens=None,
-        added_tokens=(),
-        add_prefix_space=False,
-        end_token="<|endoftext|>",
-        pad_token=None,
+        vocabulary: Sequence[str],
+        merges: Sequence[tuple[str, str]],
+        lowercase: bool | None = None,
+        unknown: str | None = None,
+        scheme: str = "space",
+        clean: bool = True,
+        special_tokens: Sequence[str] | None = None,
+        added_tokens: Sequence[str | dict[str, Any]] = (),
+        add_prefix_space: bool = False,
+        end_token: str = "<|endoftext|>",
+        pad_token: str | None = None,
     ):
         check_one_of(scheme, "scheme", SCHEMES)
         self._scheme = SCHEMES[scheme]
@@ -199,23 +201,29 @@ class BytePair(SubwordTokenizer):
         return vocabulary, special
 
     @classmethod
-    def train(cls, files, vocabulary_size, lowercase=None, scheme="space", clean=True):
-        """Learns tokens and merges from text files (plain or .gz).
+    def train(
+        cls,
+        files: str | os.PathLike | Sequence[str | os.PathLike],
+        vocabulary_size: int,
+        lowercase: bool | None = None,
+        scheme: str = "space",
+        clean: bool = True,
+    ) -> Self:
+        """Learns tokens and merges from text files, plain or `.gz`.
 
-        The most frequent pair is merged first, of equals the one of smaller ids; pairs that occur
-        once are left apart. Every character of the text becomes a token; of "gpt" the 1,000 most
-        frequent, alone and at the end of a word. A word of more than 1,000 characters is learned
-        from in parts of that length.
+        It merges the most frequent pair first, at ties that of smaller ids, and no pair that occurs
+        once. Every character of the text becomes a token; for "gpt" the 1,000 most frequent, within
+        and at the end of a word. Longer words are split into parts of 1,000 characters.
 
         Args:
-            files: One path or a list of paths; for translation both languages' files.
-            vocabulary_size: Number of tokens, special tokens included; fewer where the text runs
-                out of pairs.
+            files: One path or a list of paths; for translation the files of both languages.
+            vocabulary_size: Number of tokens, special tokens included; fewer if the text has fewer
+                pairs.
             lowercase, scheme, clean: As in the class.
 
         Raises:
-            ValueError: If a file is missing, there is no text, or `vocabulary_size` does not hold
-                the characters.
+            ValueError: If a file is missing, there is no text, or `vocabulary_size` is too small
+                for the characters.
         """
         files = paths(files)
         check_one_of(scheme, "scheme", SCHEMES)
@@ -263,20 +271,22 @@ class BytePair(SubwordTokenizer):
         return cls(vocabulary, model["merges"], lowercase, scheme=scheme, clean=clean)
 
     @classmethod
-    def load(cls, path, merges=None, **options):
-        """Reads what `save` wrote, or a released GPT's or GPT-2's one file or two.
+    def load(
+        cls, path: str | os.PathLike, merges: str | os.PathLike | None = None, **options
+    ) -> Self:
+        """Reads a file of `save`, or the released files of a GPT or GPT-2.
 
         Args:
-            path: The file, also a `tokenizer.json` of Hugging Face's GPT or GPT-2; with `merges` a
-                JSON object of tokens and their ids, as OpenAI's `encoder_bpe_40000.json` or Hugging
-                Face's `vocab.json`.
-            merges: The list of merges beside it: `vocab_40000.bpe` or `merges.txt`.
-            **options: With `merges`: arguments of the class that are not the scheme's own. With one
-                file `added_tokens`, `add_prefix_space`, `end_token` and `pad_token` in place of its
-                own.
+            path: The file, or a `tokenizer.json` of Hugging Face's GPT or GPT-2. With `merges`: a
+                JSON object of tokens and their ids, such as OpenAI's `encoder_bpe_40000.json` or
+                Hugging Face's `vocab.json`.
+            merges: The list of merges of these tokens: `vocab_40000.bpe` or `merges.txt`.
+            **options: With `merges`: arguments of the class that the scheme does not set. With one
+                file: `added_tokens`, `add_prefix_space`, `end_token` and `pad_token`, to override
+                the file.
 
         Raises:
-            ValueError: If a file is missing, is none of these, or the two do not belong together.
+            ValueError: If a file is missing or of another kind, or the two do not belong together.
         """
         if merges is not None:
             tokens, pairs, scheme = read_vocabulary(path, merges)
@@ -293,12 +303,12 @@ class BytePair(SubwordTokenizer):
         return cls.of_saved(path, completed(path, saved), **options)
 
     @classmethod
-    def of_saved(cls, path, saved, **options):
-        """The tokenizer of a `tokenizer.json`.
+    def of_saved(cls, path: str | os.PathLike, saved: dict[str, Any], **options) -> Self:
+        """Creates a tokenizer from the content of a `tokenizer.json`.
 
         Args:
-            path: The file, for errors.
-            saved: Its object, of the shape `SHAPE` and `completed`.
+            path: The file, for error messages.
+            saved: Its JSON object, of the shape `SHAPE` and `completed`.
             **options: As in `load` with one file.
 
         Raises:
@@ -336,34 +346,40 @@ class BytePair(SubwordTokenizer):
         }
         return json.dumps(saved, ensure_ascii=False)
 
-    def unframed(self):
-        """The same without tokens for tasks: texts become their tokens, as in pre-training.
+    def unframed(self) -> "BytePair":
+        """Creates a copy without the special tokens of tasks, as in pre-training.
 
-        Of the scheme "space", which has none, the tokenizer itself.
+        With the scheme "space" it returns the tokenizer itself.
         """
         if not self.special_tokens:
             return self
         tokens = self.vocabulary[: self._num_tokens]
         return type(self)(**{**self.get_config(), "vocabulary": tokens, "special_tokens": []})
 
-    def tokenize(self, text):
-        """The tokens of a text, or of a list of words, as strings."""
+    def tokenize(self, text: str | Sequence[str]) -> list[str]:
+        """Splits a text, or a list of words, into tokens."""
         return [self._tokenizer.id_to_token(i) for i in self._encode([as_text(text)], False)[0].ids]
 
-    def detokenize(self, token_ids):
-        """The text of token ids: tokens joined, special tokens left out."""
+    def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
+        """Converts token ids to text, without special tokens."""
         special = {self._vocabulary.get(token) for token in self._scheme.special.values()}
         special |= {getattr(self, "end_id", None), self._vocabulary.get(self.pad_token)}
         special.discard(None)
         return self._tokenizer.decode([i for i in one_row(token_ids) if i not in special])
 
-    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
-        """What `pack` does, before padding, as an `Encoded`.
+    def encode(
+        self,
+        texts: Iterable[str | Sequence[str]],
+        pairs: Iterable[str | Sequence[str]] | None = None,
+        max_length: int | None = None,
+        return_offsets: bool = False,
+    ) -> Encoded:
+        """Encodes texts as `pack` does, without padding.
 
         Raises:
-            ValueError: If `texts` is one string, `pairs` are given where the scheme has no
-                delimiter, `max_length` leaves no room for text, or a character is unknown and that
-                an error.
+            ValueError: If `texts` is one string, the scheme has no delimiter for `pairs`, or
+                `max_length` leaves no room for text. With `unknown="error"`: if a character is
+                unknown.
         """
         if pairs is not None and self._middle is None:
             raise ValueError(

@@ -1,16 +1,19 @@
 """ELMo's character ids: each word as the bytes of its spelling."""
 
 import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import keras
 import numpy as np
 import tokenizers
-
 from keras_plm.files.json_files import OneOf, read_json
-from keras_plm.files.sequences import as_list, as_text
-from keras_plm.tokenizers.encoded import FlatTokens, Row
-from keras_plm.tokenizers.subwords import SubwordTokenizer
+from keras_plm.files.sequences import Tensor, as_list, as_text
 from keras_plm.tokenizers.tokenizer_json import check_saved
+
+from keras_plm.tokenizers.encoded import Encoded, FlatTokens, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.words import word_tokenizer
 
 # A byte b is b + 1, because 0 stands for a position without a word.
@@ -90,10 +93,10 @@ MARKS = np.stack([np.zeros(WIDTH, np.int32), _alone(BEGIN_TEXT), _alone(END_TEXT
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Characters(SubwordTokenizer):
-    """Words as the bytes of their spelling, for ELMo: no vocabulary, and no unknown word.
+    """ELMo's tokenizer: words as the bytes of their characters, without a vocabulary.
 
-    A text is split at white space and around punctuation, a list of words stays as it is; marks of
-    begin and end stand around it. Case matters. See `encode_characters` for what becomes of a word.
+    It splits a text at white space and around punctuation, and keeps a list of words. Marks of
+    begin and end enclose the text. Case matters. `encode_characters` describes the ids of a word.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.4; allenai/bilm-tf, data.py.
 
@@ -117,8 +120,8 @@ class Characters(SubwordTokenizer):
         return 262
 
     @classmethod
-    def load(cls, path):
-        """Reads what `save` wrote.
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Reads a file of `save`.
 
         Raises:
             ValueError: If the file is missing or was not written by `Characters.save`.
@@ -130,17 +133,17 @@ class Characters(SubwordTokenizer):
         return json.dumps({"model": {"type": "Characters", "width": WIDTH}})
 
     @property
-    def vocabulary(self):
-        """What the character ids stand for, in order."""
+    def vocabulary(self) -> list[str]:
+        """Meanings of the character ids, in their order."""
         marks = ["[BEGIN TEXT]", "[END TEXT]", "[BEGIN WORD]", "[END WORD]", "[PAD]"]
         return ["[NO WORD]", *(f"<0x{byte:02X}>" for byte in range(256)), *marks]
 
-    def tokenize(self, text):
-        """The words of a text, or of a list of words."""
+    def tokenize(self, text: str | Sequence[str]) -> list[str]:
+        """Splits a text, or a list of words, into words."""
         return self._split([as_text(text)])[0][0]
 
-    def detokenize(self, token_ids):
-        """Character ids (T, C) as text: words with spaces between, what stands around left out."""
+    def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
+        """Converts character ids (T, C) to text: words with spaces, without special marks."""
         words = []
         for row in np.asarray(token_ids):
             inside = row[(row > 0) & (row <= 256)] - 1
@@ -148,23 +151,31 @@ class Characters(SubwordTokenizer):
                 words.append(inside.astype(np.uint8).tobytes().decode("utf-8", "replace"))
         return " ".join(words)
 
-    def arrays(self, encoded, rows=None, length=None):
-        """A model's inputs: some rows of an `Encoded`, by default all, padded to a length."""
+    def arrays(
+        self, encoded: Encoded, rows: np.ndarray | None = None, length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Model inputs from rows of an `Encoded`, by default all, padded to a length."""
         words = encoded.padded("token_ids", rows, length, pad=self.pad_id)
         return {
             "character_ids": encoded.table[words],
             "padding_mask": encoded.mask(rows, length),
         }
 
-    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
-        """What `pack` does, before padding.
+    def encode(
+        self,
+        texts: Iterable[str | Sequence[str]],
+        pairs: Iterable[str | Sequence[str]] | None = None,
+        max_length: int | None = None,
+        return_offsets: bool = False,
+    ) -> Encoded:
+        """Encodes texts as `pack` does, without padding.
 
         Returns:
-            An `Encoded` whose `token_ids` are rows of its `table` (W, C), the spelling of every
-            word that occurs.
+            An `Encoded` whose `token_ids` are rows of its `table` (W, C), the character ids of
+            each distinct word.
 
         Raises:
-            ValueError: If `texts` is one string, a word is none, or `pairs` are given.
+            ValueError: If `texts` is one string, a word is not a string, or `pairs` are given.
         """
         if pairs is not None:
             raise ValueError(
@@ -173,8 +184,10 @@ class Characters(SubwordTokenizer):
             )
         return super().encode(texts, None, max_length, return_offsets)
 
-    def flat_tokens(self, texts, return_offsets=False):
-        """As of other tokenizers; the tokens are rows of their `table`."""
+    def flat_tokens(
+        self, texts: Iterable[str | Sequence[str]], return_offsets: bool = False
+    ) -> FlatTokens:
+        """Encodes texts without special tokens; tokens are rows of the result's `table`."""
         places = {}
         rows = []
         for words, spans in self._split(texts):

@@ -12,15 +12,21 @@ import numpy as np
 class Encoded:
     """Packed texts of unequal lengths, one after another in flat arrays.
 
-    Attributes:
-        lengths: (N,) tokens of each row, special ones included.
+    Args:
+        lengths: (N,) number of tokens of each row, special tokens included.
         token_ids, segment_ids: (sum of lengths,) int32.
-        cut: (N,) tokens lost to `max_length`.
-        word_ids: (sum of lengths,) int32, the word a token is part of, or -1 at special tokens;
-            `None` unless asked for.
-        table: What `token_ids` are rows of, of tokenizers without a vocabulary; else `None`.
-        offsets: (sum of lengths, 2) int32, characters of the original text (of the word, where
-            words were given); `None` unless asked for.
+        cut: (N,) number of tokens cut for `max_length`.
+        word_ids: (sum of lengths,) int32, the word of each token, -1 at special tokens; `None` if
+            not requested.
+        offsets: (sum of lengths, 2) int32, characters of the original text, or of the word in a
+            list of words; `None` if not requested.
+        table: Array whose rows `token_ids` number, of tokenizers without a vocabulary; else `None`.
+
+    >>> from keras_plm.tokenizers import Words
+    >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    >>> encoded = tokenizer.encode(["a b a", "b"])
+    >>> encoded.lengths.tolist(), encoded.padded("token_ids").tolist()
+    ([3, 1], [[3, 4, 3], [4, 0, 0]])
     """
 
     lengths: np.ndarray
@@ -38,14 +44,16 @@ class Encoded:
     def __len__(self):
         return len(self.lengths)
 
-    def mask(self, rows=None, length=None):
-        """(rows, length) True where a row has a token."""
+    def mask(self, rows: np.ndarray | None = None, length: int | None = None) -> np.ndarray:
+        """Mask of rows, by default of all: (rows, length), True at tokens."""
         lengths = self.lengths if rows is None else self.lengths[rows]
         length = int(lengths.max(initial=0)) if length is None else length
         return np.arange(length) < lengths[:, None]
 
-    def padded(self, name, rows=None, length=None, pad=0):
-        """One array (rows, length) of the flat array called `name`, filled up with `pad`."""
+    def padded(
+        self, name: str, rows: np.ndarray | None = None, length: int | None = None, pad: int = 0
+    ) -> np.ndarray:
+        """Array (rows, length) of the flat array `name`, padded with `pad`."""
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
         flat, real = getattr(self, name), self.mask(rows, length)  # (rows, length)
         out = np.full((*real.shape, *flat.shape[1:]), pad, dtype=flat.dtype)

@@ -1,12 +1,14 @@
 """Base of the tokenizers on the package `tokenizers`: packing, padding, files."""
 
 import numbers
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-
 from keras_plm.files.arguments import check_whole
-from keras_plm.files.sequences import as_list, as_text, as_texts
+from keras_plm.files.sequences import Tensor, as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
+
 from keras_plm.tokenizers.encoded import (
     Encoded,
     FlatTokens,
@@ -17,7 +19,7 @@ from keras_plm.tokenizers.encoded import (
 
 
 class SubwordTokenizer:
-    """What the tokenizers on the `tokenizers` package share."""
+    """Base class of the tokenizers on the `tokenizers` package."""
 
     _special = {}  # attribute -> special token
     # Attributes of what stands before a text, between two and behind, if anything does.
@@ -28,13 +30,13 @@ class SubwordTokenizer:
     joint_pairs = True  # whether `pack` puts two texts in one row
 
     @property
-    def framed(self):
-        """Whether a special token stands before a text, and behind it."""
+    def framed(self) -> tuple[bool, bool]:
+        """Whether a special token precedes a text, and whether one follows it."""
         return self._first is not None, self._last is not None
 
     @property
-    def has_cls(self):
-        """Whether a [CLS], which stands for the whole text, is before it."""
+    def has_cls(self) -> bool:
+        """Whether a [CLS] token precedes each text."""
         return self._first == "cls_id"
 
     @property
@@ -48,8 +50,8 @@ class SubwordTokenizer:
         for name, token in self._special.items():
             setattr(self, name, self._vocabulary[token])
 
-    def save(self, path):
-        """Writes one JSON file, under a temporary name first."""
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the tokenizer to one JSON file, atomically."""
         write_text(path, self._to_json())
 
     def _to_json(self):
@@ -59,49 +61,49 @@ class SubwordTokenizer:
         return len(self._vocabulary)
 
     @property
-    def vocabulary(self):
-        """The tokens in order of their ids."""
+    def vocabulary(self) -> list[str]:
+        """Tokens in the order of their ids."""
         return sorted(self._vocabulary, key=self._vocabulary.get)
 
-    def tokenize(self, text):
-        """The tokens of a text, or of a list of words, as strings."""
+    def tokenize(self, text: str | Sequence[str]) -> list[str]:
+        """Splits a text, or a list of words, into tokens."""
         text = as_text(text)
         words = not isinstance(text, str)
         row = self._tokenizer.encode(text, is_pretokenized=words, add_special_tokens=False)
         return [self._tokenizer.id_to_token(i) for i in row.ids]
 
-    def detokenize(self, token_ids):
-        """The text of token ids: tokens joined, special tokens left out."""
+    def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
+        """Converts token ids to text, without special tokens."""
         return self._tokenizer.decode(one_row(token_ids))
 
     def pack(
         self,
-        texts,
-        pairs=None,
-        max_length=None,
-        return_offsets=False,
-        both_orders=False,
-        choices=None,
-    ):
-        """Texts, or pairs of texts, with their special tokens as padded arrays.
+        texts: Iterable[str | Sequence[str]],
+        pairs: Iterable[str | Sequence[str]] | None = None,
+        max_length: int | None = None,
+        return_offsets: bool = False,
+        both_orders: bool = False,
+        choices: Iterable[Sequence[str]] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Converts texts, or pairs of texts, to padded arrays with special tokens.
 
         Args:
-            texts: A list of N texts; a text may be given as a list of words.
-            pairs: The N second texts, or `None`.
-            both_orders: If True, each pair is two rows, the second with its texts exchanged.
-            choices: N lists of P second texts each: every choice is a row, behind its text.
-            max_length: Longest row T; the longer text of a row is cut first. See `encode` for the
-                number of tokens lost.
+            texts: N texts; a text may be a list of words.
+            pairs: N second texts, or `None`.
+            max_length: Largest length T of a row; the longer text of a row is cut first. `encode`
+                returns the number of cut tokens.
             return_offsets: If True, add `offsets` and `word_ids`.
+            both_orders: If True, each pair is two rows, the second with exchanged texts.
+            choices: N lists of P second texts; each choice is a row after its text.
 
         Returns:
-            A dict of arrays: `token_ids` and, for models that have them, `segment_ids` (N, T)
-            int32, `padding_mask` (N, T) bool; on request `offsets` (N, T, 2), the characters of a
-            token in its text (in its word, where words were given), and `word_ids` (N, T), -1 at
-            special positions and padding. With `both_orders` (N, 2, T), with `choices` (N, P, T).
+            A dict of arrays: `token_ids` and, for models with segments, `segment_ids` (N, T)
+            int32, and `padding_mask` (N, T) bool. With `return_offsets` also `offsets` (N, T, 2),
+            the characters of a token in its text or word, and `word_ids` (N, T), -1 at special
+            tokens and padding. Shapes are (N, 2, T) with `both_orders`, (N, P, T) with `choices`.
 
         Raises:
-            ValueError: As `encode`, and if texts have unequally many choices.
+            ValueError: As `encode`, and if texts have different numbers of choices.
         """
         texts = as_texts(texts, tuples=False)
         parts = encode_parts(self, texts, pairs, max_length, return_offsets, both_orders, choices)
@@ -116,15 +118,23 @@ class SubwordTokenizer:
             return packed[0]
         return {name: np.stack([part[name] for part in packed], axis=1) for name in packed[0]}
 
-    def arrays(self, encoded, rows=None, length=None):
-        """A model's inputs: some rows of an `Encoded`, by default all, padded to a length."""
+    def arrays(
+        self, encoded: Encoded, rows: np.ndarray | None = None, length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Model inputs from rows of an `Encoded`, by default all, padded to a length."""
         arrays = {"token_ids": encoded.padded("token_ids", rows, length, pad=self.pad_id)}
         if self.has_segments:
             arrays["segment_ids"] = encoded.padded("segment_ids", rows, length)
         return {**arrays, "padding_mask": encoded.mask(rows, length)}
 
-    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
-        """What `pack` does, before padding, as an `Encoded`.
+    def encode(
+        self,
+        texts: Iterable[str | Sequence[str]],
+        pairs: Iterable[str | Sequence[str]] | None = None,
+        max_length: int | None = None,
+        return_offsets: bool = False,
+    ) -> Encoded:
+        """Encodes texts as `pack` does, without padding.
 
         Raises:
             ValueError: If `texts` is one string, `texts` and `pairs` differ in length, or
@@ -161,24 +171,26 @@ class SubwordTokenizer:
         encoded.cut = first.lengths + seconds - kept[0] - kept[1]
         return encoded
 
-    def num_special(self, paired=False):
-        """How many special tokens stand in a row of one text, or of two."""
+    def num_special(self, paired: bool = False) -> int:
+        """Number of special tokens in a row of one text, or of two."""
         between = self._between if self._middle is not None and paired else 0
         return (self._first is not None) + between + (self._last is not None)
 
-    def flat_tokens(self, texts, return_offsets=False):
-        """Texts, or lists of words, as `FlatTokens`, without special tokens, for `join`."""
+    def flat_tokens(
+        self, texts: Iterable[str | Sequence[str]], return_offsets: bool = False
+    ) -> FlatTokens:
+        """Encodes texts, or lists of words, without special tokens, for `join`."""
         return FlatTokens.of(self._encode(texts, return_offsets), return_offsets)
 
-    def join(self, first, second=None):
-        """Rows of texts, or of pairs of texts, with their special tokens.
+    def join(self, first: FlatTokens, second: FlatTokens | None = None) -> Encoded:
+        """Adds special tokens to texts, or to pairs of texts.
 
         Args:
             first: `FlatTokens` of N texts.
-            second: Of their N second texts, or `None`.
+            second: `FlatTokens` of N second texts, or `None`.
 
         Returns:
-            An `Encoded`, with offsets and word ids where `first` has them.
+            An `Encoded`, with offsets and word ids if `first` has them.
         """
         begin, end = self._first is not None, self._last is not None
         between = self._between if self._middle is not None and second is not None else 0

@@ -4,9 +4,9 @@ import io
 import os
 import re
 import zlib
+from typing import TextIO
 
 import numpy as np
-
 from keras_plm.files.opening import open_bytes
 from keras_plm.files.sequences import as_list
 
@@ -15,14 +15,27 @@ PART = 1 << 16  # characters of a long line that are read at a time
 LONGEST_WORD = 1 << 23  # characters without a blank or a tab
 
 
-def open_text(path):
+def open_text(path: str | os.PathLike) -> TextIO:
     """Opens a plain or `.gz` UTF-8 text file for reading line by line.
 
-    A byte order mark is left out. Lines end with LF, CRLF or CR, and are given with LF.
+    It skips a byte order mark. Lines may end with LF, CRLF or CR; the result has LF.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A text file, to close or to use in a `with` block.
 
     Raises:
-        ValueError: If it is no regular file; on reading, if it is damaged, cut short or no UTF-8
-            text.
+        ValueError: If `path` is not a regular file. On reading: if the file is damaged, truncated
+            or not UTF-8.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+    ...     file.write(b"one\\r\\ntwo") and file.flush()
+    ...     with open_text(file.name) as lines:
+    ...         list(lines)
+    ['one\\n', 'two']
     """
     return _TextFile(path)
 

@@ -2,19 +2,18 @@
 
 import itertools
 import json
+import os
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import keras
 import numpy as np
 import tokenizers
-
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.sequences import as_list
-from keras_plm.tokenizers.encoded import FlatTokens
-from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
@@ -30,6 +29,10 @@ from keras_plm.tokenizers.tokenizer_json import (
     token_lines,
 )
 
+from keras_plm.tokenizers.encoded import FlatTokens
+from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
+
 SHAPE = saved_shape("WordPiece", **{"special_tokens?": [str]})
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST = 100  # characters; a longer word is unknown, as in the original
@@ -38,27 +41,26 @@ SPECIAL_IDS = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WordPiece(SubwordTokenizer):
-    """BERT's tokenizer: words and punctuation, each cut greedily into the longest known tokens.
+    """BERT's tokenizer: splits words and punctuation greedily into the longest known tokens.
 
-    A word with no cover becomes `[UNK]`. The work is done by the `tokenizers` package, so ids
-    agree with Hugging Face's BERT tokenizer; the saved JSON is that package's own format.
+    A word that no tokens cover becomes `[UNK]`. The `tokenizers` package does the work: ids agree
+    with Hugging Face's BERT tokenizer, and the saved JSON has its format.
 
     Reference: Wu et al. 2016, arXiv 1609.08144, section 4.1; Devlin et al. 2018, section 3.
 
     Args:
-        vocabulary: The tokens in order of their ids; must hold the special tokens.
-        lowercase: If True, lower-case first ("uncased"). By default that is done unless the
-            vocabulary has upper-case tokens.
-        strip_accents: Whether to strip accents first; by default as `lowercase`.
-        split_on_cjk: Whether a Chinese character is a word of its own.
-        special_tokens: The five names of the padding, the unknown word, the token before a text,
-            the separator and the mask; by default `[PAD] [UNK] [CLS] [SEP] [MASK]`.
-        added_tokens: Tokens that are found in a text before it is cut into words: strings, or dicts
-            of the arguments of `tokenizers.AddedToken`. One of the vocabulary keeps its id, the
-            others come after the vocabulary in this order.
+        vocabulary: Tokens in the order of their ids, special tokens included.
+        lowercase: If True, lower-case texts ("uncased"); by default True if the vocabulary has no
+            upper-case tokens.
+        strip_accents: If True, remove accents; by default as `lowercase`.
+        split_on_cjk: If True, each Chinese character is a word.
+        special_tokens: Names of the padding, the unknown word, the token before a text, the
+            separator and the mask.
+        added_tokens: Tokens to find in a text before it is split into words: strings, or dicts of
+            arguments of `tokenizers.AddedToken`. New tokens get ids after the vocabulary.
 
     Raises:
-        ValueError: If a special token is missing or a token stands twice.
+        ValueError: If a special token is missing, or a token occurs twice.
 
     >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "want", "##ed", "un", "##want"]
     >>> tokenizer = WordPiece(tokens)
@@ -72,12 +74,12 @@ class WordPiece(SubwordTokenizer):
 
     def __init__(
         self,
-        vocabulary,
-        lowercase=None,
-        strip_accents=None,
-        split_on_cjk=True,
-        special_tokens=SPECIAL_TOKENS,
-        added_tokens=(),
+        vocabulary: Sequence[str],
+        lowercase: bool | None = None,
+        strip_accents: bool | None = None,
+        split_on_cjk: bool = True,
+        special_tokens: Sequence[str] = SPECIAL_TOKENS,
+        added_tokens: Sequence[str | dict[str, Any]] = (),
     ):
         self.special_tokens = tuple(as_list(special_tokens, "special_tokens", "names"))
         if len(set(self.special_tokens)) != len(SPECIAL_TOKENS):
@@ -110,10 +112,15 @@ class WordPiece(SubwordTokenizer):
         self._known = KnownChunks(self._tokenizer) if apart else None
 
     @classmethod
-    def train(cls, files, vocabulary_size, lowercase=True):
-        """Learns a vocabulary from text files (plain or .gz).
+    def train(
+        cls,
+        files: str | os.PathLike | Sequence[str | os.PathLike],
+        vocabulary_size: int,
+        lowercase: bool = True,
+    ) -> Self:
+        """Learns a vocabulary from text files, plain or `.gz`.
 
-        Words of more than 100 characters, which are unknown in a text, are left out.
+        It skips words of more than 100 characters, which are unknown in a text.
 
         Args:
             files: One path or a list of paths.
@@ -121,8 +128,8 @@ class WordPiece(SubwordTokenizer):
             lowercase: If True, lower-case and strip accents first.
 
         Raises:
-            ValueError: If a file is missing, there is no text, or `vocabulary_size` does not hold
-                the letters.
+            ValueError: If a file is missing, there is no text, or `vocabulary_size` is too small
+                for the letters.
         """
         files = paths(files)
         check_whole(vocabulary_size, "vocabulary_size")
@@ -164,17 +171,17 @@ class WordPiece(SubwordTokenizer):
         return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
 
     @classmethod
-    def load(cls, path, lowercase=None, **options):
-        """Reads what `save` wrote, a `tokenizer.json`, or a `vocab.txt` (one token a line).
+    def load(cls, path: str | os.PathLike, lowercase: bool | None = None, **options) -> Self:
+        """Reads a file of `save`, a `tokenizer.json`, or a `vocab.txt` with one token per line.
 
         Args:
             path: The file.
-            lowercase: Overrides what the file says or, in a `vocab.txt`, suggests.
-            **options: Other arguments of the class, which override what the file says.
+            lowercase: Overrides the setting of the file.
+            **options: Other arguments of the class; they override settings of the file.
 
         Raises:
-            ValueError: If the file is missing, is no WordPiece tokenizer, holds a token twice, or
-                asks for something that `WordPiece` does not do.
+            ValueError: If the file is missing, is not a WordPiece tokenizer, has a token twice, or
+                has a setting that `WordPiece` does not support.
         """
         if lowercase is not None:
             options["lowercase"] = lowercase
@@ -188,12 +195,12 @@ class WordPiece(SubwordTokenizer):
         return cls.of_saved(path, completed(path, saved), **options)
 
     @classmethod
-    def of_saved(cls, path, saved, **options):
-        """The tokenizer of a `tokenizer.json`.
+    def of_saved(cls, path: str | os.PathLike, saved: dict[str, Any], **options) -> Self:
+        """Creates a tokenizer from the content of a `tokenizer.json`.
 
         Args:
-            path: The file, for errors.
-            saved: Its object, of the shape `SHAPE` and `completed`.
+            path: The file, for error messages.
+            saved: Its JSON object, of the shape `SHAPE` and `completed`.
             **options: As in `load`.
 
         Raises:
@@ -236,13 +243,15 @@ class WordPiece(SubwordTokenizer):
         return json.dumps(saved, ensure_ascii=False)
 
     @property
-    def starts_word(self):
-        """(len,) whether a token begins a word."""
+    def starts_word(self) -> np.ndarray:
+        """Mask of the tokens that start a word, (len,) bool."""
         tokens = self.vocabulary
         inside = [token.startswith("##") for token in tokens[: self._num_tokens]]
         return ~np.array(inside + [False] * (len(tokens) - len(inside)))
 
-    def flat_tokens(self, texts, return_offsets=False):
+    def flat_tokens(
+        self, texts: Iterable[str | Sequence[str]], return_offsets: bool = False
+    ) -> FlatTokens:
         plain = self._known is not None and all(isinstance(text, str) for text in texts)
         if return_offsets or not plain:
             return super().flat_tokens(texts, return_offsets)

@@ -1,14 +1,14 @@
 """Tokenizer of whole words, for n-grams, neural language models and word vectors."""
 
+import os
+from collections.abc import Iterable, Sequence
+from typing import Self
+
 import keras
 import tokenizers
-
 from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.json_files import OneOf, read_json
-from keras_plm.files.sequences import as_text
-from keras_plm.tokenizers.encoded import Row
-from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import lines, no_text, paths
+from keras_plm.files.sequences import Tensor, as_text
 from keras_plm.tokenizers.tokenizer_json import (
     check_component,
     check_saved,
@@ -20,6 +20,10 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_vocabulary,
 )
 
+from keras_plm.tokenizers.encoded import Encoded, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import lines, no_text, paths
+
 SPLITS = ("punctuation", "spaces")
 SHAPE = saved_shape("WordLevel", unk_token=str) | {
     "normalizer": {"type": OneOf(("BertNormalizer",)), "lowercase": bool},
@@ -29,21 +33,21 @@ SHAPE = saved_shape("WordLevel", unk_token=str) | {
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Words(SubwordTokenizer):
-    """Whole words: a word that the vocabulary has not becomes the unknown word.
+    """A tokenizer of whole words with a vocabulary.
 
-    For n-gram models, the neural language model of Bengio et al. and word vectors. A text is split
-    at white space and around punctuation, or at white space alone where it is tokenised already;
-    words given as a list stay as they are. Nothing is put around a text: `read_ids` ends the
-    lines of a language model's text with `[EOS]`.
+    Use it for n-gram models, the neural language model of Bengio et al. and word vectors. It
+    splits a text at white space and around punctuation, or only at white space for tokenised
+    text. Lists of words stay unchanged. It adds no special tokens; `read_ids` adds `[EOS]` after
+    each line.
 
     Args:
-        vocabulary: The words in order of their ids; must hold `[PAD]`, `[EOS]` and `unk_token`.
-        lowercase: If True, lower-case first.
-        split: `"punctuation"`, or `"spaces"` for text that is tokenised.
-        unk_token: The unknown word, as the text writes it where it writes one.
+        vocabulary: Words in the order of their ids, with `[PAD]`, `[EOS]` and `unk_token`.
+        lowercase: If True, lower-case texts.
+        split: `"punctuation"`, or `"spaces"` for tokenised text.
+        unk_token: Name of the unknown word, as written in the text.
 
     Raises:
-        ValueError: If a special token is missing, a word stands twice, or `split` is neither.
+        ValueError: If a special token is missing, a word occurs twice, or `split` is unknown.
 
     >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "low", "er", "."])
     >>> tokenizer.tokenize("low, low.")
@@ -55,7 +59,13 @@ class Words(SubwordTokenizer):
     has_segments = False
     joint_pairs = False
 
-    def __init__(self, vocabulary, lowercase=False, split="punctuation", unk_token="[UNK]"):
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        lowercase: bool = False,
+        split: str = "punctuation",
+        unk_token: str = "[UNK]",
+    ):
         check_one_of(split, "split", SPLITS)
         if lowercase and unk_token not in ("[UNK]", unk_token.lower()):
             raise ValueError(
@@ -71,23 +81,23 @@ class Words(SubwordTokenizer):
     @classmethod
     def train(
         cls,
-        files,
-        vocabulary_size=None,
-        lowercase=False,
-        split="punctuation",
-        unk_token="[UNK]",
-        min_count=1,
-    ):
-        """Takes the most frequent words of text files (plain or .gz), of equals the first by code.
+        files: str | os.PathLike | Sequence[str | os.PathLike],
+        vocabulary_size: int | None = None,
+        lowercase: bool = False,
+        split: str = "punctuation",
+        unk_token: str = "[UNK]",
+        min_count: int = 1,
+    ) -> Self:
+        """Creates a vocabulary of the most frequent words of text files, plain or `.gz`.
 
-        `[PAD]`, the unknown word and `[EOS]` have the ids 0, 1 and 2, also where the text writes
-        them itself.
+        `[PAD]`, the unknown word and `[EOS]` have the ids 0, 1 and 2. Words of equal frequency are
+        in the order of their code points.
 
         Args:
             files: One path or a list of paths.
             vocabulary_size: Number of words, the three special ones included; by default all.
             lowercase, split, unk_token: As in the class.
-            min_count: Words that occur less often are left out.
+            min_count: Smallest number of occurrences of a word.
 
         Raises:
             ValueError: If a file is missing, there is no text, or an argument leaves no word.
@@ -122,8 +132,8 @@ class Words(SubwordTokenizer):
         return cls(vocabulary, lowercase, split, unk_token)
 
     @classmethod
-    def load(cls, path):
-        """Reads what `save` wrote.
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Reads a file of `save`.
 
         Raises:
             ValueError: If the file is missing or was not written by `Words.save`.
@@ -146,8 +156,8 @@ class Words(SubwordTokenizer):
             )
         return tokenizer
 
-    def detokenize(self, token_ids):
-        """The words of token ids with spaces between, padding and ends left out."""
+    def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
+        """Converts token ids to words with spaces, without padding and `[EOS]`."""
         left_out, vocabulary = {self.pad_id, self.end_id}, self.vocabulary
         token_ids = one_row(token_ids)
         wrong = [i for i in token_ids if not 0 <= i < len(vocabulary)]
@@ -155,12 +165,18 @@ class Words(SubwordTokenizer):
             raise ValueError(f"Token ids must lie in [0, {len(vocabulary)}). Received: {wrong[0]}")
         return " ".join(vocabulary[i] for i in token_ids if i not in left_out)
 
-    def tokenize(self, text):
-        """The words of a text, or of a list of words, as the model sees them."""
+    def tokenize(self, text: str | Sequence[str]) -> list[str]:
+        """Splits a text, or a list of words, into words of the vocabulary."""
         return [self._tokenizer.id_to_token(i) for i in self._encode([as_text(text)], False)[0].ids]
 
-    def encode(self, texts, pairs=None, max_length=None, return_offsets=False):
-        """What `pack` does, before padding, as an `Encoded`.
+    def encode(
+        self,
+        texts: Iterable[str | Sequence[str]],
+        pairs: Iterable[str | Sequence[str]] | None = None,
+        max_length: int | None = None,
+        return_offsets: bool = False,
+    ) -> Encoded:
+        """Encodes texts as `pack` does, without padding.
 
         Raises:
             ValueError: If `texts` is one string, or `pairs` are given.

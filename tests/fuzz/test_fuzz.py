@@ -33,6 +33,8 @@ WRITING = {"_create", "_holder"}  # helpers that open a file of this process, or
 # row.
 NOT_FUZZED = {
     "benchmarks/checks/": "files of their own runs",
+    "benchmarks/model_cards.py": "the encoders of the repository",
+    "benchmarks/pages.py": "pages of the repository",
     "benchmarks/speed/measurements/words.py:text": "made by the same measurement",
     "benchmarks/speed/run.py:earlier_results": "what an earlier call wrote",
     "benchmarks/suites/": "encoders of their own runs, and a text that is compared with its own",
@@ -41,7 +43,6 @@ NOT_FUZZED = {
     "keras_plm/cli/main.py:run_command": "/dev/null",
     "keras_plm/checkpoints/elmo.py:_write": "the hash of what it replaces",
     "keras_plm/experiments/environment.py:peak_memory_mb": "/proc",
-    "keras_plm/experiments/report/result_tables.py:into_readme": "README of the repository",
     "keras_plm/experiments/pretraining/resumable_fit.py:__init__": "the seconds of an own run",
     "keras_plm/files/locks.py:_holder": "who writes, for an error",
     "keras_plm/files/opening.py:__init__": "what is compressed, in other cases",

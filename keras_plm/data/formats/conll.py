@@ -1,42 +1,55 @@
 """Reader of tagged sentences in CoNLL and CoNLL-U files."""
 
 import dataclasses
+import os
 import re
 
-from keras_plm.data.task import Example
 from keras_plm.tokenizers.text import fields, numbered_lines
+
+from keras_plm.data.task import Example
 
 CONLLU_COLUMNS = 10
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
 
 
-def read_conll(path, word_column=None, tag_column=None, labelled=True):
-    """Sentences of a CoNLL file: a word a line with its columns, a blank line between sentences.
+def read_conll(
+    path: str | os.PathLike,
+    word_column: int | None = None,
+    tag_column: int | None = None,
+    labelled: bool = True,
+) -> list[Example]:
+    """Reads sentences of a CoNLL file: one word per line, a blank line after each sentence.
 
-    Columns are separated by blanks or tabs. `-DOCSTART-` separates documents, which become the
-    examples' groups; without any, each sentence is its own group. Comment lines before a sentence
-    are left out: `# ...` with a blank after the "#", and CoNLL-2012's `#begin document`.
+    Blanks or tabs separate columns. `-DOCSTART-` separates documents, the groups of the examples;
+    without it each sentence is a group. Comment lines before a sentence are skipped: `# ...` with a
+    blank after the "#", and CoNLL-2012's `#begin document`.
 
     A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
     in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
-    (`1-2`) and of empty nodes (`8.1`) are left out.
+    (`1-2`) and of empty nodes (`8.1`) are skipped.
 
-    Every row has as many columns as the file's first. The number may differ between sentences, as
-    where each predicate has a column, if the columns are given, and in files of CoNLL-2012, which
-    begin with `#begin document`.
+    Every row has as many columns as the first row of the file. The number may differ between
+    sentences if the columns are given, and in files of CoNLL-2012, which begin with
+    `#begin document`.
 
     Args:
-        path: The file, plain or .gz.
-        word_column, tag_column: Columns of the word and its tag, from 0, or from the end if
+        path: The file, plain or `.gz`.
+        word_column, tag_column: Columns of the word and its tag, counted from 0, or from the end if
             negative. By default the first and the last; in CoNLL-U FORM and UPOS, 1 and 3.
-        labelled: If False, tags are neither asked for nor read.
+        labelled: If False, do not read tags.
 
     Returns:
         A list of `Example` with words as `text` and tags as `label`.
 
     Raises:
-        ValueError: Naming file and line, if a line has too few columns, or more or fewer than the
-            first; or if there is no sentence.
+        ValueError: If a line has another number of columns than the first, with file and line. If
+            there is no sentence.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     print("Ada B-PER", "sings O", "", "Hello O", sep="\\n", file=file, flush=True)
+    ...     [(example.text, example.label) for example in read_conll(file.name)]
+    [(['Ada', 'sings'], ['B-PER', 'O']), (['Hello'], ['O'])]
     """
     lines = list(numbered_lines(path))
     layout = _layout(path, lines, word_column, tag_column, labelled)

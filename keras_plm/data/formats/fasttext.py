@@ -4,10 +4,10 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-
 from keras_plm.files.opening import check_file
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
@@ -29,28 +29,28 @@ BLOCK = 1 << 12  # words, or rows of a table, at once: 5 MB where vectors have 3
 
 
 class SubwordVectors:
-    """Vectors of words and of their character n-grams: every word has one, seen or not.
+    """fastText's vectors of words and character n-grams: a vector for every word.
 
-    The vector of a word is the mean over its own row, if it is a known word, and the rows of its
-    n-grams, which share a table of `buckets` rows by their hash. `read_fasttext` makes these from
-    a file; the rows then stay in it, memory-mapped, or only those in use are kept.
+    The vector of a word is the mean of its own row, for a known word, and the rows of its n-grams.
+    A hash maps n-grams to a table of `buckets` rows. `read_fasttext` reads it from a file, with
+    memory-mapped rows or only those in use.
 
-    Reference: Bojanowski et al. 2017, arXiv 1607.04606, section 3.2; `FastText::getWordVector`,
-    whose sums these are, number by number.
+    Reference: Bojanowski et al. 2017, arXiv 1607.04606, section 3.2; equal to
+    `FastText::getWordVector`, bit for bit.
 
     Args:
-        words: The known words. Of one that comes twice, the first row counts.
-        word_rows: Their own rows, (N, D).
-        bucket_rows: Rows of n-grams, (buckets, D), or (len(bucket_ids), D).
-        counts: How often each word was seen in training, (N,); by default once.
+        words: The known words; of a repeated word, the first row counts.
+        word_rows: (N, D) rows of the words.
+        bucket_rows: (buckets, D) or (len(bucket_ids), D) rows of n-grams.
+        counts: (N,) counts of the words in training; 1 by default.
         min_n: Length of the shortest n-gram.
-        max_n: Length of the longest; 0 for words alone.
-        buckets: Rows of the whole table; by default as many as `bucket_rows` has.
-        bucket_ids: Which rows of the whole table `bucket_rows` are, ascending; all other rows
-            count as zeros. By default it is the whole table.
+        max_n: Length of the longest n-gram; 0 for no n-grams.
+        buckets: Number of rows of the whole table; by default those of `bucket_rows`.
+        bucket_ids: Ascending row numbers of `bucket_rows` in the whole table; other rows are zero.
+            By default all rows.
 
     Raises:
-        ValueError: If the shapes do not fit each other, or `bucket_ids` are no ascending rows.
+        ValueError: If shapes are inconsistent, or `bucket_ids` are not ascending row numbers.
 
     >>> vectors = SubwordVectors(["a"], [[1.0, 2.0]], [[3.0, 4.0]], min_n=3, max_n=3)
     >>> vectors.vector("a").tolist(), vectors.vector("b").tolist()
@@ -59,14 +59,14 @@ class SubwordVectors:
 
     def __init__(
         self,
-        words,
-        word_rows,
-        bucket_rows,
-        counts=None,
-        min_n=3,
-        max_n=6,
-        buckets=None,
-        bucket_ids=None,
+        words: Sequence[str],
+        word_rows: np.ndarray,
+        bucket_rows: np.ndarray,
+        counts: Sequence[int] | np.ndarray | None = None,
+        min_n: int = 3,
+        max_n: int = 6,
+        buckets: int | None = None,
+        bucket_ids: Sequence[int] | np.ndarray | None = None,
     ):
         self.words = as_list(words, "words", "words")
         self.word_rows = np.asarray(word_rows, "float32")
@@ -110,16 +110,16 @@ class SubwordVectors:
                 )
 
     @property
-    def dim(self):
-        """Numbers in a vector, D."""
+    def dim(self) -> int:
+        """Width D of a vector."""
         return self.word_rows.shape[1]
 
-    def vector(self, word):
-        """The vector of one word, float32 (D,); zeros for an unknown one without an n-gram."""
+    def vector(self, word: str) -> np.ndarray:
+        """Vector of a word, float32 (D,); zeros for an unknown word without n-grams."""
         return self.vectors([word])[0]
 
-    def vectors(self, words):
-        """The vectors of many words, float32 (N, D), each that of `vector`."""
+    def vectors(self, words: Iterable[str]) -> np.ndarray:
+        """Vectors of N words, float32 (N, D)."""
         words = as_list(words, "words", "words")
         result = np.empty((len(words), self.dim), "float32")
         for start in range(0, len(words), BLOCK):
@@ -151,20 +151,19 @@ class SubwordVectors:
         found[kept] = self.bucket_rows[places[kept]]
         return found
 
-    def save(self, path, output_rows=None):
-        """Writes a `.bin` file that fastText and gensim read, with the whole table of n-grams.
+    def save(self, path: str | os.PathLike, output_rows: np.ndarray | None = None) -> None:
+        """Writes a `.bin` file for fastText and gensim, with the whole table of n-grams.
 
-        It is written under a temporary name and then put in place. Settings of the training are
-        fastText's defaults.
+        The write is atomic. Training settings in the file are fastText's defaults.
 
         Args:
-            path: Where to; an earlier file there is replaced.
-            output_rows: Rows that predict context words, (N, D), which only further training needs;
-                by default zeros.
+            path: The file; an existing file is replaced.
+            output_rows: (N, D) rows that predict context words, for further training; by default
+                zeros.
 
         Raises:
-            ValueError: If a word is empty, comes twice or holds white space, a count is below 1,
-                or `output_rows` has another shape than `word_rows`.
+            ValueError: If a word is empty, occurs twice or contains white space. If a count is
+                below 1, or the shapes of `output_rows` and `word_rows` differ.
         """
         check_words(self.words)
         if output_rows is not None and np.shape(output_rows) != self.word_rows.shape:
@@ -202,27 +201,27 @@ class SubwordVectors:
                 file.write(rows.tobytes())
 
 
-def read_fasttext(path, words=None, errors="strict"):
+def read_fasttext(
+    path: str | os.PathLike, words: Iterable[str] | None = None, errors: str = "strict"
+) -> SubwordVectors:
     """Reads the `.bin` file of an unsupervised fastText model.
 
-    Words that begin with the file's label prefix, `__label__`, are labels to fastText: they have
-    no row of their own, and are no words here either.
+    Words with fastText's label prefix, `__label__`, are labels, not words.
 
     Args:
-        path: The file, unpacked.
-        words: Only these words and the rows of their n-grams are read, also of words that the file
-            does not know; any other word then counts as unknown, and its n-grams as zeros. By
-            default all words, with rows that stay in the file, memory-mapped: do not change it
-            while they are in use.
-        errors: For words that are not UTF-8, as of `bytes.decode`: `"strict"`, `"replace"` or
-            `"ignore"`. The n-grams of a word so repaired are not those it was trained with.
+        path: The file, not compressed.
+        words: Words to read, with the rows of their n-grams, also if the file does not know them.
+            Other words are then unknown. By default all words, with memory-mapped rows: do not
+            change the file while they are in use.
+        errors: Treatment of words that are not UTF-8, as in `bytes.decode`: `"strict"`,
+            `"replace"` or `"ignore"`. A repaired word has other n-grams than in training.
 
     Returns:
         `SubwordVectors`.
 
     Raises:
-        ValueError: If the file is missing, compressed, cut short or no such file, if its model is
-            supervised, quantised or pruned, or a word is not UTF-8.
+        ValueError: If the file is missing, compressed, truncated or of another format. If the model
+            is supervised, quantised or pruned, or a word is not UTF-8.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

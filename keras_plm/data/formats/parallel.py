@@ -1,20 +1,31 @@
 """Reader of texts and their translations, line by line."""
 
+import os
+
 from keras_plm.tokenizers.text import numbered_lines
 
 
-def read_parallel(source_path, target_path):
-    """A text and its translation, line by line.
+def read_parallel(
+    source_path: str | os.PathLike, target_path: str | os.PathLike
+) -> tuple[list[str], list[str]]:
+    """Reads a text and its translation, line by line.
 
     Args:
-        source_path, target_path: Two text files, plain or .gz, with as many lines.
+        source_path, target_path: Two text files, plain or `.gz`, with equal numbers of lines.
 
     Returns:
         `(sources, targets)`: two lists of texts.
 
     Raises:
-        ValueError: If the files have unequally many lines, or, naming file and line, if one is
-            empty.
+        ValueError: If the numbers of lines differ, or a line is empty, with file and line.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     source, target = Path(folder, "text.de"), Path(folder, "text.en")
+    ...     sizes = source.write_text("ein Haus\\n"), target.write_text("a house\\n")
+    ...     read_parallel(source, target)
+    (['ein Haus'], ['a house'])
     """
     texts = []
     for path in (source_path, target_path):

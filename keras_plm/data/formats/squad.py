@@ -1,34 +1,47 @@
 """SQuAD's files of questions and predictions, and their evaluation."""
 
+import os
 import warnings
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-
-from keras_plm.data.task import Example
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import write_json
 from keras_plm.metrics import squad_scores
 from keras_plm.tokenizers import open_text
 
+from keras_plm.data.task import Example
 
-def read_squad(path, labelled=True):
-    """Questions with their passages and answers, from a file in SQuAD's layout, 1.1 or 2.0.
+
+def read_squad(path: str | os.PathLike, labelled: bool = True) -> list[Example]:
+    """Reads questions with passages and answers from a file in SQuAD's layout, 1.1 or 2.0.
 
     Reference: Rajpurkar et al. 2016, arXiv 1606.05250, and 2018, arXiv 1806.03822.
 
     Args:
-        path: The JSON file, plain or .gz.
-        labelled: If False, answers are neither asked for nor read.
+        path: The JSON file, plain or `.gz`.
+        labelled: If False, do not read answers.
 
     Returns:
-        A list of `Example`: the question as `text`, its passage as `pair`, the answers as `label`
-        and `starts`, both empty where there is none; `id`; the article as `group`.
+        A list of `Example` with the question as `text`, its passage as `pair`, the answers as
+        `label` and `starts` (both empty without an answer), `id`, and the article as `group`.
 
     Raises:
-        ValueError: Naming file and question, if something is missing or of the wrong kind, two
-            questions have one id, an answer does not stand at its offset, or a question has no
-            answer and is not marked so.
+        ValueError: With file and question, if a part is missing or of the wrong kind, two questions
+            have one id, an answer is not at its offset, or a question without an answer has no
+            mark.
+
+    >>> import json, tempfile
+    >>> answers = [{"text": "1882", "answer_start": 7}]
+    >>> question = {"id": "a", "question": "When?", "answers": answers}
+    >>> passage = {"context": "It was 1882.", "qas": [question]}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    ...     json.dump({"data": [{"title": "Time", "paragraphs": [passage]}]}, file)
+    ...     file.flush()
+    ...     (example,) = read_squad(file.name)
+    >>> example.text, example.pair, example.label, example.starts
+    ('When?', 'It was 1882.', ['1882'], [7])
     """
     data = _load(path)
     examples, seen = [], {}
@@ -106,17 +119,25 @@ def _answers(question, where):
     return texts, [_part(answer, "answer_start", int, where) for answer in answers]
 
 
-def write_predictions(path, examples, answers):
-    """Writes the official file of predictions, `{id: text}`, under a temporary name first.
+def write_predictions(
+    path: str | os.PathLike, examples: Sequence[Example], answers: Sequence[str]
+) -> None:
+    """Writes the official file of predictions, `{id: text}`, atomically.
 
     Args:
         path: The JSON file.
-        examples: Questions, each with its `id`.
+        examples: Questions with an `id`.
         answers: Their answers, in the same order.
 
     Raises:
-        ValueError: If the two are not equally many, a question has no id of its own, or an answer
-            is no string.
+        ValueError: If the numbers of questions and answers differ, an id is missing or occurs
+            twice, or an answer is not a string.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_predictions(f"{folder}/answers.json", [Example("When?", id="a")], ["1882"])
+    ...     read_predictions(f"{folder}/answers.json")
+    {'a': '1882'}
     """
     examples, answers = as_list(examples, "examples"), as_list(answers, "answers")
     if len(examples) != len(answers):
@@ -135,41 +156,60 @@ def write_predictions(path, examples, answers):
     write_json(path, predictions)
 
 
-def read_predictions(path):
-    """What `write_predictions` wrote: a dict of ids and texts.
+def read_predictions(path: str | os.PathLike) -> dict[str, str]:
+    """Reads a file of `write_predictions`.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        A dict from ids to answers.
 
     Raises:
-        ValueError: If it is no such file.
+        ValueError: If the file is missing or malformed.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    ...     print('{"a": "1882"}', file=file, flush=True)
+    ...     read_predictions(file.name)
+    {'a': '1882'}
     """
     return _load(path, {str: str})
 
 
-def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
-    """What the official script prints, in percent.
+def evaluate_squad(
+    examples: Sequence[Example],
+    predictions: Mapping[str, str],
+    version: int = 2,
+    odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Computes the results of the official evaluation script, in percent.
 
     Reference: the scripts evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar/SQuAD-explorer.
-    Differs from the latter: questions without prediction are left out of the parts too, where it
-    stops.
+
+    Differs from evaluate-v2.0.py: it also skips questions without prediction in the parts, where
+    the script stops.
 
     Args:
-        examples: Labelled questions, each with its `id`.
-        predictions: A dict of ids and texts.
-        version: 1 or 2. A question without prediction counts 0 in version 1 and is left out in
+        examples: Labelled questions with an `id`.
+        predictions: A dict from ids to answers.
+        version: 1 or 2. A question without prediction scores 0 in version 1 and is skipped in
             version 2; both warn.
-        odds: In version 2: a dict of ids and numbers, larger the likelier there is no answer.
-            `heads.no_answer_odds` gives both in the order of the questions: texts that refuse
-            nothing, which then are the `predictions`, and these numbers.
-        threshold: Above it, in `odds`, the prediction counts as a refusal.
+        odds: For version 2: a dict from ids to numbers that increase with the probability of no
+            answer. `heads.no_answer_odds` returns `predictions` and `odds` in the order of the
+            questions.
+        threshold: Value of `odds` above which the prediction is no answer.
 
     Returns:
-        A dict, in version 1 of `exact_match` and `f1`. In version 2 of `exact`, `f1` and `total`,
-        the same of questions with and without answer as `HasAns_exact` and `NoAns_exact`, and with
-        `odds` the best scores that a threshold gives, `best_exact`, `best_exact_thresh`, `best_f1`,
-        `best_f1_thresh`.
+        A dict. In version 1: `exact_match` and `f1`. In version 2: `exact`, `f1` and `total`, the
+        same for questions with and without answer, such as `HasAns_exact` and `NoAns_exact`, and
+        with `odds` the scores of the best threshold, `best_exact`, `best_exact_thresh`, `best_f1`
+        and `best_f1_thresh`.
 
     Raises:
-        ValueError: If predictions or odds are no dict, no question has a prediction, or one of
-            these has no odds where there are any.
+        ValueError: If `predictions` or `odds` is not a dict, no question has a prediction, or
+            `odds` lacks a question.
 
     >>> passage = "It was 1882."
     >>> examples = [Example("When?", ["1882"], passage, starts=[7], id="a")]
@@ -221,20 +261,26 @@ def evaluate_squad(examples, predictions, version=2, odds=None, threshold=1.0):
     return report
 
 
-def best_threshold(scores, texts, answered, odds):
-    """The threshold on the odds of no answer with which predictions score highest.
+def best_threshold(
+    scores: Sequence[float] | np.ndarray,
+    texts: Sequence[str],
+    answered: Sequence[bool] | np.ndarray,
+    odds: Sequence[float] | np.ndarray,
+) -> tuple[float, float]:
+    """Finds the threshold on the odds of no answer with the highest score.
 
-    As `find_best_thresh` of evaluate-v2.0.py: a question whose odds are above the threshold is
-    refused. Questions of equal odds are parted too, so that a score may be promised that none has.
+    It follows `find_best_thresh` of evaluate-v2.0.py: a question with odds above the threshold has
+    no answer. Like the script it splits questions of equal odds, so the score may be too high.
 
     Args:
-        scores: (N,) of each prediction, in [0, 1].
+        scores: (N,) scores of the predictions, in [0, 1].
         texts: The N predictions.
-        answered: (N,) whether a question has an answer.
-        odds: (N,) numbers, larger the likelier there is no answer.
+        answered: (N,) True for questions with an answer.
+        odds: (N,) numbers that increase with the probability of no answer.
 
     Returns:
-        `(score, threshold)`: the mean score with it; 0.0 where refusing all is best.
+        `(score, threshold)`: the mean score and its threshold; the threshold is 0.0 if no answer
+        for all questions is best.
 
     >>> best_threshold([1.0, 0.0, 0.5], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
     (0.8333333333333334, 1.0)

@@ -1,14 +1,17 @@
 """Reader of examples in CSV, TSV and JSONL tables."""
 
 import csv
+import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from keras_plm.data.task import Example
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_names, is_missing
 from keras_plm.tokenizers.text import numbered_lines
+
+from keras_plm.data.task import Example
 
 NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
 LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
@@ -44,36 +47,43 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
 
 
 def read_table(
-    path,
-    text,
-    label=None,
-    pair=None,
-    group=None,
-    label_names=None,
-    clean=True,
+    path: str | os.PathLike,
+    text: str,
+    label: str | None = None,
+    pair: str | None = None,
+    group: str | None = None,
+    label_names: Sequence[str] | None = None,
+    clean: bool = True,
     **options,
-):
-    """Examples of a CSV, TSV or JSONL file with named columns.
+) -> list[Example]:
+    """Reads examples from a CSV, TSV or JSONL file with named columns.
 
-    Blanks before and after a label, a tag or a group are removed: `"yes "` is `"yes"`. Texts stay
-    as they are, and may not be empty.
+    It removes blanks around labels, tags and groups: `"yes "` is `"yes"`. Texts stay unchanged and
+    must not be empty.
 
     Args:
-        path: The file, plain or .gz; its ending tells the format unless `separator` does.
-        text, label, pair, group: Names of columns (of keys, in JSONL). An example whose group is
-            empty is a group of its own.
-        label_names: The names of labels, or of tags, that the file gives as numbers from 0.
-        clean: If False, blanks around labels stay, and empty texts and labels named NaN are read:
-            for published files, which may have empty texts.
-        **options: `separator`, `quoted`, `header` and `broken` of `table_rows`.
+        path: The file, plain or `.gz`. Its suffix is the format, unless `separator` is given.
+        text, label, pair, group: Names of columns, or of keys in JSONL. An example with an empty
+            group is a group of its own.
+        label_names: Names of labels, or of tags, for a file with numbers from 0.
+        clean: If False, keep blanks around labels, and accept empty texts and labels named NaN, as
+            in some published files.
+        **options: Arguments `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
         A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
 
     Raises:
-        ValueError: Naming file and line, if a column is missing, a text or a label is empty or of
-            blanks only, a label or group is NaN, tags are numbers without `label_names`, a line is
-            malformed or there is no example.
+        ValueError: With file and line, if a column is missing, a text or a label is empty or blank,
+            a label or group is NaN, tags are numbers without `label_names`, or a line is
+            malformed. If there is no example.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     print("review,grade", "a fine film,good", sep="\\n", file=file, flush=True)
+    ...     (example,) = read_table(file.name, text="review", label="grade")
+    >>> example.text, example.label
+    ('a fine film', 'good')
     """
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}

@@ -4,12 +4,18 @@ import codecs
 import contextlib
 import gzip
 import itertools
+import os
 import re
 import warnings
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.opening import check_file, open_bytes
+from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import replacing
 
 from keras_plm.data.formats.fasttext import (
     MAGIC,
@@ -18,10 +24,6 @@ from keras_plm.data.formats.fasttext import (
     decode,
     read_fasttext,
 )
-from keras_plm.files.arguments import check_one_of, check_whole
-from keras_plm.files.opening import check_file, open_bytes
-from keras_plm.files.sequences import as_list
-from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
@@ -30,42 +32,46 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number in text has
 
 
-def read_vectors(path, words=None, limit=None, dtype="float32", errors="strict"):
-    r"""Reads word vectors from a file of any usual format, plain or gzipped.
+def read_vectors(
+    path: str | os.PathLike,
+    words: Iterable[str] | None = None,
+    limit: int | None = None,
+    dtype: str = "float32",
+    errors: str = "strict",
+) -> tuple[list[str], np.ndarray]:
+    r"""Reads word vectors from a file of any common format, plain or gzipped.
 
-    The content tells the format, not the name: text with the header `count dim` (word2vec,
-    fastText's `.vec`), text without one (GloVe), word2vec's binary, and fastText's `.bin`, of which
-    each word has the mean of its own row and those of its n-grams. The file is read block by block,
-    so that memory goes with what is kept. Text takes a second for 20 to 50 MB.
+    The content decides the format: text with the header `count dim` (word2vec, fastText's `.vec`),
+    text without header (GloVe), word2vec's binary, or fastText's `.bin`. In the last, the vector of
+    a word is the mean of its own row and those of its n-grams. Memory grows with the rows kept.
+    Text takes a second for 20 to 50 MB.
 
-    - A row of text ends with D numbers, one space before each; what stands before them, without
-      spaces around it, is the word: it may hold spaces, as `. . .` in GloVe's 840B, but no number
-      after one; or it is a space. D is that of the header; without one that of the first row, whose
-      word is one field. A byte order mark is no part of it.
-    - In word2vec's binary, words may hold spaces where each row ends with a newline, as word2vec
-      writes it, and not in files without, as gensim writes them.
-    - A first line of two whole numbers is a header, also where a GloVe file of width 1 could have
-      it.
-    - Of a word that comes twice, the first row is kept; one warning says how many there were.
-    - The lengths of all rows that are looked at are checked, but only the numbers of those kept.
-    - Whether there are as many rows as the header says is not checked where reading stops early:
-      at `limit`, or when all wanted words are found.
+    - A row of text ends with D numbers, each after one space. The rest is the word. It may contain
+      spaces, as `. . .` in GloVe's 840B, but no number after a space; or it is a space. D is that
+      of the header or of the first row, whose word is one field. A byte order mark is skipped.
+    - In word2vec's binary, words may contain spaces if each row ends with a newline, as word2vec
+      writes it; not in files of gensim.
+    - A first line of two whole numbers is a header.
+    - The first row of a repeated word counts; one warning gives the number of repeated rows.
+    - All rows read are checked for their length, and those kept for their numbers.
+    - The number of rows in the header is not checked if reading stops early: at `limit`, or when
+      all `words` are found.
 
     Args:
         path: The file.
-        words: Only these words are kept, in the file's order; by default all.
-        limit: At most so many rows, from the first, are looked at.
-        dtype: Type of the numbers, any of NumPy's floats.
-        errors: For words that are not UTF-8, as of `bytes.decode`: `"strict"`, `"replace"` or
-            `"ignore"`.
+        words: Words to keep, in the order of the file; by default all.
+        limit: Number of rows to read from the start of the file.
+        dtype: Type of the numbers, a float type of NumPy.
+        errors: Treatment of words that are not UTF-8, as in `bytes.decode`: `"strict"`,
+            `"replace"` or `"ignore"`.
 
     Returns:
         `(words, vectors)`: a list and an array (N, D).
 
     Raises:
-        ValueError: If the file is missing, empty, damaged or cut short; if it does not hold what
-            its header says; if a row has another length than D, a field that is no number or a
-            number that is not finite, or a word is not UTF-8. The message names the line.
+        ValueError: With the line, if the file is missing, empty, damaged or truncated, its header
+            is wrong, a row has another length than D, a field is not a finite number, or a word is
+            not UTF-8.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -399,7 +405,9 @@ def _read_bin(path, wanted, limit, dtype, errors):
     return kept.result()
 
 
-def write_vectors(path, words, vectors, format="word2vec"):
+def write_vectors(
+    path: str | os.PathLike, words: Sequence[str], vectors: np.ndarray, format: str = "word2vec"
+) -> None:
     """Writes word vectors, as float32, that `read_vectors` and others read back number by number.
 
     It is written under a temporary name and then put in place; gzipped if the name ends in `.gz`.
