@@ -31,6 +31,7 @@ from keras_plm.transfer import GPT_SETTINGS, FineTune
 
 documents = 1000  # in tests: 40
 passes = 5  # in tests: 1
+num_layers = 2  # in tests: 1
 new_tokens = 40  # in tests: 2
 train_limit = 300  # in tests: 16
 test_limit = 600  # in tests: 16
@@ -97,7 +98,7 @@ for token, target in zip(x["token_ids"][0, :8], x["target_ids"][0, :8], strict=T
 set_seed(0)
 gpt = GPT(
     tokenizer.text_size,
-    **GPT_SIZES["tiny"],
+    **(GPT_SIZES["tiny"] | {"num_layers": num_layers}),
     max_sequence_length=40,
     dropout=0.0,
     pre_norm=True,  # as GPT-2; a small model leaves the first plateau sooner
@@ -106,7 +107,8 @@ gpt = GPT(
 inputs = {name: x[name][:1, :12].copy() for name in ("token_ids", "padding_mask")}
 weights = attention_weights(gpt, inputs)  # (B, L, N, T, T)
 
-names = [tokenizer.vocabulary[i].replace("</w>", "") for i in inputs["token_ids"][0]]
+names = [tokenizer.vocabulary[i] for i in inputs["token_ids"][0]]
+names = [name.replace("</w>", "").replace("\n", "\\n") for name in names]
 figure, axes = plt.subplots(figsize=(5.5, 4.5))
 picture = axes.imshow(weights[0, 0, 0], cmap="Blues", vmin=0, vmax=1)
 axes.set_xticks(range(12), names, rotation=90)
