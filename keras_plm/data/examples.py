@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights
+from keras_plm.data.packing import PackedExamples, stack_padded
 from keras_plm.files.sequences import Tensor, as_names, as_rows
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.words import Words
-
-from keras_plm.data.batching import Batches
-from keras_plm.data.packing import PackedExamples, stack_padded
 
 
 def batches(
@@ -76,8 +75,8 @@ def batches(
     >>> examples = [Example("good film", "yes"), Example("bad", "no")]
     >>> found = batches(examples, tokenizer, labels=["no", "yes"], training=False, batch_size=2)
     >>> x, y, weights = found[0]
-    >>> x["token_ids"].tolist(), y.tolist()
-    ([[2, 5, 7, 3], [2, 6, 3, 0]], [1, 0])
+    >>> x["token_ids"][:, :4].tolist(), y.tolist()  # the shorter text first
+    ([[2, 6, 3, 0], [2, 5, 7, 3]], [0, 1])
     """
     if batch_size is None and tokens_per_batch is None:
         batch_size = 32

@@ -12,11 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from keras_plm.files.arguments import check_one_of, check_whole
-from keras_plm.files.opening import check_file, open_bytes
-from keras_plm.files.sequences import as_list
-from keras_plm.files.writing import replacing
-
 from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,
@@ -24,6 +19,10 @@ from keras_plm.data.formats.fasttext import (
     decode,
     read_fasttext,
 )
+from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.opening import check_file, open_bytes
+from keras_plm.files.sequences import as_list
+from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
@@ -408,20 +407,20 @@ def _read_bin(path, wanted, limit, dtype, errors):
 def write_vectors(
     path: str | os.PathLike, words: Sequence[str], vectors: np.ndarray, format: str = "word2vec"
 ) -> None:
-    """Writes word vectors, as float32, that `read_vectors` and others read back number by number.
+    """Writes word vectors as float32, without loss, for `read_vectors` and other programs.
 
-    It is written under a temporary name and then put in place; gzipped if the name ends in `.gz`.
+    The write is atomic. A name that ends in `.gz` gives a gzipped file.
 
     Args:
-        path: Where to, as `vectors.txt.gz`; an earlier file there is replaced.
-        words: The words, N.
-        vectors: Their vectors, (N, D), as an array or memory-mapped.
-        format: `"word2vec"`: text with a header, which is also fastText's `.vec`; `"binary"`:
-            word2vec's, the smallest and fastest; `"glove"`: text without a header.
+        path: The file, such as `vectors.txt.gz`; an existing file is replaced.
+        words: N words.
+        vectors: (N, D) vectors, an array or memory-mapped.
+        format: `"word2vec"`: text with a header, also fastText's `.vec`; `"binary"`: word2vec's,
+            the smallest and fastest; `"glove"`: text without a header.
 
     Raises:
-        ValueError: If the format is unknown or the shapes do not fit; if a word is empty, comes
-            twice or holds white space; if a number is not finite as float32.
+        ValueError: If the format is unknown, or the numbers of words and vectors differ. If a word
+            is empty, occurs twice or contains white space, or a value is not finite as float32.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
