@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from numbers import Number
+from typing import Any
 
 from glue_tasks.tasks import GLUE
 
@@ -9,7 +10,7 @@ from glue_tasks.tasks import GLUE
 COUNTED = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 
 
-def glue_score(scores):
+def glue_score(scores: Mapping[str, Any]) -> float:
     """The leaderboard's mean over nine tasks.
 
     Of a task with two metrics their mean counts, and of MNLI the mean of matched and mismatched.

@@ -8,10 +8,13 @@ the official files write them, scores as numbers.
 
 import difflib
 import math
+import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from glue_tasks.tasks import GLUE
+from glue_tasks.tasks import GLUE, GlueTask
 from keras_plm.data.formats.tables import table_rows
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing, write_text
@@ -20,7 +23,9 @@ from keras_plm.heads import Regressor
 HEADER = "index\tprediction\n"
 
 
-def write_predictions(folder, task, predictions):
+def write_predictions(
+    folder: str | os.PathLike, task: GlueTask, predictions: Sequence[Any]
+) -> Path:
     """Writes a task's file of a folder of predictions, `<task>.tsv`.
 
     Args:
@@ -71,7 +76,9 @@ def read_predictions(folder, task):
     return predictions
 
 
-def write_submission(folder, out, fill=False):
+def write_submission(
+    folder: str | os.PathLike, out: str | os.PathLike, fill: bool = False
+) -> list[str]:
     """Writes the zip that GLUE's evaluation server takes.
 
     All predictions are read and checked before anything is written, and the file has a temporary

@@ -4,11 +4,12 @@ Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the offi
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 from keras_plm import metrics
 from keras_plm.data.formats.tables import read_table
-from keras_plm.data.task import Task, cut_dev_set, find_file
+from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.heads import Classifier, Regressor
 
 # Fraction of train that the dev set takes: the official dev set is the evaluation split.
@@ -36,7 +37,7 @@ class GlueTask(Task):
     majority: str = ""
 
 
-def read_unlabelled(task, folder):
+def read_unlabelled(task: GlueTask, folder: str | os.PathLike) -> list[Example]:
     """The examples of a task's official test set, whose labels are not public, to predict on.
 
     Args:

@@ -3,14 +3,19 @@
 Shapes: B batch, L layers, N heads, T tokens, W words.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import TransformerStack
+from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import lacks_special_tokens
 
 
-def attention_weights(encoder, inputs):
+def attention_weights(encoder: Encoder, inputs: Mapping[str, Tensor]) -> np.ndarray:
     """The attention weights of every layer and head.
 
     The encoder runs as it is, and its blocks once more, along the path that writes out the softmax.
@@ -53,7 +58,9 @@ def _stack(encoder):
     return found[0]
 
 
-def word_attention(encoder, tokenizer, text):
+def word_attention(
+    encoder: Encoder, tokenizer: SubwordTokenizer, text: str
+) -> tuple[np.ndarray, list[str]]:
     """Where each word of a text looks: what a page shows, or `keras_plm.plots.attention` draws.
 
     A word of several tokens looks as they do on the mean, and is looked at as much as they are

@@ -2,11 +2,16 @@
 
 import itertools
 import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from keras import ops
 
-from keras_plm.files.sequences import as_list, as_names
+from keras_plm.files.sequences import Tensor, as_list, as_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
 WEIGHT_COLOURS = (
@@ -37,7 +42,13 @@ def _figure(width, height):
     return figure
 
 
-def score_by_layer(table, title="", metric="score", baselines=None, encoders=None):
+def score_by_layer(
+    table: Sequence[Mapping[str, Any]],
+    title: str = "",
+    metric: str = "score",
+    baselines: Mapping[str, float] | None = None,
+    encoders: Sequence[str] | None = None,
+) -> "Figure":
     """Dots of the score of each choice of layers, with the deviation between seeds.
 
     Args:
@@ -106,7 +117,12 @@ def score_by_layer(table, title="", metric="score", baselines=None, encoders=Non
     return figure
 
 
-def score_by_cost(points, title="", metric="score", cost="seconds"):
+def score_by_cost(
+    points: Sequence[Mapping[str, Any]],
+    title: str = "",
+    metric: str = "score",
+    cost: str = "seconds",
+) -> "Figure":
     """Scores against what they cost: what nothing cheaper reaches is named, others are dots.
 
     Args:
@@ -182,7 +198,9 @@ def score_by_cost(points, title="", metric="score", cost="seconds"):
     return figure
 
 
-def attention(weights, query_tokens, key_tokens, title=""):
+def attention(
+    weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str], title: str = ""
+) -> "Figure":
     """Heat maps of where each query token looks: the darker, the more weight.
 
     All panels share one scale, from white at 0 to the largest weight drawn. Tokens too small to be
@@ -295,7 +313,11 @@ def attention(weights, query_tokens, key_tokens, title=""):
     return figure
 
 
-def mixing_weights(rows, layers=None, title=""):
+def mixing_weights(
+    rows: Mapping[str, Mapping[str, Sequence[float]]],
+    layers: Sequence[str] | None = None,
+    title: str = "",
+) -> "Figure":
     """Heat maps of how much of each layer a learned mix takes, a panel for each place of a mix.
 
     As in the paper, weights below 1/3, the plain mean of its three layers, are hatched with
@@ -375,7 +397,14 @@ def mixing_weights(rows, layers=None, title=""):
     return figure
 
 
-def lines(curves, xlabel, ylabel, title="", log_x=False, log_y=False):
+def lines(
+    curves: Mapping[str, tuple[Any, Any, Any]],
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> "Figure":
     """Curves with markers and a band of the deviation, each named at its right end.
 
     Where names would cover each other or a curve, a legend beside the picture takes their place,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.models import BERT
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import check_vocabulary
 from keras_plm.transfer.lora import ordinary
 
@@ -103,7 +105,13 @@ IGNORED = (
 )
 
 
-def load_bert(path, head=None, tokenizer=None, activation=None, dtype=None):
+def load_bert(
+    path: str | os.PathLike,
+    head: str | None = None,
+    tokenizer: SubwordTokenizer | None = None,
+    activation: str | None = None,
+    dtype: str | keras.DTypePolicy | None = None,
+) -> keras.Model:
     """A BERT that Hugging Face, Google or KerasHub released, or that a library of theirs saved.
 
     A folder holds one of:
@@ -304,7 +312,9 @@ def _names(encoder):
     return names
 
 
-def save_bert(folder, model, tokenizer=None):
+def save_bert(
+    folder: str | os.PathLike, model: keras.Model, tokenizer: SubwordTokenizer | None = None
+) -> None:
     """Writes a BERT as the folder that `transformers` reads.
 
     All files are written under temporary names and then put in place together, see

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import keras
@@ -42,7 +43,13 @@ SHAPE = {  # of `options.json`
 }
 
 
-def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
+def load_elmo(
+    options: str | os.PathLike,
+    weights: str | os.PathLike,
+    carried_rows: int = 0,
+    dropout: float = 0.1,
+    dtype: str | keras.DTypePolicy | None = None,
+) -> ELMo:
     """An ELMo from the two files that allenai/bilm-tf and AllenNLP read.
 
     Its tokenizer is `tokenizers.Characters()`. The originals' vectors depend on what was read
@@ -92,7 +99,7 @@ def load_elmo(options, weights, carried_rows=0, dropout=0.1, dtype=None):
     return encoder
 
 
-def save_elmo(options, weights, encoder):
+def save_elmo(options: str | os.PathLike, weights: str | os.PathLike, encoder: ELMo) -> None:
     """Writes an ELMo as the two files that allenai/bilm-tf and AllenNLP read.
 
     Args:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import warnings
 
@@ -25,6 +26,7 @@ from keras_plm.files.numpy_files import read_npy
 from keras_plm.files.writing import read_whole, replacing_files, write_text
 from keras_plm.models import GPT
 from keras_plm.pretraining import CausalLM
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import check_vocabulary
 from keras_plm.transfer.lora import ordinary
 
@@ -61,7 +63,12 @@ PARTS = {  # ours: theirs
 }
 
 
-def load_gpt(path, head=None, num_heads=12, dtype=None):
+def load_gpt(
+    path: str | os.PathLike,
+    head: str | None = None,
+    num_heads: int = 12,
+    dtype: str | keras.DTypePolicy | None = None,
+) -> GPT | CausalLM:
     """A GPT or GPT-2 that Hugging Face's `transformers` saved, or OpenAI's released GPT.
 
     Args:
@@ -216,7 +223,9 @@ def _load_slices(path, num_heads, dtype):
     return encoder
 
 
-def save_gpt(path, encoder, tokenizer=None):
+def save_gpt(
+    path: str | os.PathLike, encoder: GPT, tokenizer: SubwordTokenizer | None = None
+) -> None:
     """Writes a GPT as the folder that `transformers` reads, of type `openai-gpt` or `gpt2`.
 
     Args:

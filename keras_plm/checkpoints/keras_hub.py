@@ -1,8 +1,11 @@
 """Adapters of KerasHub's backbones and tokenizers to our contracts."""
 
 import json
+import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -16,7 +19,7 @@ from keras_plm.files.arrays import as_weight, hdf5_arrays, keras_shapes, open_hd
 from keras_plm.files.json_files import OneOf, Whole, check_shape, parse_json, read_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.saveable import described_error
-from keras_plm.files.sequences import as_text
+from keras_plm.files.sequences import Tensor, as_text
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.encoded import Row
@@ -59,7 +62,9 @@ PRESET = {
 TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
 
 
-def load_hub(preset, dtype=None):
+def load_hub(
+    preset: str, dtype: str | keras.DTypePolicy | None = None
+) -> tuple["HubEncoder", "HubTokenizer"]:
     """A KerasHub preset as an encoder and its tokenizer.
 
     Args:
@@ -120,7 +125,7 @@ def _check_preset(folder):
         check_backbone(config, shapes, folder / "config.json")
 
 
-def from_hub(backbone, tokenizer):
+def from_hub(backbone: Any, tokenizer: Any) -> tuple["HubEncoder", "HubTokenizer"]:
     """A KerasHub backbone and its tokenizer as `(encoder, tokenizer)` of ours.
 
     Raises:
@@ -190,7 +195,7 @@ class HubEncoder(Encoder):
         ValueError: If it is no backbone, reads other inputs, or its blocks are not found.
     """
 
-    def __init__(self, backbone, trainable=True, name=None):
+    def __init__(self, backbone: Any, trainable: bool = True, name: str | None = None):
         if not isinstance(backbone, _keras_hub().models.Backbone):
             raise ValueError(
                 "`backbone` is a `keras_hub.models.Backbone`; a task has one, `task.backbone`. "
@@ -308,7 +313,13 @@ class HubTokenizer(SubwordTokenizer):
 
     _middle, _last = "sep_id", "sep_id"
 
-    def __init__(self, tokenizer_json, special, between=1, has_segments=False):
+    def __init__(
+        self,
+        tokenizer_json: str,
+        special: Mapping[str, int],
+        between: int = 1,
+        has_segments: bool = False,
+    ):
         check_shape(special, SPECIAL, "`special`")
         self._json, self.special = tokenizer_json, dict(special)
         self._set(_rebuilt(tokenizer_json))
@@ -335,7 +346,7 @@ class HubTokenizer(SubwordTokenizer):
         return self._words
 
     @property
-    def starts_word(self):
+    def starts_word(self) -> np.ndarray | None:
         """(len,) whether a token begins a word; `None` of bytes, whose ids do not tell."""
         saved = json.loads(self._json)
         kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
@@ -350,7 +361,7 @@ class HubTokenizer(SubwordTokenizer):
         return ~inside
 
     @classmethod
-    def of(cls, tokenizer, has_segments=False):
+    def of(cls, tokenizer: Any, has_segments: bool = False) -> Self:
         """One with the vocabulary and the special tokens of a KerasHub tokenizer.
 
         Args:
@@ -396,7 +407,7 @@ class HubTokenizer(SubwordTokenizer):
         return cls(core.to_str(), special, between, has_segments)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | os.PathLike) -> Self:
         """Reads what `save` wrote.
 
         Raises:
@@ -412,13 +423,13 @@ class HubTokenizer(SubwordTokenizer):
         model = {"type": "HubTokenizer", "settings": self.get_config()}
         return json.dumps({"model": model}, ensure_ascii=False)
 
-    def tokenize(self, text):
+    def tokenize(self, text: str | Sequence[str]) -> list[str]:
         """The tokens of a text, or of a list of words, as strings."""
         return [
             self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
         ]
 
-    def detokenize(self, token_ids):
+    def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
         """The text of token ids: tokens joined, special tokens left out."""
         marks = {i for name, i in self.special.items() if name != "unk_id"}
         ids = [i for i in one_row(token_ids) if i not in marks]

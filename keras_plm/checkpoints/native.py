@@ -1,6 +1,7 @@
 """Saving and loading of an encoder and its tokenizer in one folder."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -37,6 +38,7 @@ from keras_plm.models import (
     WordVectors,
 )
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import check_vocabulary
 from keras_plm.transfer.lora import ordinary
 
@@ -70,7 +72,9 @@ SHAPE = {  # of config.json; folders of early versions have no `files`
 }
 
 
-def save(folder, encoder, tokenizer, dtype="float32"):
+def save(
+    folder: str | os.PathLike, encoder: Encoder, tokenizer: SubwordTokenizer, dtype: str = "float32"
+) -> None:
     """Writes an encoder and its tokenizer as one folder that every backend reads.
 
     The folder holds `config.json`, `model.safetensors` and `tokenizer.json`. `config.json` has the
@@ -139,7 +143,9 @@ def save(folder, encoder, tokenizer, dtype="float32"):
         write_json(temporary / "config.json", description)
 
 
-def load(folder, dtype=None, verify=True):
+def load(
+    folder: str | os.PathLike, dtype: str | keras.DTypePolicy | None = None, verify: bool = True
+) -> tuple[Encoder, SubwordTokenizer]:
     """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
 
     A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
@@ -264,7 +270,7 @@ def _reader(folder):
     return readers.get(str(model_type(config)))
 
 
-def average_weights(model, paths):
+def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> None:
     """Gives a model the mean of the weights in several files of it.
 
     The last few checkpoints of one run average to a better model than the last alone.
@@ -315,7 +321,7 @@ def _load_weights(model, path):
         as_weight(keras.ops.convert_to_numpy(weight), weight.path, path)
 
 
-def load_tokenizer(path):
+def load_tokenizer(path: str | os.PathLike) -> SubwordTokenizer:
     """The tokenizer of a folder that we or others wrote.
 
     Args:

@@ -1,5 +1,6 @@
 """Export of a fine-tuned model with its tokenizer as a SavedModel that takes raw strings."""
 
+import os
 from pathlib import Path
 
 import keras
@@ -11,7 +12,12 @@ from keras_plm.tokenizers import WordPiece
 from keras_plm.tokenizers.word_piece import DEFAULTS
 
 
-def export(model, folder, pairs=False, max_length=None):
+def export(
+    model: keras.Model,
+    folder: str | os.PathLike,
+    pairs: bool = False,
+    max_length: int | None = None,
+) -> None:
     """Writes a TensorFlow SavedModel that reads strings and gives labels, or scores.
 
     It runs where there is TensorFlow and `tensorflow-text`, without Keras and without this package:

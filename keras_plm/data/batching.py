@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+
 from keras_plm.data.class_weight import weights_of
 from keras_plm.files.arguments import check_whole
 

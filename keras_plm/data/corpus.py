@@ -10,14 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from keras_plm.files import manifest
-from keras_plm.files.arguments import check_one_of, check_whole
-from keras_plm.files.fingerprint import fingerprint
-from keras_plm.files.json_files import OneOf, Whole, read_json
-from keras_plm.files.locks import one_writer
-from keras_plm.tokenizers import open_text
-from keras_plm.tokenizers.subwords import SubwordTokenizer, check_special
-from keras_plm.tokenizers.text import batches_of, line_parts, paths
 
 from keras_plm.data.corpus_writer import (
     BOUNDS,
@@ -29,6 +21,14 @@ from keras_plm.data.corpus_writer import (
     unfinished,
     write_stream,
 )
+from keras_plm.files import manifest
+from keras_plm.files.arguments import check_one_of, check_whole
+from keras_plm.files.fingerprint import fingerprint
+from keras_plm.files.json_files import OneOf, Whole, read_json
+from keras_plm.files.locks import one_writer
+from keras_plm.tokenizers import open_text
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_special
+from keras_plm.tokenizers.text import batches_of, line_parts, paths
 
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 

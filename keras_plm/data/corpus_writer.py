@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from keras_plm.files.json_files import Whole, read_json
 from keras_plm.files.manifest import check_files, describe_files
 from keras_plm.files.writing import explaining_no_room, write_json

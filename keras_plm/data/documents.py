@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 from keras_plm.data.task import Example, as_examples
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 
 def join_sentences(

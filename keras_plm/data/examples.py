@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
 from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights
 from keras_plm.data.packing import PackedExamples, stack_padded

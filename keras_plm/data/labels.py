@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from keras_plm.metrics import tag_scheme
 
 from keras_plm.data.task import Example, as_examples, check_labelled, place_of
+from keras_plm.metrics import tag_scheme
 
 TYPED = re.compile("[BIESLUM]-.")  # a tag that marks a span, with its type
 

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from keras_plm.data.batching import few_lengths, warn_of_cuts
+from keras_plm.data.labels import target_ids
 from keras_plm.data.pair_positions import PairPositions, spans_in, words_in
+from keras_plm.data.task import Unlabelled
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
 from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer, encode_parts
 from keras_plm.tokenizers.words import Words
-
-from keras_plm.data.batching import few_lengths, warn_of_cuts
-from keras_plm.data.labels import target_ids
-from keras_plm.data.task import Unlabelled
 
 
 def stack_padded(rows: Sequence[np.ndarray], length: int, pad: float = 0) -> np.ndarray:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import PairPositions
+from keras_plm.data.task import Example, place_of
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
 from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer
-
-from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
-from keras_plm.data.task import Example, place_of
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 import numpy as np
-from keras_plm.files.sequences import as_texts
-from keras_plm.tokenizers.subwords import SubwordTokenizer, check_start
 
 from keras_plm.data.batching import Batches
+from keras_plm.files.sequences import as_texts
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_start
 
 
 def translation_batches(

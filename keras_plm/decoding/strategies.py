@@ -5,7 +5,10 @@ Shapes: B batch, K beams, U new tokens at most, V vocabulary.
 
 import math
 import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 
 from keras_plm.decoding._loops import best_beams, greedy_rows, sampled_rows
@@ -15,8 +18,14 @@ __all__ = ["Decoded", "beam_search", "greedy", "sample"]
 
 
 def greedy(
-    model, inputs, start_token_id, stop_token_ids, max_new_tokens=None, pad_id=0, cache=True
-):
+    model: keras.Model,
+    inputs: Mapping[str, Any],
+    start_token_id: int,
+    stop_token_ids: int | Sequence[int],
+    max_new_tokens: int | None = None,
+    pad_id: int = 0,
+    cache: bool = True,
+) -> Decoded:
     """Writes the likeliest token at every step.
 
     Args:
@@ -52,18 +61,18 @@ def greedy(
 
 
 def sample(
-    model,
-    inputs,
-    start_token_id,
-    stop_token_ids,
-    max_new_tokens=None,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    seed=0,
-    pad_id=0,
-    cache=True,
-):
+    model: keras.Model,
+    inputs: Mapping[str, Any],
+    start_token_id: int,
+    stop_token_ids: int | Sequence[int],
+    max_new_tokens: int | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | Sequence[int] = 0,
+    pad_id: int = 0,
+    cache: bool = True,
+) -> Decoded:
     """Draws a token from the model's probabilities at every step.
 
     One uniform number a token decides among the tokens sorted by probability, so that the same seed
@@ -119,16 +128,16 @@ def _uniform(seed, batch, steps):
 
 
 def beam_search(
-    model,
-    inputs,
-    start_token_id,
-    stop_token_ids,
-    num_beams=4,
-    length_penalty=0.6,
-    max_new_tokens=None,
-    pad_id=0,
-    cache=True,
-):
+    model: keras.Model,
+    inputs: Mapping[str, Any],
+    start_token_id: int,
+    stop_token_ids: int | Sequence[int],
+    num_beams: int = 4,
+    length_penalty: float = 0.6,
+    max_new_tokens: int | None = None,
+    pad_id: int = 0,
+    cache: bool = True,
+) -> Decoded:
     """Keeps the K best partial texts of each row at every step.
 
     A text that ends among the K best of its step is finished; a row is done when K are. Finished

@@ -1,7 +1,10 @@
 """Strings in, strings out: `generate`; and `alignment`, where a translator looks."""
 
 import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -10,11 +13,18 @@ from keras_plm.decoding._run import check_max_new_tokens, check_stop_token_ids
 from keras_plm.decoding.strategies import beam_search, greedy, sample
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
-from keras_plm.tokenizers.subwords import check_start, check_tokenizer
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_start, check_tokenizer
 from keras_plm.training.fit import check_vocabulary
 
 
-def generate(model, tokenizer, prompts, strategy=None, batch_size=64, **options):
+def generate(
+    model: keras.Model,
+    tokenizer: SubwordTokenizer,
+    prompts: Iterable[str],
+    strategy: Callable[..., Any] | None = None,
+    batch_size: int = 64,
+    **options,
+) -> list[str]:
     """Writes texts: translations of an encoder-decoder, continuations of a language model.
 
     Prompts of similar lengths are read together, padded to one of a few lengths.
@@ -155,7 +165,13 @@ def _encode(model, tokenizer, texts):
     return rows
 
 
-def alignment(model, tokenizer, source, target=None, **options):
+def alignment(
+    model: keras.Model,
+    tokenizer: SubwordTokenizer,
+    source: str,
+    target: str | None = None,
+    **options,
+) -> tuple[np.ndarray, list[str], list[str]]:
     """Where a model looks while it writes, for `keras_plm.plots.attention`.
 
     Args:
@@ -201,7 +217,9 @@ def alignment(model, tokenizer, source, target=None, **options):
     )
 
 
-def until_stop(token_ids, stop_token_ids):
+def until_stop(
+    token_ids: Sequence[int] | np.ndarray, stop_token_ids: int | Sequence[int]
+) -> list[int]:
     """The ids before the first stop token, all where there is none.
 
     >>> until_stop([5, 6, 2, 0], 2)

@@ -1,91 +1,99 @@
 """Classifier of a text or a pair of texts."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_plm.files.arguments import check_one_of
-from keras_plm.heads.encoded import chosen_pool
+from keras_plm.files.sequences import Tensor
+from keras_plm.heads.encoded import Encoded, chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention
 from keras_plm.heads.readers.reading import texts_of
-from keras_plm.heads.task_network import Combine, TaskNetwork
-from keras_plm.layers import Pooling
+from keras_plm.heads.task_network import Combine, Placement, TaskNetwork
+from keras_plm.layers import LayerChoice, Pooling
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 PAIRS = (False, True, "pooled", "both_orders", "words")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Classifier(Head):
-    """One label for a text or a pair of texts.
+    """Classification head: one label for a text or a pair of texts.
 
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
-    also takes texts and gives label names.
+    It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`.
+    `predict` takes texts and returns label names.
 
     Reference: Devlin et al. 2018, section 4.1 (dropout and one dense layer over the pooled
     vector); with `layers` and a `reader`, section 5.3.
 
     Args:
-        encoder: Any encoder; fine-tuned in place unless `frozen`.
-        labels: The label names, in the order of their ids.
-        tokenizer: Needed to predict from texts.
-        layers: A `LayerChoice`; without it the last layer is read.
-        pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"`, `"max"` or `"last"`, the last
-            token. By default, where the encoder learns and no `layers` are chosen, the encoder's
-            own if it has one, and `"last"` if it reads from left to right, as GPT at
-            `_classify_`; else `"mean"`; with `pairs=True` `"max"`, and never the encoder's own.
-            Without meaning under a reader, which sees words.
-        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`, whose outputs its
-            `pooling()` pools, by default to their maximum; or of pairs one as `readers.ESIM`, from
-            the words of both to one vector. Without it the features go straight to the output
-            layer.
-        dropout: Fraction dropped before the output layer, in training.
-        frozen: If True, only the task network learns; the encoder is made untrainable.
-        task_network: A trained one from `build_task_network`, to put an encoder under it.
-        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
+        encoder: An encoder; it is trained in place unless `frozen`.
+        labels: Label names in the order of their ids.
+        tokenizer: The encoder's tokenizer; needed for texts.
+        layers: A `LayerChoice`; by default the last layer.
+        pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"`, `"max"` or `"last"` (the last
+            token). The default for a trained encoder without `layers` is its own pooled output, or
+            `"last"` for a causal encoder; else `"mean"`, with `pairs=True` `"max"`. Unused with a
             reader.
-        placement: A `Placement`: where features enter beside them; by default the reader's input.
-        pairs: If False, the two texts of a pair are one row, as BERT's and GPT's. If
-            `"both_orders"`, they are two rows, each order one, whose vectors are added: for pairs
-            without an order (Radford et al. 2018, section 3.3, "similarity"). If True, the encoder
-            reads them apart, as ELMo must, and they meet above it: `readers.BiAttention`, a
-            pooling of each text, and the output layer over both (Peters et al. 2019, arXiv
-            1903.05987, section 3). If `"pooled"`, each is read apart and pooled, to u and v, and
-            the output layer reads u, v, |u - v| and u v (Conneau et al. 2017, arXiv 1705.02364,
-            section 3.1): for frozen vectors. If `"words"`, each is read apart, and a reader of two
-            texts, `readers.ESIM`, reads the words of both.
+        reader: A layer from word vectors to word vectors, such as `readers.BiLSTM`, with a
+            `pooling()`, by default the maximum; or a reader of two texts, such as `readers.ESIM`.
+            Without it the output layer reads the features.
+        dropout: Fraction dropped before the output layer in training.
+        frozen: If True, only the task network is trained.
+        task_network: A trained task network from `build_task_network`, or `None` for a new one.
+        words: A `WordVectors` whose frozen vectors the reader also reads; needs a reader.
+        placement: A `Placement` of the features; by default the input of the reader.
+        pairs: Treatment of pairs of texts. False: one row, as in BERT and GPT. `"both_orders"`: a
+            row for each order, whose vectors are added, for pairs without an order (Radford et al.
+            2018, section 3.3, "similarity"). True: the encoder reads the texts separately, as ELMo
+            does, then `readers.BiAttention`, a pooling of each text and the output layer (Peters et
+            al. 2019, arXiv 1903.05987, section 3). `"pooled"`: the output layer reads pooled
+            vectors u, v, |u - v| and u v (Conneau et al. 2017, arXiv 1705.02364, section 3.1), for
+            frozen vectors. `"words"`: a reader of two texts, `readers.ESIM`, reads the words of
+            both.
 
     Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W) under a reader, with `words` also
-            `vector_ids` (B, W), their ids in its vocabulary, with `character_filters`
-            `word_character_ids` (B, W, C), their characters; under a reader of two texts
-            `first_positions` (B, T) and `second_positions` (B, S), which of the W are each text's.
-            With `pairs` other than False the encoder's inputs have a second axis of 2, (B, 2, T).
+        inputs: The encoder's inputs; (B, 2, T) with `pairs` other than False. With a reader also
+            `word_positions` (B, W). With `words` also `vector_ids` (B, W), ids in its vocabulary,
+            with `character_filters` `word_character_ids` (B, W, C). With a reader of two texts also
+            `first_positions` (B, T) and `second_positions` (B, S), the words of each text.
 
     Returns:
         (B, K) logits.
 
     Raises:
-        ValueError: If there are fewer than two labels, `pool` does not fit the encoder, the
-            placement or `words` needs what is not there, `pairs` is none of these or meets a
-            reader.
+        ValueError: If there are fewer than two labels, the encoder does not support `pool`, or
+            `pairs` is unknown or excludes the reader. If the placement or `words` lacks a part.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> model = Classifier(encoder, labels=["bad", "good"], tokenizer=encoder.tokenizer())
+    >>> model.predict(["fine film", "dull"], probabilities=True).shape
+    (2, 2)
     """
 
     def __init__(
         self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        pool=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        task_network=None,
-        words=None,
-        placement=None,
-        pairs=False,
-        name="classifier",
+        encoder: Encoder,
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer | None = None,
+        layers: LayerChoice | None = None,
+        pool: str | None = None,
+        reader: keras.Layer | None = None,
+        dropout: float = 0.1,
+        frozen: bool = False,
+        task_network: TaskNetwork | None = None,
+        words: WordVectors | None = None,
+        placement: Placement | None = None,
+        pairs: bool | str = False,
+        name: str = "classifier",
     ):
         check_one_of(pairs, "pairs", PAIRS)
         if pairs == "words" and texts_of(reader) is None:
@@ -113,7 +121,7 @@ class Classifier(Head):
         self.pool = pool
 
     @classmethod
-    def features_of(cls, encoded, pool, pairs):
+    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
         if pairs is True:
             return encoded.tokens_by_row()  # (B, 2, T, n, D), (B, 2, T)
         return super().features_of(encoded, pool, pairs)
@@ -121,16 +129,16 @@ class Classifier(Head):
     @classmethod
     def build_task_network(
         cls,
-        shape,
-        num_labels,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        placement=None,
-        words=None,
-        pairs=False,
-        pool="max",
-    ):
+        shape: tuple[int, int],
+        num_labels: int,
+        layers: LayerChoice | None = None,
+        reader: keras.Layer | None = None,
+        dropout: float = 0.1,
+        placement: Placement | None = None,
+        words: int | None = None,
+        pairs: bool | str = False,
+        pool: str = "max",
+    ) -> TaskNetwork:
         if pairs is True:
             return cls.build_pair_network(shape, num_labels, layers, pool, dropout)
         return super().build_task_network(
@@ -138,8 +146,15 @@ class Classifier(Head):
         )
 
     @classmethod
-    def build_pair_network(cls, shape, num_labels, layers=None, pool="max", dropout=0.1):
-        """The part from features (B, 2, T, *shape) of two texts to logits; shape is (n, D)."""
+    def build_pair_network(
+        cls,
+        shape: tuple[int, int],
+        num_labels: int,
+        layers: LayerChoice | None = None,
+        pool: str = "max",
+        dropout: float = 0.1,
+    ) -> TaskNetwork:
+        """Builds the network from features (B, 2, T, *shape) of two texts to logits."""
         features = keras.Input((2, None, *shape), name="features")
         mask = keras.Input((2, None), dtype="bool", name="padding_mask")
         combine = Combine(layers.combine if layers else "concat", name="combine")
@@ -156,8 +171,10 @@ class Classifier(Head):
         )
 
     @staticmethod
-    def before_output(x, mask, reader, pairs=False):
-        """One vector of an example: as the reader pools, or what was pooled before."""
+    def before_output(
+        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+    ) -> Tensor:
+        """Vector of each example, pooled by the reader."""
         if texts_of(reader) is not None:
             return x
         if reader is not None:
@@ -170,12 +187,15 @@ class Classifier(Head):
             return ops.concatenate([u, v, ops.abs(u - v), u * v], axis=-1)  # (B, 4 D)
         return x[:, 0]
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """Label names of the logits (K,) of each row, the mean where an example has windows."""
+    def decode(
+        labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
+    ) -> list[Any]:
+        """Label names from the logits (K,) of each row, the mean over the windows of an example."""
         rows, windows = np.stack(logits), np.bincount(source.examples_of)
         logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)
         np.add.at(logits, source.examples_of, rows / windows[source.examples_of, None])

@@ -3,37 +3,47 @@
 Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D width.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_plm.files.arguments import check_one_of
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import POOLINGS, Pooling
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models.encoder import Encoder, check_encoder
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Frozen(keras.layers.Layer):
-    """An encoder that neither learns nor drops, whatever the model around it does.
+    """A frozen encoder: a layer without training and without dropout.
 
-    `trainable = False` alone is not enough: inside a functional model Keras passes the outer
-    model's `training` on, and a frozen encoder's dropout would stay at work.
+    `trainable = False` is not enough. Keras passes the outer model's `training` to an inner model,
+    so its dropout would remain active.
 
     Args:
-        encoder: Any encoder.
+        encoder: An encoder.
 
     Call arguments:
         inputs: The encoder's inputs.
 
     Returns:
         The encoder's outputs, without gradient.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import WordVectors
+    >>> layer = Frozen(WordVectors.from_vectors(["fine", "film"], np.eye(2)))
+    >>> outputs = layer(layer.encoder.tokenizer().pack(["fine film"]))
+    >>> tuple(outputs["sequence"].shape), len(layer.trainable_weights)
+    ((1, 2, 2), 0)
     """
 
-    def __init__(self, encoder, **kwargs):
+    def __init__(self, encoder: Encoder, **kwargs):
         super().__init__(**kwargs)
         self.encoder = encoder
         self.encoder.trainable = False
 
-    def call(self, inputs):
+    def call(self, inputs: dict[str, Tensor]) -> dict[str, Any]:
         outputs = self.encoder(inputs, training=False)
         return keras.tree.map_structure(ops.stop_gradient, outputs)
 

@@ -5,6 +5,8 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 
 import dataclasses
 import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,9 +16,11 @@ from keras_plm.data.batching import Batches
 from keras_plm.data.examples import batches
 from keras_plm.data.labels import fraction_of_range, label_ids, label_names
 from keras_plm.data.pair_positions import POSITION_INPUTS
-from keras_plm.data.task import Unlabelled, place_of
+from keras_plm.data.passages import Windows
+from keras_plm.data.task import Example, Unlabelled, place_of
 from keras_plm.files.arguments import check_type, check_whole
 from keras_plm.files.sequences import (
+    Tensor,
     are_texts,
     as_list,
     as_names,
@@ -28,23 +32,25 @@ from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
 from keras_plm.training.losses import LabelLoss
 
 
 class Head(FitsBatches, keras.Model):
-    """What all heads share; see `Classifier`.
+    """Base class of the heads; see `Classifier`.
 
     Attributes:
-        kind: What it solves, of `keras_plm.heads.readers`: "texts", "words" or "answers".
-        per_word: Whether each word has an output, and a label.
-        per_token: Whether each token of a row has an output: of a question with its passage.
-        scores: Whether labels are numbers, of which the lowest and highest stand for all.
-        trained_on_pairs: Whether it was trained on pairs of texts, and predicts for no others;
-            `None` where that is not known.
-        encoded: The encoder's inputs and its last layer as symbolic tensors of (B P, T) and
-            (B P, T, D), for objectives beside the head's.
+        kind: Kind of readers it takes: "texts", "words" or "answers".
+        per_word: Whether each word has an output and a label.
+        per_token: Whether each token of a row has an output, for a question with its passage.
+        scores: Whether labels are numbers; `labels` then holds the lowest and the highest.
+        trained_on_pairs: Whether it was trained on pairs of texts, the only input of `predict`;
+            `None` if unknown.
+        encoded: Symbolic tensors of the encoder's inputs (B P, T) and last layer (B P, T, D), for
+            additional objectives.
     """
 
     kind = "texts"
@@ -58,20 +64,20 @@ class Head(FitsBatches, keras.Model):
 
     def __init__(
         self,
-        encoder,
-        labels,
-        tokenizer,
-        layers,
-        pool,
-        reader,
-        dropout,
-        frozen,
-        task_network,
-        words,
-        placement,
-        name,
-        pairs=False,
-        rows=1,
+        encoder: Encoder,
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer | None,
+        layers: LayerChoice | None,
+        pool: str | None,
+        reader: keras.Layer | None,
+        dropout: float,
+        frozen: bool,
+        task_network: TaskNetwork | None,
+        words: WordVectors | None,
+        placement: Placement | None,
+        name: str | None,
+        pairs: bool | str = False,
+        rows: int = 1,
     ):
         labels = as_names(labels, "labels")
         self.check_labels(labels)
@@ -117,8 +123,17 @@ class Head(FitsBatches, keras.Model):
         self._word_tokenizer = None if words is None else words.tokenizer()
 
     @classmethod
-    def check_parts(cls, encoder, tokenizer, layers, reader, dropout, frozen, task_network):
-        """Raises unless these are parts of a head, and belong together."""
+    def check_parts(
+        cls,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer | None,
+        layers: LayerChoice | None,
+        reader: keras.Layer | None,
+        dropout: float,
+        frozen: bool,
+        task_network: TaskNetwork | None,
+    ) -> None:
+        """Raises unless the parts of a head have the right types and belong together."""
         check_encoder(encoder, tokenizer)
         for argument, value, kind, example in (
             ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
@@ -140,8 +155,14 @@ class Head(FitsBatches, keras.Model):
         check_serves(reader, cls)
 
     @staticmethod
-    def check_vectors(placement, reader, words, task_network, pairs):
-        """Raises unless the vectors that are asked for have a place in the task network."""
+    def check_vectors(
+        placement: Placement,
+        reader: keras.Layer | None,
+        words: WordVectors | int | None,
+        task_network: TaskNetwork | None,
+        pairs: bool | str,
+    ) -> None:
+        """Raises unless the task network can read the requested vectors."""
         placement.check(reader, words)
         if words is not None:
             check_word_vectors(words)
@@ -159,12 +180,12 @@ class Head(FitsBatches, keras.Model):
             )
 
     @classmethod
-    def features_of(cls, encoded, pool, pairs):
-        """The features that the task network reads, and which of them are real.
+    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
+        """Computes the features of the task network, and their mask.
 
         Args:
             encoded: The `Encoded` examples.
-            pool: How the tokens of a row are pooled; `None` for a vector of each word.
+            pool: Pooling of the tokens of a row; `None` for a vector of each word.
             pairs: As in `Classifier`.
 
         Returns:
@@ -175,24 +196,24 @@ class Head(FitsBatches, keras.Model):
     @classmethod
     def build_task_network(
         cls,
-        shape,
-        num_labels,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        placement=None,
-        words=None,
-        pairs=False,
-        pool=None,  # read by heads of two rows, see `Classifier`
-    ):
-        """The part from features (B, W, *shape) to logits.
+        shape: tuple[int, int],
+        num_labels: int,
+        layers: LayerChoice | None = None,
+        reader: keras.Layer | None = None,
+        dropout: float = 0.1,
+        placement: Placement | None = None,
+        words: int | None = None,
+        pairs: bool | str = False,
+        pool: str | None = None,  # read by heads of two rows, see `Classifier`
+    ) -> TaskNetwork:
+        """Builds the task network from features (B, W, *shape) to logits.
 
         Args:
-            shape: (n, D), layers read and their width.
-            num_labels: K.
+            shape: (n, D), number of layers and their width.
+            num_labels: Number of labels K.
             layers, reader, dropout: As in the class.
-            placement: A `Placement`; without it the features are the reader's input.
-            words: Width of the word vectors beside the features, `None` without.
+            placement: A `Placement`; by default the features are the reader's input.
+            words: Width of the word vectors next to the features, or `None`.
             pairs, pool: As in `Classifier`.
 
         Returns:
@@ -201,7 +222,7 @@ class Head(FitsBatches, keras.Model):
             `second_positions`.
 
         Raises:
-            ValueError: If the placement needs a reader or word vectors that are not there.
+            ValueError: If the placement needs a reader or word vectors that are missing.
         """
         placement = placement or Placement()
         placement.check(reader, words)
@@ -243,8 +264,10 @@ class Head(FitsBatches, keras.Model):
         return TaskNetwork(inputs, logits, name="task_network")
 
     @classmethod
-    def more_inputs(cls, reader, placement):
-        """Inputs of head and task network other than the encoder's and the features."""
+    def more_inputs(
+        cls, reader: keras.Layer | None, placement: Placement | None
+    ) -> dict[str, keras.KerasTensor]:
+        """Symbolic inputs other than the encoder's inputs and the features."""
         inputs = {}
         if texts_of(reader) is not None:
             inputs |= {
@@ -257,33 +280,39 @@ class Head(FitsBatches, keras.Model):
         return inputs
 
     @staticmethod
-    def masked(logits, inputs):
-        """The logits, with those that can never be right out of the way."""
+    def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits with a low value for impossible outputs."""
         return logits
 
     @staticmethod
-    def output_of(x, num_labels, dropout, reader=None, inputs=None):
-        """Logits of what the output layer reads."""
+    def output_of(
+        x: Tensor,
+        num_labels: int,
+        dropout: float,
+        reader: keras.Layer | None = None,
+        inputs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Computes logits by dropout and the output layer."""
         x = Dropout(dropout, name="dropout")(x)
         return keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
 
     @staticmethod
-    def check_labels(labels):
-        """Raises unless these can be a head's labels."""
+    def check_labels(labels: Iterable[Any]) -> None:
+        """Raises unless the labels are valid for this head."""
         if len(labels) < 2:
             raise ValueError(f"A head needs two labels or more. Received: labels={labels}")
 
     @classmethod
-    def labels_of(cls, examples):
-        """The labels of a head for these examples."""
+    def labels_of(cls, examples: Sequence[Example]) -> list[Any]:
+        """Labels of a head for these examples."""
         labels = label_names(examples)
         for i, example in enumerate(examples):
             cls.check_label(example, i)
         return labels
 
     @staticmethod
-    def check_label(example, number):
-        """Raises unless the label of example `number` is one for a text."""
+    def check_label(example: Example, number: int | None) -> None:
+        """Raises unless the label of example `number` is valid for this head."""
         if isinstance(example.label, (list, tuple)):
             raise ValueError(
                 f"{place_of(example, number)}A `Tagger` learns a tag for each word; here a text "
@@ -291,44 +320,55 @@ class Head(FitsBatches, keras.Model):
             )
 
     @classmethod
-    def target(cls, example, labels, training=True, number=None):
-        """What the outputs for an example are to be.
+    def target(
+        cls,
+        example: Example,
+        labels: Iterable[Any],
+        training: bool = True,
+        number: int | None = None,
+    ) -> Any:
+        """Target of an example.
 
         Args:
             example: An `Example`.
             labels: The labels of the head.
-            training: If False, a label that is not among them has the id -1, which no output has,
-                and a score may lie outside their range.
-            number: That of the example among others, for errors.
+            training: If False, a label that is not among `labels` has the id -1, and a score may
+                lie outside their range.
+            number: Number of the example, for error messages.
         """
         return (fraction_of_range if cls.scores else label_ids)(example, labels, training, number)
 
     @classmethod
-    def targets(cls, examples, labels, windows=None):
-        """What the outputs of all rows are to be, of examples or of their `Windows`."""
+    def targets(
+        cls, examples: Sequence[Example], labels: Iterable[Any], windows: Windows | None = None
+    ) -> Any:
+        """Targets of all rows of examples, or of their `Windows`."""
         return [cls.target(example, labels, number=i) for i, example in enumerate(examples)]
 
     @staticmethod
-    def settle(labels, examples, predict):
-        """What a trained head's `decode` takes beside logits, chosen on examples: a dict.
+    def settle(
+        labels: Iterable[Any], examples: Sequence[Example], predict: Callable[[], Any]
+    ) -> dict[str, Any]:
+        """Chooses options of `decode` on examples, for a trained head.
 
         Args:
-            labels: Its labels.
-            examples: Those that choose.
-            predict: `predict()` gives their probabilities.
+            labels: The labels of the head.
+            examples: Examples of the dev set.
+            predict: `predict()` returns their probabilities.
         """
         return {}
 
     @staticmethod
-    def default_loss():
+    def default_loss() -> keras.losses.Loss:
+        """Loss of `compile` by default."""
         return LabelLoss()
 
-    def mixing_weights(self):
-        """The learned mixes of layers, see `TaskNetwork.mixing_weights`."""
+    def mixing_weights(self) -> dict[str, np.ndarray]:
+        """Weights of the learned mixes of layers, see `TaskNetwork.mixing_weights`."""
         return self.task_network.mixing_weights()
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
-        """As `keras.Model.compile`, with the head's loss and metric by default."""
+        """Configures training as `keras.Model.compile`; loss and metric default to the head's."""
         if loss is None:
             loss = self.default_loss()
         if weighted_metrics is None and kwargs.get("metrics") is None:
@@ -337,36 +377,36 @@ class Head(FitsBatches, keras.Model):
 
     def predict(
         self,
-        x,
-        batch_size=None,
-        verbose="auto",
-        steps=None,
-        callbacks=None,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
         *,
-        pairs=None,
-        choices=None,
-        probabilities=False,
-    ):
-        """Labels of texts; or, given arrays, what `keras.Model.predict` gives.
+        pairs: Iterable[Any] | None = None,
+        choices: Iterable[Any] | None = None,
+        probabilities: bool = False,
+    ) -> Any:
+        """Predicts labels of texts; for arrays it is `keras.Model.predict`.
 
         Args:
             x: A list of texts or of `Example`; for a `Tagger`, of lists of words. A column of a
-                table or an array of strings is read by position.
-            batch_size: Texts that are read together; by default as many as have 4,096 tokens.
+                table or an array of strings also works.
+            batch_size: Number of texts per batch; by default as many as have 4,096 tokens.
             verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing. `"auto"` is 0 for
-                texts, and Keras' own choice for arrays.
-            steps, callbacks: Of `keras.Model.predict`, for arrays.
+                texts, and Keras' default for arrays.
+            steps, callbacks: Arguments of `keras.Model.predict`, for arrays.
             pairs: The second texts, or `None`.
-            choices: For a `MultipleChoice`: the choices of each text, or `None`.
-            probabilities: If True, give the probability of each label instead.
+            choices: The choices of each text for a `MultipleChoice`, or `None`.
+            probabilities: If True, return probabilities of the labels.
 
         Returns:
-            A list of label names (of lists of tags); or an array (N, K) of probabilities (a list of
-            arrays (words, K)).
+            A list of label names, or of lists of tags. With `probabilities` an array (N, K), or a
+            list of arrays (words, K).
 
         Raises:
-            ValueError: If the head has no tokenizer, `x` is `Batches`, or an argument does not go
-                with what `x` is.
+            ValueError: If the head has no tokenizer, `x` is `Batches`, or an argument does not
+                apply to this kind of `x`.
         """
         if isinstance(x, Batches):
             raise ValueError(
@@ -406,8 +446,8 @@ class Head(FitsBatches, keras.Model):
         return self.decode(self.labels, logits, source.source, probabilities, **self.decode_options)
 
     @property
-    def decode_options(self):
-        """More arguments of `decode`."""
+    def decode_options(self) -> dict[str, Any]:
+        """Options of `decode`."""
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
@@ -439,12 +479,16 @@ class Head(FitsBatches, keras.Model):
             examples.append(Unlabelled(text, pair, choices=chosen, **place))
         return examples
 
-    def batches(self, examples, **options):
-        """`keras_plm.data.batches` of examples as this head takes them.
+    def batches(self, examples: Iterable[Any], **options) -> Batches:
+        """Creates `Batches` of examples for this head.
+
+        Args:
+            examples: A list of `Example`, of texts or of lists of words.
+            **options: Arguments of `keras_plm.data.batches`.
 
         Raises:
-            ValueError: If `max_length` is longer than the encoder reads, or the head was not built
-                for what it gets, pairs or single texts.
+            ValueError: If `max_length` exceeds the encoder's, or the head was not built for such
+                examples, pairs or single texts.
         """
         if not isinstance(examples, dict):
             examples = as_texts(examples, "examples", tuples=self.kind == "words")

@@ -1,31 +1,40 @@
 """Head that chooses one of several answers."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
-from keras_plm.files.sequences import as_names, as_texts
+from keras_plm.data.batching import Batches
+from keras_plm.data.task import Example
+from keras_plm.files.sequences import Tensor, as_names, as_texts
 from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
+from keras_plm.heads.task_network import TaskNetwork
+from keras_plm.layers import LayerChoice
+from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MultipleChoice(Head):
-    """The right one of several continuations or answers: a score of each, softmax over them.
+    """Multiple-choice head: a score of each continuation or answer, and a softmax over them.
 
-    Each choice is a row of its own, packed behind the text as the second of two texts. For
-    questions about a passage the text is passage and question, `f"{passage} {question}"`.
+    Each choice is a row, packed after the text as the second of two texts. For questions about a
+    passage the text is passage and question, `f"{passage} {question}"`.
 
     Reference: Radford et al. 2018, section 3.3, "question answering and commonsense reasoning";
     Devlin et al. 2018, section 4.4.
 
     Args:
-        encoder: Any encoder whose tokenizer puts two texts in one row; fine-tuned in place unless
-            `frozen`.
-        labels: The numbers of the choices, `range(P)`: every example has P of them.
-        tokenizer: Needed to predict from texts.
-        layers, pool, dropout, frozen, task_network: As in `Classifier`. In training the same
-            elements are dropped of all choices of an example, as in GPT's released code.
+        encoder: An encoder whose tokenizer packs two texts into one row; it is trained in place
+            unless `frozen`.
+        labels: Numbers of the choices, `range(P)`; every example has P choices.
+        tokenizer: The encoder's tokenizer; needed for texts.
+        layers, pool, dropout, frozen, task_network: As in `Classifier`. Dropout drops the same
+            elements for all choices of an example, as in GPT's released code.
 
     Call arguments:
         inputs: The encoder's inputs, with an axis of choices: (B, P, T).
@@ -34,21 +43,29 @@ class MultipleChoice(Head):
         (B, P) logits.
 
     Raises:
-        ValueError: If there are fewer than two choices, or `pool` does not fit the encoder; in
-            `predict` and `batches`, if an example has no choices or not as many.
+        ValueError: If there are fewer than two choices, or the encoder does not support `pool`. In
+            `predict` and `batches`: if an example has another number of choices.
+
+    >>> from keras_plm.models import BERT
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc"])
+    >>> encoder = BERT(len(tokenizer), 1, 2, hidden_dim=4, intermediate_dim=8)
+    >>> model = MultipleChoice(encoder, labels=range(2), tokenizer=tokenizer)
+    >>> model.predict(["a"], choices=[["b", "c a"]], probabilities=True).shape
+    (1, 2)
     """
 
     def __init__(
         self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        pool=None,
-        dropout=0.1,
-        frozen=False,
-        task_network=None,
-        name="multiple_choice",
+        encoder: Encoder,
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer | None = None,
+        layers: LayerChoice | None = None,
+        pool: str | None = None,
+        dropout: float = 0.1,
+        frozen: bool = False,
+        task_network: TaskNetwork | None = None,
+        name: str = "multiple_choice",
     ):
         labels = as_names(labels, "labels")
         pool = chosen_pool(pool, encoder, tokenizer, layers, frozen)
@@ -70,7 +87,7 @@ class MultipleChoice(Head):
         self.pool = pool
 
     @staticmethod
-    def check_labels(labels):
+    def check_labels(labels: Iterable[Any]) -> None:
         if len(labels) < 2 or list(labels) != list(range(len(labels))):
             raise ValueError(
                 "Choices are numbered from 0, and there are two or more: labels=range(4). "
@@ -78,24 +95,33 @@ class MultipleChoice(Head):
             )
 
     @staticmethod
-    def labels_of(examples):
+    def labels_of(examples: Sequence[Example]) -> list[Any]:
         return list(range(len(getattr(examples[0], "choices", None) or ())))
 
     @staticmethod
-    def before_output(x, mask, reader, pairs=False):
-        """A vector (B, P, D) of each choice."""
+    def before_output(
+        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+    ) -> Tensor:
+        """Vector of each choice, (B, P, D)."""
         return x
 
     @staticmethod
-    def output_of(x, num_labels, dropout, reader=None, inputs=None):
+    def output_of(
+        x: Tensor,
+        num_labels: int,
+        dropout: float,
+        reader: keras.Layer | None = None,
+        inputs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
         x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # alike for all choices
         dense = keras.layers.Dense(1, dtype="float32", name="logits")
         return ops.squeeze(dense(x), axis=-1)  # (B, P)
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-    def batches(self, examples, **options):
+    def batches(self, examples: Iterable[Any], **options) -> Batches:
         if not isinstance(examples, dict):
             examples, count = as_texts(examples, "examples"), len(self.labels)
             for i, example in enumerate(examples):
@@ -109,8 +135,10 @@ class MultipleChoice(Head):
         return super().batches(examples, **options)
 
     @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """The number of the chosen one of each example."""
+    def decode(
+        labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
+    ) -> list[Any]:
+        """Number of the chosen answer of each example."""
         logits = np.stack(logits)
         return softmax(logits) if probabilities else [int(i) for i in logits.argmax(axis=-1)]
 

@@ -1,12 +1,19 @@
 """Regressor of a text or a pair of texts."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_plm.data.labels import score_range
+from keras_plm.data.task import Example
+from keras_plm.files.sequences import Tensor
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
+from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -34,36 +41,51 @@ class SquaredError(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Regressor(Classifier):
-    """A score of a text or a pair of texts, as STS-B's similarity from 0 to 5.
+    """Regression head: a score of a text or a pair of texts, such as STS-B's similarity.
 
-    A `Classifier` with one output and squared error. The output layer sees scores as a fraction of
-    their range, so that it begins in its middle and the rate of learning does not depend on it.
+    It is a `Classifier` with one output and squared error. Targets are fractions of the range of
+    scores, so initial outputs are in its middle and the learning rate does not depend on it.
 
     Reference: Radford et al. 2018, section 4.2; Devlin et al. 2018, section 4.1.
 
     Args:
-        encoder: Any encoder; fine-tuned in place unless `frozen`.
-        labels: `(lowest, highest)` score. What is predicted beyond is cut to it.
+        encoder: An encoder; it is trained in place unless `frozen`.
+        labels: `(lowest, highest)` score; predictions are clipped to it.
+        tokenizer: The encoder's tokenizer; needed for texts.
         **others: As in `Classifier`.
 
     Call arguments:
-        inputs: As a `Classifier`'s.
+        inputs: As in `Classifier`.
 
     Returns:
         (B, 1) scores as fractions of their range, 0 the lowest, 1 the highest.
 
     Raises:
-        ValueError: If the range is none; else as `Classifier`.
+        ValueError: If `labels` is not a range; else as `Classifier`.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> model = Regressor(encoder, labels=(0, 5), tokenizer=encoder.tokenizer())
+    >>> [0 <= score <= 5 for score in model.predict(["fine film", "dull"])]
+    [True, True]
     """
 
     scores = True
     takes_class_weight = False
 
-    def __init__(self, encoder, labels, tokenizer=None, name="regressor", **others):
+    def __init__(
+        self,
+        encoder: Encoder,
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer | None = None,
+        name: str = "regressor",
+        **others,
+    ):
         super().__init__(encoder, labels, tokenizer, name=name, **others)
 
     @staticmethod
-    def check_labels(labels):
+    def check_labels(labels: Iterable[Any]) -> None:
         if (
             len(labels) != 2
             or any(isinstance(x, str) for x in labels)
@@ -75,26 +97,35 @@ class Regressor(Classifier):
             )
 
     @staticmethod
-    def labels_of(examples):
+    def labels_of(examples: Sequence[Example]) -> list[Any]:
         return score_range(examples)
 
     @staticmethod
-    def default_loss():
+    def default_loss() -> keras.losses.Loss:
         return keras.losses.MeanSquaredError()
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         return [SquaredError(self.labels)]
 
     @staticmethod
-    def output_of(x, num_labels, dropout, reader=None, inputs=None):
+    def output_of(
+        x: Tensor,
+        num_labels: int,
+        dropout: float,
+        reader: keras.Layer | None = None,
+        inputs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
         x = Dropout(dropout, name="dropout")(x)
         bias = keras.initializers.Constant(0.5)
         dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")
         return dense(x)  # (B, 1)
 
     @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """The score of each example."""
+    def decode(
+        labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
+    ) -> list[Any]:
+        """Score of each example."""
         if probabilities:
             raise ValueError("A score has no probability. Received: probabilities=True")
         low, high = labels

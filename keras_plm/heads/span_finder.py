@@ -1,9 +1,13 @@
 """Head that finds the answer to a question in its passage."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.data.batching import Batches
 from keras_plm.data.passages import (
     MAX_LENGTH,
     STRIDE,
@@ -12,13 +16,18 @@ from keras_plm.data.passages import (
     check_tokens_are_words,
 )
 from keras_plm.data.spans import Span, best_answers
-from keras_plm.data.task import as_examples, place_of
+from keras_plm.data.task import Example, as_examples, place_of
 from keras_plm.files.arguments import check_whole
+from keras_plm.files.sequences import Tensor
+from keras_plm.heads.encoded import Encoded
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
-from keras_plm.layers import Dropout
+from keras_plm.heads.task_network import Placement, TaskNetwork
+from keras_plm.layers import Dropout, LayerChoice
 from keras_plm.metrics import squad_scores
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 NO_ANSWER = "no answer"  # a label of heads whose questions may have none
 LABELS = ["start", "end"]
@@ -26,57 +35,67 @@ LABELS = ["start", "end"]
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SpanFinder(Head):
-    """Where in a passage the answer to a question begins and ends, if it has one.
+    """Question-answering head: finds the span of a passage that answers a question.
 
-    Question and passage are one row, of which every token has two logits; or they are read apart,
-    as ELMo must, and meet in a reader. Long passages are read in windows that overlap, see
-    `Windows`. `predict` gives answers as the passage writes them.
+    Question and passage are one row with two logits per token. Or the encoder reads them
+    separately, as ELMo does, and a reader combines them. Long passages have overlapping windows,
+    see `Windows`. `predict` returns answers as written in the passage.
 
-    An ordinary Keras model: `compile`, `fit` on `model.batches(examples)`, `evaluate`; examples are
-    `Example(question, answers, pair=passage, starts=starts)`, as `data.read_squad` reads them.
+    It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`. Examples
+    are `Example(question, answers, pair=passage, starts=starts)`, as from `data.read_squad`.
 
     Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
-    Differs from the released code: dropout before the output layer; answers are cut from the
-    passage at their tokens' ends, extended to the next space.
+    Differs from the released code: there is dropout before the output layer; an answer is the
+    passage from the start of its first token to the next space after its last.
 
     Args:
-        encoder: An encoder; fine-tuned in place unless `frozen`. GPT reads the question first.
-        labels: `["start", "end"]`, and behind them `"no answer"` where a passage may have none.
-        tokenizer: The encoder's; needed for `batches` and to predict.
-        layers: A `LayerChoice`; without it the last layer is read.
-        reader: A layer from vectors to vectors, as `readers.BiLSTM`, over the row; or
-            `readers.BiDAF`, which reads question and passage each by itself and scores both ends;
-            what stands for no answer is then the passage's last.
-        dropout: Fraction dropped before the output layer, in training.
-        frozen: If True, only the task network learns; the encoder is made untrainable.
-        task_network: A trained one from `build_task_network`, to put an encoder under it.
-        words: A `WordVectors` whose vectors the reader reads too, where the encoder's tokens are
-            words and `pairs="words"`; they stay as they are.
-        placement: A `Placement` without character filters: where features enter beside them.
-        max_length: Longest row in tokens; by default 384, or what the encoder reads if that is
-            less.
-        stride: Tokens between the beginnings of windows.
-        max_answer_length: Of answers found, in tokens; those learned may be longer.
-        n_best: How many answers a question has on request.
-        null_threshold: With "no answer": there is none where its score is above that of the best
-            span by more than this. `choose_threshold` finds a good one.
-        pairs: `"words"` where question and passage are read apart; by default as the tokenizer
-            does it. It needs a reader.
+        encoder: An encoder; it is trained in place unless `frozen`. GPT reads the question first.
+        labels: `["start", "end"]`; also `"no answer"` if questions may have no answer.
+        tokenizer: The encoder's tokenizer; needed for `batches` and `predict`.
+        layers: A `LayerChoice`; by default the last layer.
+        reader: A layer from vectors to vectors, such as `readers.BiLSTM`; or `readers.BiDAF`, which
+            reads question and passage separately and scores both ends, no answer at the end of the
+            passage.
+        dropout: Fraction dropped before the output layer in training.
+        frozen: If True, only the task network is trained.
+        task_network: A trained task network from `build_task_network`, or `None` for a new one.
+        words: A `WordVectors` whose frozen vectors the reader also reads; only with tokens that are
+            words and `pairs="words"`.
+        placement: A `Placement` of the features, without character filters.
+        max_length: Largest number of tokens of a row; by default 384, or less for a shorter
+            encoder.
+        stride: Distance of the starts of windows, in tokens.
+        max_answer_length: Largest number of tokens of a predicted answer.
+        n_best: Number of answers per question with `probabilities=True`.
+        null_threshold: With "no answer": the margin of its score over the best span above which
+            `predict` returns no answer. `choose_threshold` sets it.
+        pairs: `"words"` to read question and passage separately, with a reader; by default as the
+            tokenizer packs.
 
     Call arguments:
         inputs: The encoder's inputs, and `answer_mask` (B, T), True at the tokens of the passage
-            and at what stands for no answer, BERT's [CLS] or GPT's `_classify_`. With
-            `pairs="words"` the encoder's inputs are (B, 2, T), and `word_positions` (B, T) tells
-            which of the 2 T vectors are the row's; a vector of zeros stands for no answer. With
-            `words` also `vector_ids` (B, T), their ids in its vocabulary. Under a reader of two
-            texts also `first_positions` and `second_positions`, see `Classifier`.
+            and at the token for no answer, BERT's [CLS] or GPT's `_classify_`. With
+            `pairs="words"` the encoder's inputs are (B, 2, T), and `word_positions` (B, T) are the
+            positions of the row's vectors among the 2 T; a vector of zeros is for no answer. With
+            `words` also `vector_ids` (B, T), ids in its vocabulary. With a reader of two texts also
+            `first_positions` and `second_positions`, see `Classifier`.
 
     Returns:
-        (B, 2, T) logits, of start and end; -1e9 where there can be none.
+        (B, 2, T) logits of start and end; -1e9 where `answer_mask` is False.
 
     Raises:
-        ValueError: If `labels` are others, an argument has no meaning, the tokenizer puts no two
-            texts in one row, or there are word vectors and tokens are no words.
+        ValueError: If `labels` or another argument is invalid, the tokenizer does not pack two
+            texts into one row, or there are word vectors for tokens that are not words.
+
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.models import BERT
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"])
+    >>> encoder = BERT(len(tokenizer), 1, 2, 4, 8, max_sequence_length=16)
+    >>> model = SpanFinder(encoder, tokenizer=tokenizer, stride=2)
+    >>> (answer,) = model.predict([Example("a", pair="b c d")])
+    >>> answer in "b c d"
+    True
     """
 
     kind = "answers"
@@ -86,23 +105,23 @@ class SpanFinder(Head):
 
     def __init__(
         self,
-        encoder,
-        labels=tuple(LABELS),
-        tokenizer=None,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        task_network=None,
-        words=None,
-        placement=None,
-        max_length=None,
-        stride=STRIDE,
-        max_answer_length=30,  # run_squad.py's, as is the next
-        n_best=20,
-        null_threshold=0.0,
-        pairs=None,
-        name="span_finder",
+        encoder: Encoder,
+        labels: Iterable[Any] = tuple(LABELS),
+        tokenizer: SubwordTokenizer | None = None,
+        layers: LayerChoice | None = None,
+        reader: keras.Layer | None = None,
+        dropout: float = 0.1,
+        frozen: bool = False,
+        task_network: TaskNetwork | None = None,
+        words: WordVectors | None = None,
+        placement: Placement | None = None,
+        max_length: int | None = None,
+        stride: int = STRIDE,
+        max_answer_length: int = 30,  # run_squad.py's, as is the next
+        n_best: int = 20,
+        null_threshold: float = 0.0,
+        pairs: bool | str | None = None,
+        name: str = "span_finder",
     ):
         check_encoder(encoder, tokenizer)
         limit = encoder.max_sequence_length
@@ -156,7 +175,7 @@ class SpanFinder(Head):
         self.null_threshold = null_threshold
 
     @staticmethod
-    def check_labels(labels):
+    def check_labels(labels: Iterable[Any]) -> None:
         if list(labels) not in (LABELS, [*LABELS, NO_ANSWER]):
             raise ValueError(
                 f"The labels of a `SpanFinder` are {LABELS}, and {NO_ANSWER!r} behind them where "
@@ -164,16 +183,22 @@ class SpanFinder(Head):
             )
 
     @staticmethod
-    def labels_of(examples):
+    def labels_of(examples: Sequence[Example]) -> list[Any]:
         answered = [len(getattr(example, "label", None) or ()) > 0 for example in examples]
         return LABELS if all(answered) else [*LABELS, NO_ANSWER]
 
     @staticmethod
-    def check_label(example, number):
+    def check_label(example: Example, number: int | None) -> None:
         """Answers are checked with their passages, see `Windows`."""
 
     @classmethod
-    def target(cls, example, labels, training=True, number=None):
+    def target(
+        cls,
+        example: Example,
+        labels: Iterable[Any],
+        training: bool = True,
+        number: int | None = None,
+    ) -> Any:
         """The answers; raises unless they are such as this head finds."""
         where = place_of(example, number)
         if getattr(example, "starts", None) is None:
@@ -190,12 +215,14 @@ class SpanFinder(Head):
         return example.label
 
     @classmethod
-    def targets(cls, examples, labels, windows=None):
+    def targets(
+        cls, examples: Sequence[Example], labels: Iterable[Any], windows: Windows | None = None
+    ) -> Any:
         super().targets(examples, labels)
         return windows.targets
 
     @classmethod
-    def features_of(cls, encoded, pool, pairs):
+    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
         if not pairs:
             return encoded.tokens()
         features, mask = encoded.words()
@@ -203,17 +230,27 @@ class SpanFinder(Head):
         return features * ops.cast(mask, features.dtype)[..., None, None], mask
 
     @classmethod
-    def more_inputs(cls, reader, placement):
+    def more_inputs(
+        cls, reader: keras.Layer | None, placement: Placement | None
+    ) -> dict[str, keras.KerasTensor]:
         mask = keras.Input((None,), dtype="bool", name="answer_mask")
         return {"answer_mask": mask, **super().more_inputs(reader, placement)}
 
     @staticmethod
-    def before_output(x, mask, reader, pairs=False):
+    def before_output(
+        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+    ) -> Tensor:
         """A vector (B, T, D) of each token."""
         return x
 
     @staticmethod
-    def output_of(x, num_labels, dropout, reader=None, inputs=None):
+    def output_of(
+        x: Tensor,
+        num_labels: int,
+        dropout: float,
+        reader: keras.Layer | None = None,
+        inputs: dict[str, Tensor] | None = None,
+    ) -> Tensor:
         if texts_of(reader) is not None:  # (B, 2, S) of the passage
             positions, mask = inputs["second_positions"], inputs["padding_mask"]
             return Spread(name="logits")(x, positions, mask)
@@ -222,13 +259,14 @@ class SpanFinder(Head):
         return ops.transpose(x, (0, 2, 1))
 
     @staticmethod
-    def masked(logits, inputs):
+    def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         return ops.where(inputs["answer_mask"][:, None], logits, -1e9)  # (B, 2, T)
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-    def batches(self, examples, **options):
+    def batches(self, examples: Iterable[Any], **options) -> Batches:
         """`Batches` of the windows of examples, `batches.source` the `Windows`.
 
         Args:
@@ -260,7 +298,7 @@ class SpanFinder(Head):
         return windows.batches(pair_positions=texts_of(self.reader) is not None, **options)
 
     @property
-    def decode_options(self):
+    def decode_options(self) -> dict[str, Any]:
         return {
             "n_best": self.n_best,
             "max_answer_length": self.max_answer_length,
@@ -269,19 +307,19 @@ class SpanFinder(Head):
 
     @staticmethod
     def decode(
-        labels,
-        logits,
-        source,
-        probabilities=False,
-        n_best=20,
-        max_answer_length=30,
-        null_threshold=0.0,
-    ):
-        """Answers of the logits (2, T) of each window.
+        labels: Iterable[Any],
+        logits: Any,
+        source: Any,
+        probabilities: bool = False,
+        n_best: int = 20,
+        max_answer_length: int = 30,
+        null_threshold: float | None = 0.0,
+    ) -> list[Any]:
+        """Answers from the logits (2, T) of each window.
 
         Returns:
-            A text of each question, `""` for no answer; with `probabilities` a list of the `n_best`
-            `Span`s of each, best first, and with "no answer" among the labels one more of it.
+            A text for each question, `""` for no answer. With `probabilities` a list of the
+            `n_best` `Span`s, best first, and one more for the label "no answer".
         """
         count = n_best if probabilities else 1
         scores, first, last, null = best_answers(logits, source, count, max_answer_length)
@@ -311,22 +349,22 @@ class SpanFinder(Head):
             )
         return found
 
-    def choose_threshold(self, examples):
-        """Sets `null_threshold` to where the answers to these examples have the highest F1.
+    def choose_threshold(self, examples: Sequence[Example]) -> float:
+        """Sets `null_threshold` to the value with the highest F1 on examples.
 
-        Of all thresholds that give it, it is 0 if that is one, else the middle between the last
-        question that is answered and the first that is not.
+        Of several such values it takes 0 if possible, else the middle between the last question
+        with an answer and the first without.
 
         Reference: Devlin et al. 2018, section 4.3.
 
         Args:
-            examples: Questions with and without answers, not those of a test.
+            examples: Questions of a dev set, with and without answers.
 
         Returns:
-            The F1 with it on these examples, in [0, 1].
+            The F1 on these examples, in [0, 1].
 
         Raises:
-            ValueError: If the head knows no questions without answer.
+            ValueError: If the head has no label "no answer".
         """
         if NO_ANSWER not in self.labels:
             raise ValueError(
@@ -341,7 +379,9 @@ class SpanFinder(Head):
         return best
 
     @staticmethod
-    def settle(labels, examples, predict):
+    def settle(
+        labels: Iterable[Any], examples: Sequence[Example], predict: Callable[[], Any]
+    ) -> dict[str, Any]:
         if NO_ANSWER not in labels:
             return {}
         return {"null_threshold": _threshold(examples, predict())[1]}
@@ -385,18 +425,21 @@ def _threshold(examples, found):
     return float(totals[chosen] / len(odds)), float((below + above) / 2)
 
 
-def no_answer_odds(found):
-    """The best spans, and how much higher the score of no answer is, as SQuAD 2.0 is evaluated.
+def no_answer_odds(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[float]]:
+    """Best spans, and the odds of no answer, for the evaluation of SQuAD 2.0.
 
     Args:
-        found: What `SpanFinder.predict(..., probabilities=True)` gives with "no answer".
+        found: Result of `SpanFinder.predict(..., probabilities=True)` with the label "no answer".
 
     Returns:
-        `(texts, odds)`: of each question the best span that is no refusal, and a number that is
-        larger the likelier there is no answer.
+        `(texts, odds)`: for each question the best span with text, and the score of no answer minus
+        that of this span.
 
     Raises:
-        ValueError: If there is no score of no answer.
+        ValueError: If a question has no score of no answer.
+
+    >>> no_answer_odds([[Span("1882", 7, 2.0, 0.8), Span("", -1, 0.5, 0.2)]])
+    (['1882'], [-1.5])
     """
     texts, odds = [], []
     for spans in found:

@@ -1,50 +1,64 @@
 """Taggers of words, independent or with a CRF."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
 from keras_plm.data.labels import check_scheme, scheme_of_labels, tag_scheme_of
-from keras_plm.data.task import place_of
-from keras_plm.files.sequences import as_names
+from keras_plm.data.passages import Windows
+from keras_plm.data.task import Example, place_of
+from keras_plm.files.sequences import Tensor, as_names
 from keras_plm.heads.head import Head, softmax
-from keras_plm.layers import CRF, CRFLoss, allowed_transitions, marginals, viterbi
+from keras_plm.heads.task_network import Placement, TaskNetwork
+from keras_plm.layers import CRF, CRFLoss, LayerChoice, allowed_transitions, marginals, viterbi
 from keras_plm.metrics import SpanF1
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Tagger(Head):
-    """One tag for each word, read at the word's first token.
+    """Tagging head: one tag for each word, from the vector of its first token.
 
-    An ordinary Keras model: `compile`, `fit` on `keras_plm.data.batches`, `evaluate`; `predict`
-    also takes lists of words and gives lists of tags. Sentences longer than the encoder reads go in
-    windows; no word is lost.
+    It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`.
+    `predict` takes lists of words and returns lists of tags. Sentences longer than the encoder
+    reads are split into windows without loss of words.
 
     Reference: Devlin et al. 2018, section 5.3.
 
     Args:
-        encoder: Any encoder; fine-tuned in place unless `frozen`.
-        labels: The tags, in the order of their ids.
-        tokenizer: Needed to predict from words.
-        layers: A `LayerChoice`; without it the last layer is read.
-        reader: A layer from word vectors to word vectors, as `readers.BiLSTM`.
-        dropout: Fraction dropped before the output layer, in training.
-        frozen: If True, only the task network learns; the encoder is made untrainable.
-        task_network: A trained one from `build_task_network`, to put an encoder under it.
-        words: A `WordVectors` whose vectors the reader reads too; they stay as they are. Needs a
-            reader.
-        placement: A `Placement`: where features enter beside them; by default the reader's input.
+        encoder: An encoder; it is trained in place unless `frozen`.
+        labels: Tags in the order of their ids.
+        tokenizer: The encoder's tokenizer; needed for words.
+        layers: A `LayerChoice`; by default the last layer.
+        reader: A layer from word vectors to word vectors, such as `readers.BiLSTM`.
+        dropout: Fraction dropped before the output layer in training.
+        frozen: If True, only the task network is trained.
+        task_network: A trained task network from `build_task_network`, or `None` for a new one.
+        words: A `WordVectors` whose frozen vectors the reader also reads; needs a reader.
+        placement: A `Placement` of the features; by default the input of the reader.
 
     Call arguments:
-        inputs: The encoder's inputs, and `word_positions` (B, W); with `words` also `vector_ids`
-            (B, W), their ids in its vocabulary, and with `character_filters`
-            `word_character_ids` (B, W, C), their characters.
+        inputs: The encoder's inputs, and `word_positions` (B, W). With `words` also `vector_ids`
+            (B, W), ids in its vocabulary, and with `character_filters` `word_character_ids`
+            (B, W, C).
 
     Returns:
         (B, W, K) logits.
 
     Raises:
-        ValueError: If there are fewer than two tags, tags are of several schemes, see
-            `metrics.tag_scheme`, or the placement or `words` needs what is not there.
+        ValueError: If there are fewer than two tags, or tags are of several schemes, see
+            `metrics.tag_scheme`. If the placement or `words` lacks a part.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["Ada", "sings"], np.eye(2))
+    >>> model = Tagger(encoder, ["O", "B-PER", "I-PER"], tokenizer=encoder.tokenizer())
+    >>> [len(tags) for tags in model.predict([["Ada", "sings"], ["Ada"]])]
+    [2, 1]
     """
 
     kind = "words"
@@ -52,17 +66,17 @@ class Tagger(Head):
 
     def __init__(
         self,
-        encoder,
-        labels,
-        tokenizer=None,
-        layers=None,
-        reader=None,
-        dropout=0.1,
-        frozen=False,
-        task_network=None,
-        words=None,
-        placement=None,
-        name="tagger",
+        encoder: Encoder,
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer | None = None,
+        layers: LayerChoice | None = None,
+        reader: keras.Layer | None = None,
+        dropout: float = 0.1,
+        frozen: bool = False,
+        task_network: TaskNetwork | None = None,
+        words: WordVectors | None = None,
+        placement: Placement | None = None,
+        name: str = "tagger",
     ):
         super().__init__(
             encoder,
@@ -80,24 +94,26 @@ class Tagger(Head):
         )
 
     @staticmethod
-    def check_labels(labels):
+    def check_labels(labels: Iterable[Any]) -> None:
         Head.check_labels(labels)
         scheme_of_labels(labels)  # raises for tags of several schemes
 
     @classmethod
-    def labels_of(cls, examples):
+    def labels_of(cls, examples: Sequence[Example]) -> list[Any]:
         labels = super().labels_of(examples)
         tag_scheme_of(examples)  # raises for tags of several schemes, naming the place
         return labels
 
     @classmethod
-    def targets(cls, examples, labels, windows=None):
-        """The ids of the tags; raises unless they mark spans as their scheme says."""
+    def targets(
+        cls, examples: Sequence[Example], labels: Iterable[Any], windows: Windows | None = None
+    ) -> Any:
+        """Ids of the tags; raises unless they mark spans by one scheme."""
         check_scheme(examples, labels)
         return super().targets(examples, labels, windows)
 
     @staticmethod
-    def check_label(example, number):
+    def check_label(example: Example, number: int | None) -> None:
         if not isinstance(example.label, (list, tuple)) or isinstance(example.text, str):
             raise ValueError(
                 f"{place_of(example, number)}A `Tagger` learns a tag for each word; one "
@@ -106,11 +122,14 @@ class Tagger(Head):
             )
 
     @staticmethod
-    def before_output(x, mask, reader, pairs=False):
-        """A vector (B, W, D) of each word."""
+    def before_output(
+        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+    ) -> Tensor:
+        """Vector of each word, (B, W, D)."""
         return x
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         if scheme_of_labels(self.labels) is not None:
             return [SpanF1(self.labels)]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -126,8 +145,10 @@ class Tagger(Head):
         return examples
 
     @staticmethod
-    def decode(labels, logits, source, probabilities=False):
-        """Tags of the logits (W, K) of each row, windows of a sentence joined again."""
+    def decode(
+        labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
+    ) -> list[Any]:
+        """Tags from the logits (W, K) of each row, with the windows of a sentence joined."""
         count = int(source.examples_of[-1]) + 1
         decoded = [[] for _ in range(count)]
         for row, example in enumerate(source.examples_of):
@@ -141,27 +162,46 @@ class Tagger(Head):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CRFTagger(Tagger):
-    """One tag for each word, chosen together: a CRF scores tags and which stand side by side.
+    """Tagging head with a CRF: scores of tags and of transitions between neighbouring tags.
 
-    Otherwise as `Tagger`, of the same arguments and one more. `predict(..., probabilities=True)`
-    gives the marginal probabilities of each word's tags. Windows of a sentence that is longer than
-    the encoder reads are tagged one by one.
+    It is a `Tagger` with one more argument. `predict(..., probabilities=True)` returns marginal
+    probabilities of the tags. Windows of a long sentence are tagged separately.
 
     Reference: Huang et al. 2015, arXiv 1508.01991; the readers of Peters et al. 2018.
 
     Args:
-        scheme: How tags mark spans, `"BIO"` (also `"IOB2"`), `"IOB1"`, `"BIOUL"` (also `"BILOU"`),
-            `"IOBES"` or `"BMES"`: what this does not allow is never predicted. It may also be set
-            later. `None` allows all.
+        encoder, labels, **named: As in `Tagger`.
+        scheme: Tag scheme, `"BIO"` (also `"IOB2"`), `"IOB1"`, `"BIOUL"` (also `"BILOU"`),
+            `"IOBES"` or `"BMES"`. Predictions contain only transitions that it allows. `None`
+            allows all. It may be set later.
+
+    Call arguments:
+        inputs: As in `Tagger`.
 
     Returns:
-        (B, W, K, K) scores of each word's tag behind that of the word before, see `layers.CRF`.
+        (B, W, K, K) scores of each word's tag after the tag of the previous word, see `layers.CRF`.
 
     Raises:
-        ValueError: As `Tagger`; and if the scheme does not fit the tags.
+        ValueError: As `Tagger`; and if a tag does not belong to the scheme.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["Ada", "sings"], np.eye(2))
+    >>> tags = ["O", "B-PER", "I-PER"]
+    >>> model = CRFTagger(encoder, tags, tokenizer=encoder.tokenizer(), scheme="BIO")
+    >>> [len(tags) for tags in model.predict([["Ada", "sings"], ["Ada"]])]
+    [2, 1]
     """
 
-    def __init__(self, encoder, labels, *arguments, scheme=None, name="crf_tagger", **named):
+    def __init__(
+        self,
+        encoder: Encoder,
+        labels: Iterable[Any],
+        *arguments,
+        scheme: str | None = None,
+        name: str = "crf_tagger",
+        **named,
+    ):
         labels = as_names(labels, "labels")
         if scheme is not None:
             allowed_transitions(labels, scheme)  # says what is wrong
@@ -169,24 +209,32 @@ class CRFTagger(Tagger):
         self.scheme = scheme
 
     @staticmethod
-    def masked(logits, inputs):
-        """The logits with the CRF's transitions."""
+    def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Scores of the CRF from logits."""
         return CRF(name="crf")(logits, padding_mask=inputs["padding_mask"])
 
     @staticmethod
-    def default_loss():
+    def default_loss() -> keras.losses.Loss:
+        """Loss of `compile` by default."""
         return CRFLoss()
 
-    def default_metrics(self):
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Metrics of `compile` by default."""
         return []  # the best tags are found row by row, in `predict`
 
     @property
-    def decode_options(self):
+    def decode_options(self) -> dict[str, Any]:
         return {"scheme": self.scheme}
 
     @staticmethod
-    def decode(labels, logits, source, probabilities=False, scheme=None):
-        """Tags of the scores (W, K, K) of each row, windows of a sentence joined again."""
+    def decode(
+        labels: Iterable[Any],
+        logits: Any,
+        source: Any,
+        probabilities: bool = False,
+        scheme: str | None = None,
+    ) -> list[Any]:
+        """Tags from the scores (W, K, K) of each row, with the windows of a sentence joined."""
         allowed = None if scheme is None else allowed_transitions(labels, scheme)
         decoded = [[] for _ in range(int(source.examples_of[-1]) + 1)]
         for row, example in enumerate(source.examples_of):

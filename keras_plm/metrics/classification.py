@@ -3,7 +3,9 @@
 import math
 import operator
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from keras_plm.files.sequences import as_list
 from keras_plm.metrics._inputs import both, single
 
 
-def accuracy(y_true, y_pred):
+def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """Fraction of predictions that equal the truth, in [0, 1].
 
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
@@ -22,7 +24,7 @@ def accuracy(y_true, y_pred):
     return float(np.mean(hits))
 
 
-def f1(y_true, y_pred, positive=None):
+def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> float:
     """F1 of the positive class of two, in [0, 1]; by default of the one that sorts last.
 
     Raises:
@@ -45,7 +47,7 @@ def f1(y_true, y_pred, positive=None):
     return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))
 
 
-def matthews_correlation(y_true, y_pred):
+def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """Matthews' correlation of two labelings, in [-1, 1]; 0 where one of them has a single class.
 
     Reference: Gorodkin, "Comparing two K-category assignments by a K-category correlation
@@ -67,7 +69,7 @@ def matthews_correlation(y_true, y_pred):
     return both / math.sqrt(float(spread_true) * float(spread_pred))
 
 
-def word_accuracy(y_true, y_pred):
+def word_accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """Fraction of words whose tag equals the true one, in [0, 1].
 
     >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])

@@ -1,6 +1,8 @@
 """F1 of spans that tags mark, as conlleval counts them."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +15,7 @@ from keras_plm.metrics.tag_schemes import check_marks
 BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
 
 
-def spans(tags):
+def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The chunks of one sentence's tags, as conlleval reads them.
 
     A chunk begins at B, at I after O or at the sentence's start, and where the type changes; it
@@ -41,7 +43,7 @@ def spans(tags):
     return found
 
 
-def span_scores(y_true, y_pred):
+def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
     """What conlleval prints: precision, recall, F1 and counts, over all spans and by type.
 
     A span is correct if its type, first and last word all agree with a true one. Agrees with the
@@ -100,7 +102,7 @@ def span_scores(y_true, y_pred):
     return table | {"accuracy": equal / words if words else 0.0}
 
 
-def span_f1(y_true, y_pred):
+def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """F1 over all spans as conlleval counts them, in [0, 1]; see `span_scores`.
 
     >>> span_f1([["B-A", "O"]], [["I-A", "O"]])
@@ -126,7 +128,7 @@ class SpanF1(keras.metrics.Metric):
         sample_weight: (B, W), 0 at padding.
     """
 
-    def __init__(self, labels, name="span_f1", **kwargs):
+    def __init__(self, labels: Iterable[str], name: str = "span_f1", **kwargs):
         super().__init__(name=name, **kwargs)
         self._direction = "up"  # by which callbacks know that more is better
         self.labels = labels = as_names(labels, "labels")

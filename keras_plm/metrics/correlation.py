@@ -1,11 +1,14 @@
 """Pearson's and Spearman's correlation of numbers."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from keras_plm.metrics._inputs import single
 
 
-def pearson_correlation(y_true, y_pred):
+def pearson_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """Pearson's correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
 
     >>> round(pearson_correlation([1, 2, 3], [2, 4, 6]), 6)
@@ -18,7 +21,7 @@ def pearson_correlation(y_true, y_pred):
     return 0.0 if _constant(y_true, y_pred) else float(pearsonr(y_true, y_pred).statistic)
 
 
-def spearman_correlation(y_true, y_pred):
+def spearman_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """Spearman's rank correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
 
     >>> round(spearman_correlation([1, 2, 3], [2, 4, 60]), 6)

@@ -3,6 +3,8 @@
 import re
 import string
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from keras_plm.files.sequences import as_list
 from keras_plm.metrics._inputs import both
 
 
-def squad_exact_match(y_true, y_pred, version=1):
+def squad_exact_match(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
     """Fraction of answers that equal a gold answer after `normalize_answer`, in [0, 1].
 
     Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822;
@@ -33,7 +35,7 @@ def squad_exact_match(y_true, y_pred, version=1):
     return float(np.mean([exact for exact, _ in squad_scores(y_true, y_pred, version)]))
 
 
-def squad_f1(y_true, y_pred, version=1):
+def squad_f1(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
     """Mean F1 of the words that answer and gold answer have in common, in [0, 1].
 
     Of several gold answers the best counts. Where a side has no words, the F1 is 0 in version 1, in
@@ -55,7 +57,9 @@ def squad_f1(y_true, y_pred, version=1):
     return float(np.mean([f1 for _, f1 in squad_scores(y_true, y_pred, version)]))
 
 
-def squad_scores(y_true, y_pred, version=1):
+def squad_scores(
+    y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1
+) -> list[tuple[float, float]]:
     """`(exact match, F1)` of each question, each in [0, 1]; see `squad_exact_match`."""
     if version not in (1, 2):
         raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
@@ -100,7 +104,7 @@ def _shared_words(gold, predicted, version):
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalize_answer(text):
+def normalize_answer(text: str) -> str:
     """What SQuAD's scores compare: no case, ASCII punctuation, articles and spaces, in this order.
 
     >>> normalize_answer("The 10th-11th  centuries."), normalize_answer("U.S.")

@@ -1,7 +1,9 @@
 """Schemes by which tags mark spans: BIO, IOBES, BILOU, BMES."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import chain
+from typing import Any
 
 from keras_plm.files.sequences import as_list
 
@@ -9,7 +11,7 @@ from keras_plm.files.sequences import as_list
 PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 
 
-def tag_scheme(tags, where=None):
+def tag_scheme(tags: Iterable[Any], where: Callable[[int, int], str] | None = None) -> str | None:
     """Scheme by which tags mark spans, or `None` for tags of words, as parts of speech.
 
     A tag marks a span if it is a prefix, "-" and a type, as `"B-PER"`. Tags without types, as
@@ -164,7 +166,7 @@ def _error_at(i, j, where, rule, received):
     return ValueError(f"{where(i, j)}: {rule}. Received: {received}")
 
 
-def are_spans(tags):
+def are_spans(tags: Iterable[str]) -> bool:
     """True where the names of tags mark spans, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
 
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])

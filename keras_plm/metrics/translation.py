@@ -1,11 +1,13 @@
 """BLEU of translations."""
 
+from collections.abc import Iterable
 from itertools import zip_longest
+from typing import Any
 
 from keras_plm.metrics._inputs import both
 
 
-def bleu(y_true, y_pred):
+def bleu(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     """BLEU of a corpus of translations, in [0, 100], as sacrebleu computes it.
 
     Texts are passed as people write them, detokenized: sacrebleu splits them itself, so that
@@ -45,7 +47,7 @@ def bleu(y_true, y_pred):
     return float(_sacrebleu().corpus_score(list(y_pred), by_rank).score)
 
 
-def bleu_signature(references=1):
+def bleu_signature(references: int = 1) -> str:
     """How `bleu` scores, in the form that papers quote, with sacrebleu's version.
 
     Args:

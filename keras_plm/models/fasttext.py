@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 from keras import ops
+
 from keras_plm.data.formats.fasttext import SubwordVectors
 from keras_plm.files.sequences import as_names
 from keras_plm.layers.embedding import rows_of
+from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
 from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 from keras_plm.tokenizers.encoded import ranges
-
-from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
 
 
 @keras.saving.register_keras_serializable("keras_plm")

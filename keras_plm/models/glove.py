@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 from keras import ops
+
 from keras_plm.data.batching import Batches
 from keras_plm.layers.embedding import rows_of
-
 from keras_plm.models.word2vec import FitsByAdaGrad
 
 

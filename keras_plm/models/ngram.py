@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+
 from keras_plm.files.arrays import NUMBERS, read_safetensors
 from keras_plm.files.json_files import OneOf, Whole, parse_json
 from keras_plm.files.writing import replacing
@@ -39,8 +40,8 @@ class NGram:
     for each context. It reads ids, not text.
 
     A text is a stream of ids in which `end_id` ends each sentence. A context starts at the last
-    `end_id` or later; the text starts a sentence. With h the last words, h' those without the oldest,
-    c how often and c(h •) the sum over all next words, a word w has with `smoothing`:
+    `end_id` or later; the text starts a sentence. With h the last words, h' those without the
+    oldest, c counts and c(h •) the sum over all next words, a word w has with `smoothing`:
 
     - `"mle"`: c(h w) / c(h •). An unknown context is shortened until it is known.
     - `"add_k"`: (c(h w) + k) / (c(h •) + k V), so 1 / V after an unknown context.

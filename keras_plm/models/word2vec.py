@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 from keras import ops
+
 from keras_plm.data.batching import Batches
 from keras_plm.layers import TokenEmbedding
 from keras_plm.training.fit import FitsBatches

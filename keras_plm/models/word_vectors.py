@@ -7,17 +7,17 @@ from typing import Self
 import keras
 import numpy as np
 from keras import ops
+
 from keras_plm.data.formats.fasttext import as_set
 from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
 from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.encoder import Encoder
-from keras_plm.tokenizers import Words
-
 from keras_plm.models.fasttext import FastText
 from keras_plm.models.glove import GloVe
 from keras_plm.models.word2vec import Word2Vec
+from keras_plm.tokenizers import Words
 
 __all__ = ["FastText", "GloVe", "Spelling", "Word2Vec", "WordTable", "WordVectors"]
 

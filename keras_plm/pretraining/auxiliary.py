@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.data.batching import Batches
+from keras_plm.heads.head import Head
 from keras_plm.models.encoder import check_causal
 from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.training.fit import FitsBatches
@@ -72,7 +74,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
         ValueError: If the encoder cannot predict the next token.
     """
 
-    def __init__(self, head, weight=0.5, name=None):
+    def __init__(self, head: Head, weight: float = 0.5, name: str | None = None):
         encoder = head.encoder
         check_causal(encoder, "WithLanguageModel")
         texts, hidden = head.encoded
@@ -109,7 +111,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
     def from_config(cls, config):
         return cls(**{**config, "head": keras.saving.deserialize_keras_object(config["head"])})
 
-    def batches(self, source):
+    def batches(self, source: Batches) -> Batches:
         """Batches of the head's rows, with targets for both; the head's stay as they are."""
         collate = source.collate
 

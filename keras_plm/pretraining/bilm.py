@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.corpus import check_stream
+from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.layers import (
     CarriedStates,
     Dropout,
@@ -20,6 +20,7 @@ from keras_plm.layers import (
 from keras_plm.models.elmo import ELMo, trimmed
 from keras_plm.tokenizers.characters import MARKS, WIDTH, encode_characters
 from keras_plm.tokenizers.subwords import check_special
+from keras_plm.tokenizers.words import Words
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.optimizers import AdaGrad
 
@@ -50,7 +51,7 @@ class Perplexity(keras.metrics.Mean):
         direction: 0 for forward, 1 for backward, `None` for the mean loss of both.
     """
 
-    def __init__(self, direction=None, name="perplexity", **kwargs):
+    def __init__(self, direction: int | None = None, name: str = "perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
         self._direction = "down"  # by which callbacks know that less is better
         self.direction = direction
@@ -153,7 +154,14 @@ class BiLM(FitsBatches, keras.Model):
 
     takes_class_weight = False
 
-    def __init__(self, encoder, vocabulary_size, num_sampled=8192, batch_size=128, name=None):
+    def __init__(
+        self,
+        encoder: ELMo,
+        vocabulary_size: int,
+        num_sampled: int = 8192,
+        batch_size: int = 128,
+        name: str | None = None,
+    ):
         if not isinstance(encoder, ELMo) or encoder.carried_rows:
             raise ValueError(
                 "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
@@ -215,7 +223,7 @@ class BiLM(FitsBatches, keras.Model):
     def _carried(self):
         return [layer for layer in self.layers if isinstance(layer, CarriedStates)]
 
-    def reset_states(self):
+    def reset_states(self) -> None:
         """Lets the next batch begin with zeros."""
         for layer in self._carried():
             layer.reset()
@@ -233,7 +241,14 @@ class BiLM(FitsBatches, keras.Model):
             for variable, value in zip(states, before, strict=True):
                 variable.assign(value)
 
-    def batches(self, stream, lexicon, unroll_steps=20, seed=0, training=True):
+    def batches(
+        self,
+        stream: TokenStream,
+        lexicon: Words,
+        unroll_steps: int = 20,
+        seed: int = 0,
+        training: bool = True,
+    ) -> Batches:
         """`bilm_batches` as this model takes them."""
         widest = max(width for width, _ in self.encoder.filters)
         return bilm_batches(
@@ -295,16 +310,16 @@ def pack_sentences(lengths, batch_size, unroll_steps):
 
 
 def bilm_batches(
-    stream,
-    lexicon,
-    vocabulary_size,
-    num_sampled=8192,
-    batch_size=128,
-    unroll_steps=20,
-    seed=0,
-    training=True,
-    widest=7,
-):
+    stream: TokenStream,
+    lexicon: Words,
+    vocabulary_size: int,
+    num_sampled: int = 8192,
+    batch_size: int = 128,
+    unroll_steps: int = 20,
+    seed: int = 0,
+    training: bool = True,
+    widest: int = 7,
+) -> Batches:
     """Batches for `BiLM`: rows of packed sentences that go on from batch to batch.
 
     Sentences are packed as in the original (`pack_sentences`); the backward direction reads each

@@ -3,17 +3,19 @@
 Shapes: B rows, T tokens, D width, V tokens of the vocabulary.
 """
 
+from collections.abc import Iterable, Sequence
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.corpus import check_stream
+from keras_plm.data.corpus import TokenStream, check_stream
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.sampled_softmax import logsumexp_of_products, row_products
-from keras_plm.models.encoder import check_causal
-from keras_plm.tokenizers.subwords import check_tokenizer
+from keras_plm.models.encoder import Encoder, check_causal
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer
 from keras_plm.training.fit import FitsBatches, run_on
 from keras_plm.training.losses import GivenLoss
 
@@ -93,7 +95,7 @@ class CausalLM(FitsBatches, keras.Model):
         ValueError: If the encoder has no tied token embedding, or sees what is to be predicted.
     """
 
-    def __init__(self, encoder, name=None):
+    def __init__(self, encoder: Encoder, name: str | None = None):
         check_causal(encoder, "CausalLM")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         hidden = encoder(encoder.input)["sequence"]
@@ -121,7 +123,14 @@ class CausalLM(FitsBatches, keras.Model):
         return cls(**{**config, "encoder": encoder})
 
 
-def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_size=32, **options):
+def causal_lm_batches(
+    stream: TokenStream,
+    tokenizer: SubwordTokenizer,
+    max_length: int = 128,
+    training: bool = True,
+    batch_size: int = 32,
+    **options,
+) -> Batches:
     """Batches of contiguous text for `CausalLM`: full windows, each token predicted once.
 
     Windows begin elsewhere in every epoch.
@@ -172,7 +181,13 @@ def causal_lm_batches(stream, tokenizer, max_length=128, training=True, batch_si
     )
 
 
-def token_losses(encoder, tokenizer, texts, contexts=None, tokens_per_batch=4096):
+def token_losses(
+    encoder: Encoder,
+    tokenizer: SubwordTokenizer,
+    texts: Iterable[str | Sequence[str]],
+    contexts: Iterable[str | Sequence[str]] | None = None,
+    tokens_per_batch: int = 4096,
+) -> list[np.ndarray]:
     """-log p(token) of every token of texts, read by a language model from left to right.
 
     Texts are packed without special tokens. The first token of a text without a context is not

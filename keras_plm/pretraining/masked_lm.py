@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.corpus import check_is_stream
-from keras_plm.layers import Dense, LayerNormalization
+from keras_plm.data.corpus import TokenStream, check_is_stream
+from keras_plm.files.sequences import Tensor
+from keras_plm.layers import Dense, LayerNormalization, TokenEmbedding
 from keras_plm.layers._fused_layers import add_bias
 from keras_plm.layers.transformer_block import ACTIVATIONS
 from keras_plm.models.encoder import Encoder
@@ -23,7 +24,7 @@ from keras_plm.pretraining.masked_inputs import (
     sentence_pairs,
     sentence_runs,
 )
-from keras_plm.tokenizers.subwords import check_special
+from keras_plm.tokenizers.subwords import SubwordTokenizer, check_special
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.losses import TokenCrossEntropy
 
@@ -53,10 +54,10 @@ class MaskedTokenScores(keras.layers.Layer):
 
     def __init__(
         self,
-        token_embedding,
-        activation="gelu_erf",
-        norm_epsilon=1e-12,
-        initializer_range=0.02,
+        token_embedding: TokenEmbedding,
+        activation: str = "gelu_erf",
+        norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -78,7 +79,7 @@ class MaskedTokenScores(keras.layers.Layer):
             name="bias", shape=(self.token_embedding.vocabulary_size,), initializer="zeros"
         )
 
-    def call(self, sequence, positions):
+    def call(self, sequence: Tensor, positions: Tensor) -> Tensor:
         masked = ops.take_along_axis(sequence, positions[..., None], axis=1)  # (B, P, D)
         masked = self.norm(self.activation(self.dense(masked)))
         scores = self.token_embedding(masked, reverse=True)  # (B, P, V)
@@ -109,7 +110,7 @@ class MaskedLM(FitsBatches, keras.Model):
             output.
     """
 
-    def __init__(self, encoder, next_sentence=True, name=None):
+    def __init__(self, encoder: Encoder, next_sentence: bool = True, name: str | None = None):
         if not isinstance(encoder, Encoder) or encoder.token_embedding is None:
             raise ValueError(
                 "`MaskedLM` needs an encoder with a `token_embedding` that scores tokens. "
@@ -170,22 +171,22 @@ class MaskedLM(FitsBatches, keras.Model):
 
 
 def masked_lm_batches(
-    stream,
-    tokenizer,
-    max_length=128,
-    next_sentence=True,
-    mask_selection_rate=0.15,
-    mask_token_rate=0.8,
-    random_token_rate=0.1,
-    whole_word=False,
-    short_sequence_rate=0.1,
-    part_tokens=2**25,
-    left_to_right=False,
-    training=True,
-    batch_size=None,
-    tokens_per_batch=None,
+    stream: TokenStream,
+    tokenizer: SubwordTokenizer,
+    max_length: int = 128,
+    next_sentence: bool = True,
+    mask_selection_rate: float = 0.15,
+    mask_token_rate: float = 0.8,
+    random_token_rate: float = 0.1,
+    whole_word: bool = False,
+    short_sequence_rate: float = 0.1,
+    part_tokens: int = 2**25,
+    left_to_right: bool = False,
+    training: bool = True,
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
     **options,
-):
+) -> Batches:
     """Batches of masked text for `MaskedLM`, drawn anew in every epoch.
 
     The rules are the functions of `keras_plm.pretraining.masked_inputs`: `sentence_pairs`,

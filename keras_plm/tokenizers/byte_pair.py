@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import keras
 import tokenizers
+
 from keras_plm.files.arguments import check_one_of
 from keras_plm.files.json_files import OneOf, check_shape, read_json
 from keras_plm.files.sequences import Tensor, as_list, as_names, as_text
@@ -16,6 +17,9 @@ from keras_plm.tokenizers.byte_pair_schemes import (
     TASK_TOKENS,
     read_vocabulary,
 )
+from keras_plm.tokenizers.encoded import Encoded, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
@@ -29,10 +33,6 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_shape,
     saved_vocabulary,
 )
-
-from keras_plm.tokenizers.encoded import Encoded, Row
-from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 
 SETTINGS = {
     "lowercase": bool,

@@ -8,12 +8,12 @@ from typing import Self
 import keras
 import numpy as np
 import tokenizers
+
 from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.files.sequences import Tensor, as_list, as_text
-from keras_plm.tokenizers.tokenizer_json import check_saved
-
 from keras_plm.tokenizers.encoded import Encoded, FlatTokens, Row
 from keras_plm.tokenizers.subwords import SubwordTokenizer
+from keras_plm.tokenizers.tokenizer_json import check_saved
 from keras_plm.tokenizers.words import word_tokenizer
 
 # A byte b is b + 1, because 0 stands for a position without a word.

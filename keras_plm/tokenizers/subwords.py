@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import Tensor, as_list, as_text, as_texts
 from keras_plm.files.writing import write_text
-
 from keras_plm.tokenizers.encoded import (
     Encoded,
     FlatTokens,

@@ -7,6 +7,7 @@ import zlib
 from typing import TextIO
 
 import numpy as np
+
 from keras_plm.files.opening import open_bytes
 from keras_plm.files.sequences import as_list
 

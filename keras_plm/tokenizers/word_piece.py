@@ -10,10 +10,14 @@ from typing import Any, Self
 import keras
 import numpy as np
 import tokenizers
+
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.sequences import as_list
+from keras_plm.tokenizers.encoded import FlatTokens
+from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
+from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     added_settings,
     check_added_ids,
@@ -28,10 +32,6 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_vocabulary,
     token_lines,
 )
-
-from keras_plm.tokenizers.encoded import FlatTokens
-from keras_plm.tokenizers.subwords import KnownChunks, SubwordTokenizer
-from keras_plm.tokenizers.text import frequent_characters, lines, no_text, paths
 
 SHAPE = saved_shape("WordPiece", **{"special_tokens?": [str]})
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -6,9 +6,13 @@ from typing import Self
 
 import keras
 import tokenizers
+
 from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.files.sequences import Tensor, as_text
+from keras_plm.tokenizers.encoded import Encoded, Row
+from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
+from keras_plm.tokenizers.text import lines, no_text, paths
 from keras_plm.tokenizers.tokenizer_json import (
     check_component,
     check_saved,
@@ -19,10 +23,6 @@ from keras_plm.tokenizers.tokenizer_json import (
     saved_shape,
     saved_vocabulary,
 )
-
-from keras_plm.tokenizers.encoded import Encoded, Row
-from keras_plm.tokenizers.subwords import SubwordTokenizer, one_row
-from keras_plm.tokenizers.text import lines, no_text, paths
 
 SPLITS = ("punctuation", "spaces")
 SHAPE = saved_shape("WordLevel", unk_token=str) | {

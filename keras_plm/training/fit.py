@@ -3,6 +3,8 @@
 import contextlib
 import math
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,12 +31,12 @@ class StepCounter(keras.callbacks.Callback):
         steps: Finished steps, those before this `fit` included.
     """
 
-    def __init__(self, batches, before=0):
+    def __init__(self, batches: Batches, before: int = 0):
         super().__init__()
         self.steps = batches.step + before
         self.follow(batches, before)
 
-    def follow(self, batches, before=0):
+    def follow(self, batches: Batches, before: int = 0) -> None:
         """Goes on with other batches, of which none was trained on before step `before`."""
         self.batches, self.before = batches, before
         self._begun = self.steps
@@ -86,7 +88,7 @@ def check_loss(model, logs, when):
     )
 
 
-def check_outputs(outputs):
+def check_outputs(outputs: Any) -> None:
     """Raises if an array that a model gave is not finite.
 
     Raises:
@@ -413,7 +415,9 @@ def lacks_special_tokens(model, tokenizer):
     return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
 
 
-def run_on(model, batches, verbose=0):
+def run_on(
+    model: keras.Model, batches: Batches, verbose: int = 0
+) -> Iterator[tuple[np.ndarray, Any]]:
     """Runs a model on every batch, in its own shape; batches of training as those of evaluation.
 
     `model.predict` cannot: it joins the outputs of batches of unequal lengths.

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused_softmax import token_cross_entropy
 
 
@@ -34,7 +35,7 @@ class TokenCrossEntropy(keras.losses.Loss):
     0.2269
     """
 
-    def __init__(self, label_smoothing=0.0, name="token_cross_entropy", **kwargs):
+    def __init__(self, label_smoothing: float = 0.0, name: str = "token_cross_entropy", **kwargs):
         super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
@@ -43,7 +44,7 @@ class TokenCrossEntropy(keras.losses.Loss):
             )
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):
@@ -69,10 +70,10 @@ class LogisticLoss(keras.losses.Loss):
     2.0794
     """
 
-    def __init__(self, name="logistic_loss", reduction="sum", **kwargs):
+    def __init__(self, name: str = "logistic_loss", reduction: str = "sum", **kwargs):
         super().__init__(name=name, reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
         losses = ops.abs(y_true) * ops.softplus(ops.where(y_true > 0, -y_pred, y_pred))
         return ops.sum(losses, axis=-1)
@@ -89,10 +90,10 @@ class LabelLoss(keras.losses.SparseCategoricalCrossentropy):
         y_pred: (B, K) or (B, W, K) logits.
     """
 
-    def __init__(self, from_logits=True, name="label_loss", **kwargs):
+    def __init__(self, from_logits: bool = True, name: str = "label_loss", **kwargs):
         super().__init__(from_logits=from_logits, name=name, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, "int32")
         losses = super().call(ops.maximum(y_true, 0), y_pred)
         known = ops.reshape(y_true >= 0, ops.shape(losses))
@@ -107,7 +108,7 @@ class MeanLoss(keras.metrics.Mean):
         loss: A Keras loss whose `call` gives one number per position.
     """
 
-    def __init__(self, loss, name="mean_loss", **kwargs):
+    def __init__(self, loss: keras.losses.Loss, name: str = "mean_loss", **kwargs):
         super().__init__(name=name, **kwargs)
         self._direction = "down"  # by which callbacks know that less is better
         self.loss = loss

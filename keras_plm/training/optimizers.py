@@ -1,6 +1,7 @@
 """Optimizers of the published models: BERT's AdamW, and AdaGrad."""
 
 import re
+from collections.abc import Mapping
 
 import keras
 from keras import ops
@@ -90,15 +91,15 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=1e-4,
-        weight_decay=0.01,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        bias_correction=False,
-        global_clipnorm=1.0,
-        groups=None,
-        name="bert_adamw",
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-4,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        bias_correction: bool = False,
+        global_clipnorm: float | None = 1.0,
+        groups: Mapping[str, tuple[float, int]] | None = None,
+        name: str = "bert_adamw",
         **kwargs,
     ):
         wrong = [path for path, group in (groups or {}).items() if min(group) < 0]
@@ -273,10 +274,10 @@ class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
 
     def __init__(
         self,
-        learning_rate=0.3,
-        initial_accumulator_value=1.0,
-        epsilon=1e-7,
-        name="adagrad",
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.3,
+        initial_accumulator_value: float = 1.0,
+        epsilon: float = 1e-7,
+        name: str = "adagrad",
         **kwargs,
     ):
         super().__init__(learning_rate, initial_accumulator_value, epsilon, name=name, **kwargs)

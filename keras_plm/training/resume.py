@@ -3,15 +3,19 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
 import re
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_plm.data.batching import Batches
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.private_apis import build_for_training
 from keras_plm.training.fit import StepCounter
@@ -27,7 +31,7 @@ from keras_plm.training.processes import (
 from keras_plm.training.state_files import newest_state, state_files, steps_of, write_state
 
 
-def set_seed(seed):
+def set_seed(seed: int) -> None:
     """Seeds Python, NumPy and the backend.
 
     `keras.utils.set_random_seed` does the same, but loads TensorFlow under every backend where
@@ -93,13 +97,13 @@ class TrainingState(StepCounter):
 
     def __init__(
         self,
-        folder,
-        batches,
-        every_seconds=300,
-        on_save=None,
-        total_steps=None,
-        every_steps=None,
-        keep=2,
+        folder: str | os.PathLike,
+        batches: Batches,
+        every_seconds: float | None = 300,
+        on_save: Callable[..., Any] | None = None,
+        total_steps: int | None = None,
+        every_steps: int | None = None,
+        keep: int = 2,
     ):
         super().__init__(batches)
         for name, value in (("every_steps", every_steps), ("keep", keep)):
@@ -118,11 +122,11 @@ class TrainingState(StepCounter):
         self._metrics = None  # where a pass resumes with metrics that Keras resets
 
     @property
-    def finished(self):
+    def finished(self) -> bool:
         return self.total_steps is not None and self.steps >= self.total_steps
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         return max(self.steps - self.before, 0) // len(self.batches)
 
     @property
@@ -177,7 +181,7 @@ class TrainingState(StepCounter):
             found = self._metric_variables()
             self._metrics = [np.array(keras.ops.convert_to_numpy(v)) for v in found]
 
-    def save(self):
+    def save(self) -> None:
         """Writes the state as it is now.
 
         Raises:
@@ -216,7 +220,7 @@ class TrainingState(StepCounter):
         if self.on_save is not None:
             self.on_save(self)
 
-    def restore(self, model):
+    def restore(self, model: keras.Model) -> bool:
         """Puts a compiled model and the batches where the saved run stopped.
 
         A damaged file is passed over with a warning where there is a whole one. Metrics other than

@@ -31,7 +31,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.5, 0.9, 0.45, 0.0]
     """
 
-    def __init__(self, peak, total_steps, warmup_steps=0, decay_in_warmup=False):
+    def __init__(
+        self, peak: float, total_steps: int, warmup_steps: int = 0, decay_in_warmup: bool = False
+    ):
         _check_warmup(warmup_steps, total_steps)
         self.peak = peak
         self.total_steps = total_steps
@@ -78,7 +80,7 @@ class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.5, 0.854, 0.5, 0.0]
     """
 
-    def __init__(self, peak, total_steps, warmup_steps=0):
+    def __init__(self, peak: float, total_steps: int, warmup_steps: int = 0):
         _check_warmup(warmup_steps, total_steps)
         self.peak = peak
         self.total_steps = total_steps
@@ -129,7 +131,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     ['1.7469e-07', '6.9877e-04', '1.3975e-04']
     """
 
-    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
+    def __init__(self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0):
         if min(hidden_dim, warmup_steps, scale) <= 0:
             raise ValueError(
                 "`hidden_dim`, `warmup_steps` and `scale` must be above 0. Received: "
@@ -177,7 +179,7 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
     [0.1, 1.65, 3.2, 1.65, 0.1]
     """
 
-    def __init__(self, peak, total_steps, cut_fraction=0.1, ratio=32):
+    def __init__(self, peak: float, total_steps: int, cut_fraction: float = 0.1, ratio: float = 32):
         if total_steps < 1 or ratio < 1 or not 0 <= cut_fraction < 1:
             raise ValueError(
                 "`total_steps` and `ratio` must be 1 or more and `cut_fraction` lie in [0, 1). "

@@ -1,14 +1,20 @@
 """Comparison of all layer choices of a frozen encoder on one task."""
 
 import dataclasses
+import os
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_plm.data.task import as_examples, cut_dev_set
+from keras_plm.data.task import Example, as_examples, cut_dev_set
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_names
-from keras_plm.models.encoder import check_encoder
+from keras_plm.heads.head import Head
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore, fitting
 from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
@@ -16,18 +22,18 @@ from keras_plm.transfer.method import check_head, default_metric
 
 
 def compare_layers(
-    encoder,
-    tokenizer,
-    examples,
-    head,
-    method=None,
-    choices=None,
-    seeds=3,
-    metric=None,
-    store=None,
-    progress=None,
-    words=None,
-):
+    encoder: Encoder,
+    tokenizer: SubwordTokenizer,
+    examples: Sequence[Example] | Mapping[str, Sequence[Example]],
+    head: type[Head],
+    method: FeatureBased | None = None,
+    choices: Sequence[str] | None = None,
+    seeds: int = 3,
+    metric: Callable[[Any, Any], float] | None = None,
+    store: str | os.PathLike | None = None,
+    progress: Callable[[dict[str, Any]], Any] | None = None,
+    words: WordVectors | None = None,
+) -> list[dict[str, Any]]:
     """Scores every choice of layers of a frozen encoder on one task.
 
     The encoder runs once over the examples; then each choice is read with each seed.

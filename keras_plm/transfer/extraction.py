@@ -2,6 +2,8 @@
 
 import tempfile
 import weakref
+from collections.abc import Iterable
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -10,21 +12,22 @@ from keras_plm.files.arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.transfer.feature_store import FeatureStore
 from keras_plm.transfer.layer_choices import layer_choice
 
 
 def extract_features(
-    encoder,
-    tokenizer,
-    texts,
-    layers="last",
-    pool=None,
-    feature_gb=8.0,
-    batch_size=None,
-    verbose=0,
-):
+    encoder: Encoder,
+    tokenizer: SubwordTokenizer,
+    texts: Iterable[Any],
+    layers: str | int | LayerChoice = "last",
+    pool: str | None = None,
+    feature_gb: float = 8.0,
+    batch_size: int | None = None,
+    verbose: int = 0,
+) -> np.ndarray | list[np.ndarray]:
     """Vectors of texts from chosen layers of an encoder.
 
     Args:
@@ -93,7 +96,15 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         ValueError: On `transform`, if `layers` has weights to learn or `pool` is unknown.
     """
 
-    def __init__(self, encoder, tokenizer, layers="last", pool="mean", batch_size=None, verbose=0):
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer,
+        layers: str | int | LayerChoice = "last",
+        pool: str = "mean",
+        batch_size: int | None = None,
+        verbose: int = 0,
+    ):
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.layers = layers
@@ -119,7 +130,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def __sklearn_is_fitted__(self):
         return True
 
-    def fit(self, X, y=None):  # noqa: N803
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Does nothing but check the parameters."""
         check_encoder(self.encoder, self.tokenizer)
         choice = layer_choice(self.layers)
@@ -128,7 +139,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_one_of(self.pool, "pool", POOLINGS)
         return self
 
-    def transform(self, X):  # noqa: N803
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """(N, D) vectors of N texts."""
         self.fit(X)
         # A `ColumnTransformer` gives a table of one column if it is given a list of names.

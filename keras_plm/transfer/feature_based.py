@@ -1,18 +1,26 @@
 """Feature-based transfer: a reader trained on the layers of a frozen encoder."""
 
 import dataclasses
+import os
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 
 from keras_plm.data.passages import check_joint, check_tokens_are_words
+from keras_plm.data.task import Example
 from keras_plm.files.arguments import check_number, check_one_of
 from keras_plm.heads import MultipleChoice
 from keras_plm.heads.encoded import check_word_vectors
+from keras_plm.heads.head import Head
 from keras_plm.heads.readers.reading import texts_of
-from keras_plm.heads.task_network import Placement
+from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import POOLINGS, LayerChoice
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import run_on
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer._feature_rows import TOKENS, read_apart
@@ -105,7 +113,13 @@ class FeatureBased(Method):
         pair_positions = texts_of(self._reads) is not None
         return {"word_character_ids": self.character_filters > 0, "pair_positions": pair_positions}
 
-    def check(self, head, examples, tokenizer, words=None):
+    def check(
+        self,
+        head: type[Head],
+        examples: Sequence[Example],
+        tokenizer: SubwordTokenizer,
+        words: WordVectors | None = None,
+    ) -> None:
         """Raises unless head, reader, examples and what reads them go together.
 
         Args:
@@ -138,7 +152,7 @@ class FeatureBased(Method):
                 f"Received: reader={self.reader!r}, pairs of texts for {type(tokenizer).__name__}"
             )
 
-    def store_pool(self, head):
+    def store_pool(self, head: type[Head]) -> str | None:
         """How a `FeatureStore` keeps what this reader reads: `build`'s `pool`."""
         if head.per_token:
             return TOKENS
@@ -146,18 +160,18 @@ class FeatureBased(Method):
 
     def fit(
         self,
-        encoder,
-        head,
-        tokenizer,
-        train,
-        dev=None,
-        labels=None,
-        metric=None,
-        callbacks=(),
-        verbose=0,
-        store=None,
-        words=None,
-    ):
+        encoder: Encoder,
+        head: type[Head],
+        tokenizer: SubwordTokenizer,
+        train: Sequence[Example],
+        dev: Sequence[Example] | None = None,
+        labels: Iterable[Any] | None = None,
+        metric: Callable[[Any, Any], float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback = (),
+        verbose: int = 0,
+        store: str | os.PathLike | None = None,
+        words: WordVectors | None = None,
+    ) -> Head:
         """Trains a reader; the encoder stays as it is.
 
         Two texts that the tokenizer puts in no one row are read apart and pooled, or their words
@@ -224,7 +238,15 @@ class FeatureBased(Method):
         model.trained_on_pairs = train[0].pair is not None
         return model
 
-    def word_stores(self, folder, words, encoder, tokenizer, parts, pool=None):
+    def word_stores(
+        self,
+        folder: str | os.PathLike,
+        words: WordVectors | None,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer,
+        parts: Sequence[Any],
+        pool: str | None = None,
+    ) -> list[FeatureStore] | None:
         """The stores of word vectors next to those of an encoder; `None` without `words`."""
         if words is None:
             return None
@@ -237,16 +259,16 @@ class FeatureBased(Method):
 
     def fit_reader(
         self,
-        head,
-        stores,
-        train,
-        dev=None,
-        labels=None,
-        metric=None,
-        callbacks=(),
-        verbose=0,
-        words=None,
-    ):
+        head: type[Head],
+        stores: Sequence[FeatureStore],
+        train: Sequence[Example],
+        dev: Sequence[Example] | None = None,
+        labels: Iterable[Any] | None = None,
+        metric: Callable[[Any, Any], float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback = (),
+        verbose: int = 0,
+        words: Sequence[FeatureStore] | None = None,
+    ) -> tuple[TaskNetwork, dict[str, Any]]:
         """Trains the part of a head that reads features, from stores alone.
 
         Args:
@@ -304,15 +326,15 @@ class FeatureBased(Method):
 
     def predict(
         self,
-        head,
-        task_network,
-        store,
-        labels,
-        words=None,
-        probabilities=False,
-        batch_size=None,
-        verbose=0,
-    ):
+        head: type[Head],
+        task_network: TaskNetwork,
+        store: FeatureStore,
+        labels: Iterable[Any],
+        words: FeatureStore | None = None,
+        probabilities: bool = False,
+        batch_size: int | None = None,
+        verbose: int = 0,
+    ) -> list[Any]:
         """Labels of stored examples by a trained task_network, without running the encoder.
 
         Args:

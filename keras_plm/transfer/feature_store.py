@@ -1,9 +1,12 @@
 """Features of a frozen encoder, all layers of all examples, in a memory-mapped store."""
 
 import functools
+import os
 import warnings
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -11,15 +14,17 @@ import numpy as np
 from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.packing import stack_padded, words_of
 from keras_plm.data.pair_positions import PairPositions
-from keras_plm.data.passages import MAX_LENGTH
+from keras_plm.data.passages import MAX_LENGTH, Windows
 from keras_plm.files.arguments import check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.locks import one_writer
 from keras_plm.files.sequences import as_rows, as_texts
 from keras_plm.heads.encoded import check_first, check_stateless, check_word_vectors
-from keras_plm.layers import POOLINGS
-from keras_plm.models.encoder import check_encoder
+from keras_plm.layers import POOLINGS, LayerChoice
+from keras_plm.models import WordVectors
+from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.characters import CharacterIds
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.transfer import _feature_files
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
@@ -64,7 +69,9 @@ class FeatureStore:
         pair_positions: `PairPositions` of an example's two texts; `None` where there is one.
     """
 
-    def __init__(self, folder, windows=None, words=None):
+    def __init__(
+        self, folder: str | os.PathLike, windows: Windows | None = None, words: Any = None
+    ):
         arrays = _feature_files.read(folder)
         self.array, self.counts = arrays.features, arrays.counts
         self.parts, self.pairs = arrays.parts, arrays.pairs
@@ -79,7 +86,7 @@ class FeatureStore:
         self._words = words
 
     @functools.cached_property
-    def word_character_ids(self):
+    def word_character_ids(self) -> CharacterIds:
         """The `CharacterIds` of the words, one after another, as `self.starts` counts them.
 
         Raises:
@@ -98,16 +105,16 @@ class FeatureStore:
     @classmethod
     def build(
         cls,
-        folder,
-        encoder,
-        tokenizer,
-        examples,
-        pool=None,
-        feature_gb=8.0,
-        max_length=MAX_LENGTH,
-        batch_size=None,
-        verbose=0,
-    ):
+        folder: str | os.PathLike,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer,
+        examples: Iterable[Any],
+        pool: str | None = None,
+        feature_gb: float = 8.0,
+        max_length: int = MAX_LENGTH,
+        batch_size: int | None = None,
+        verbose: int = 0,
+    ) -> Self:
         """Runs the encoder over the examples, unless `folder` holds their features already.
 
         Features that are damaged are computed again, with a warning. Processes that build the same
@@ -191,7 +198,16 @@ class FeatureStore:
                 begin = end
 
     @classmethod
-    def build_words(cls, folder, words, encoder, tokenizer, examples, feature_gb=8.0, pool=None):
+    def build_words(
+        cls,
+        folder: str | os.PathLike,
+        words: WordVectors,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer,
+        examples: Iterable[Any],
+        feature_gb: float = 8.0,
+        pool: str | None = None,
+    ) -> Self:
         """A store of word vectors that stand beside the words of another store.
 
         Args:
@@ -257,7 +273,7 @@ class FeatureStore:
         if hasattr(model, "clear"):
             model.clear()  # its words would stay in memory as long as the encoder
 
-    def vectors(self, example, choice):
+    def vectors(self, example: int, choice: str | int | LayerChoice) -> np.ndarray:
         """(W, n, D) features of one example under a choice of layers, float32."""
         return self._held(example, choice).astype("float32")
 
@@ -277,14 +293,14 @@ class FeatureStore:
 
     def batches(
         self,
-        choice,
-        targets=None,
-        training=True,
-        words=None,
-        word_character_ids=False,
-        pair_positions=False,
+        choice: str | int | LayerChoice,
+        targets: Any = None,
+        training: bool = True,
+        words: "FeatureStore | None" = None,
+        word_character_ids: bool = False,
+        pair_positions: bool = False,
         **options,
-    ):
+    ) -> Batches:
         """`Batches` of features for a head's task network.
 
         Features stay float16, as the store keeps them: the task network casts them faster.

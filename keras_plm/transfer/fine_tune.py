@@ -1,15 +1,21 @@
 """Fine-tuning of an encoder together with its output layer."""
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 
+from keras_plm.data.task import Example
 from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.heads import Classifier, MultipleChoice
+from keras_plm.heads.head import Head
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.layers import POOLINGS, recompute_blocks
-from keras_plm.models.encoder import check_encoder
+from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.pretraining import WithLanguageModel
+from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.distribution import Distribution
 from keras_plm.training.fit import lacks_special_tokens
 from keras_plm.training.resume import set_seed
@@ -158,18 +164,18 @@ class FineTune(Method):
 
     def fit(
         self,
-        encoder,
-        head,
-        tokenizer,
-        train,
-        dev=None,
-        labels=None,
-        metric=None,
-        callbacks=(),
-        verbose=0,
-        symmetric=False,
-        distribution=None,
-    ):
+        encoder: Encoder,
+        head: type[Head],
+        tokenizer: SubwordTokenizer,
+        train: Sequence[Example],
+        dev: Sequence[Example] | None = None,
+        labels: Iterable[Any] | None = None,
+        metric: Callable[[Any, Any], float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback = (),
+        verbose: int = 0,
+        symmetric: bool = False,
+        distribution: Distribution | None = None,
+    ) -> Head:
         """Fine-tunes all of a copy of the encoder; the one given stays as it is.
 
         Pairs of texts that the tokenizer puts in no one row are read apart: `Classifier`'s `pairs`.
@@ -279,7 +285,7 @@ class FineTune(Method):
         both_orders = symmetric and encoder.causal and not reads_two
         return "both_orders" if both_orders else False
 
-    def prepare_encoder(self, encoder, tokenizer):
+    def prepare_encoder(self, encoder: Encoder, tokenizer: SubwordTokenizer) -> Encoder:
         """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
         if self.pretrained_layers is not None:
             encoder = keep_pretrained_layers(encoder, self.pretrained_layers)

@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from keras_plm.layers import LayerChoice
+from keras_plm.models.encoder import Encoder
 
 LAYER_CHOICES = {
     # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
@@ -25,7 +26,7 @@ LAYER_CHOICES = {
 ALIASES = {"mix": "elmo_mix", "top": "last"}
 
 
-def layer_choice(choice):
+def layer_choice(choice: str | int | LayerChoice) -> LayerChoice:
     """A `LayerChoice` by its name.
 
     Args:
@@ -60,12 +61,12 @@ def choice_name(choice):
     return ALIASES.get(choice, choice) if isinstance(choice, str) else choice
 
 
-def every_choice(encoder):
+def every_choice(encoder: Encoder) -> list[str]:
     """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
     return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
 
 
-def distinct_choices(encoder):
+def distinct_choices(encoder: Encoder) -> list[str]:
     """`every_choice` without those that read the same as one before them.
 
     In a four-block encoder "the last four" are "all": only the first name is kept.

@@ -1,9 +1,13 @@
 """Learning rates by layer, and gradual unfreezing: ULMFiT's ways to fine-tune."""
 
+import keras
+
 from keras_plm.models.encoder import weight_depths
 
 
-def layer_groups(model, layer_decay=1.0, unfreeze_steps=0):
+def layer_groups(
+    model: keras.Model, layer_decay: float = 1.0, unfreeze_steps: int = 0
+) -> dict[str, tuple[float, int]]:
     """`BertAdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
 
     The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last

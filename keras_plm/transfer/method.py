@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_plm import metrics
 from keras_plm.data.labels import tag_scheme_of
-from keras_plm.data.task import as_examples
+from keras_plm.data.task import Example, as_examples
 from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
@@ -35,7 +37,7 @@ class KeepBest(keras.callbacks.Callback):
         ValueError: At the end of training, if every score was NaN.
     """
 
-    def __init__(self, score):
+    def __init__(self, score: Callable[[], float]):
         super().__init__()
         self.score = score
         self.best, self.best_epoch, self._weights = -np.inf, None, None
@@ -58,7 +60,7 @@ class KeepBest(keras.callbacks.Callback):
             )
         self.restore()
 
-    def restore(self):
+    def restore(self) -> None:
         """Puts the best epoch's weights into the model."""
         if self._weights is not None:
             self.model.set_weights(self._weights)
@@ -186,7 +188,9 @@ def compile_trained(model, optimizer):
     model.optimizer.build(model.trainable_variables)  # which a saved model asks for
 
 
-def default_metric(head, labels, examples=()):
+def default_metric(
+    head: type[Head], labels: Sequence[Any] | None, examples: Sequence[Example] = ()
+) -> Callable[[Any, Any], float]:
     """How a head's labels are scored.
 
     By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans, answers from

@@ -5,10 +5,10 @@ import numbers
 import keras
 import numpy as np
 
-from keras_plm.models.encoder import weight_depths
+from keras_plm.models.encoder import Encoder, weight_depths
 
 
-def clone(encoder, **changes):
+def clone(encoder: Encoder, **changes) -> Encoder:
     """A trainable copy of an encoder with the same weights.
 
     Args:
@@ -39,7 +39,7 @@ def check_merged(encoder):
         )
 
 
-def keep_pretrained_layers(encoder, count):
+def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
     """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
@@ -78,7 +78,7 @@ def keep_pretrained_layers(encoder, count):
     return copy
 
 
-def resize_token_embeddings(encoder, vocabulary_size, seed=0):
+def resize_token_embeddings(encoder: Encoder, vocabulary_size: int, seed: int = 0) -> Encoder:
     """A copy of an encoder that knows more tokens, whose vectors are new.
 
     They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,

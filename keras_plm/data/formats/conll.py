@@ -4,9 +4,8 @@ import dataclasses
 import os
 import re
 
-from keras_plm.tokenizers.text import fields, numbered_lines
-
 from keras_plm.data.task import Example
+from keras_plm.tokenizers.text import fields, numbered_lines
 
 CONLLU_COLUMNS = 10
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from keras_plm.files.opening import check_file
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing

@@ -5,13 +5,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from keras_plm.data.task import Example
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import write_json
 from keras_plm.metrics import squad_scores
 from keras_plm.tokenizers import open_text
-
-from keras_plm.data.task import Example
 
 
 def read_squad(path: str | os.PathLike, labelled: bool = True) -> list[Example]:

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_plm.data.task import Example
 from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_names, is_missing
 from keras_plm.tokenizers.text import numbered_lines
-
-from keras_plm.data.task import Example
 
 NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
 LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from keras_plm.data.formats.fasttext import (
     MAGIC,
     as_set,

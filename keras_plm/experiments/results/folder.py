@@ -14,7 +14,10 @@ import os
 import re
 import traceback
 import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -56,12 +59,12 @@ class ResultFolder:
         path: The folder. It may be missing.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
 
     # ---- reading
 
-    def names(self, pattern="*"):
+    def names(self, pattern: str = "*") -> list[str]:
         """The names of all JSON files that fit a pattern, in the order of their paths.
 
         Damaged lines of `results.jsonl` that name no file are among them, as "results.jsonl:7".
@@ -77,11 +80,11 @@ class ResultFolder:
         found |= {name for name in self._records() if name.startswith(f"{RECORDS}:")}
         return sorted(found, key=lambda name: name.split("/"))
 
-    def file(self, name):
+    def file(self, name: str) -> Path:
         """The loose file of a name, whether it is there or not."""
         return self.path / name
 
-    def where(self, name):
+    def where(self, name: str) -> str:
         """Where a result stands, for messages."""
         if self.file(name).is_file() or name not in self._records():
             return str(self.file(name))
@@ -90,7 +93,7 @@ class ResultFolder:
     def __contains__(self, name):
         return self.file(name).is_file() or name in self._records()
 
-    def json(self, name):
+    def json(self, name: str) -> Any:
         """The object that a JSON file holds.
 
         Raises:
@@ -107,7 +110,7 @@ class ResultFolder:
             raise ValueError(str(found))
         return dict(found)
 
-    def record(self, name):
+    def record(self, name: str) -> Record:
         """The `Record` of a run.
 
         Raises:
@@ -115,7 +118,7 @@ class ResultFolder:
         """
         return self._record(name, self.json(name))
 
-    def done(self, name, hash):
+    def done(self, name: str, hash: str) -> Record | None:
         """The `Record` of a run, or `None` where there is none that was made with this hash."""
         if name not in self:
             return None
@@ -130,12 +133,12 @@ class ResultFolder:
         except ValueError as error:
             raise ValueError(f"{self.where(name)}: {error}") from error
 
-    def has_examples(self, name):
+    def has_examples(self, name: str) -> bool:
         """Whether there is a file of what each example adds to the scores of a result."""
         member = _of_examples(name)
         return self.file(member).is_file() or member in self._members()
 
-    def examples(self, name, hash):
+    def examples(self, name: str, hash: str) -> dict[str, tuple[str, np.ndarray]] | None:
         """What each example adds to the scores of a result.
 
         Args:
@@ -174,7 +177,9 @@ class ResultFolder:
 
     # ---- writing
 
-    def write(self, name, record, parts=None):
+    def write(
+        self, name: str, record: Record, parts: Mapping[str, tuple[str, np.ndarray]] | None = None
+    ) -> None:
         """Writes a `Record` to a loose file; one of other settings or data is archived.
 
         Args:
@@ -189,7 +194,7 @@ class ResultFolder:
                 self.write_examples(name, record.hash, parts)
             write_json(self.file(name), record.to_json())
 
-    def changing(self):
+    def changing(self) -> AbstractContextManager[Any]:
         """The lock under which results are archived and written: no seed of two settings remains.
 
         Others wait for it; a thread that holds it may take it again.
@@ -197,7 +202,9 @@ class ResultFolder:
         return one_writer(self.path / LOCKS / "write", wait=True)
 
     @contextlib.contextmanager
-    def one_writer(self, name, say=None):
+    def one_writer(
+        self, name: str, say: Callable[[str], Any] | None = None
+    ) -> AbstractContextManager[Any]:
         """Holds the lock of a result; waits for another process that makes it.
 
         Args:
@@ -217,24 +224,26 @@ class ResultFolder:
                 stack.enter_context(one_writer(lock, wait=True))
             yield
 
-    def try_to_write(self, name):
+    def try_to_write(self, name: str) -> None:
         """Raises an OSError unless the files of a result could be written now."""
         try_to_write(self.file(name).parent)
 
-    def write_examples(self, name, hash, parts):
+    def write_examples(
+        self, name: str, hash: str, parts: Mapping[str, tuple[str, np.ndarray]]
+    ) -> None:
         """Writes what each example adds to the scores of a result with this hash."""
         arrays = {f"{metric}.{kind}": array for metric, (kind, array) in parts.items()}
         with replacing(self.file(_of_examples(name)), ".npz") as temporary:
             np.savez_compressed(temporary, hash=np.array(hash), **arrays)
 
-    def archive(self, name):
+    def archive(self, name: str) -> Path | None:
         """Keeps a result under its name and a hash of its content; gives the path, or `None`."""
         self.unpack([name])  # a packed one would count again once the loose one is away
         for path in (self.file(_of_examples(name)), self.file(name)):
             kept = archive(path) if path.is_file() else None
         return kept
 
-    def pack(self):
+    def pack(self) -> tuple[int, int]:
         """Moves the loose files of tasks to the packed ones; gives the number of each kind.
 
         The packed files are written whole and read again before a loose file is removed, so that
@@ -278,7 +287,7 @@ class ResultFolder:
                 folder.rmdir()
         return len(loose[0]), len(loose[1])
 
-    def copy(self, names, path):
+    def copy(self, names: Iterable[str], path: str | os.PathLike) -> None:
         """Copies results with their examples to loose files of another folder."""
         other = ResultFolder(path)
         for name in names:
@@ -288,7 +297,7 @@ class ResultFolder:
                 with replacing(other.file(member)) as temporary:
                     temporary.write_bytes(self._content(member))
 
-    def unpack(self, names=None):
+    def unpack(self, names: Iterable[str] | None = None) -> int:
         """Moves packed files back to loose ones; gives the number of records.
 
         Args:
@@ -447,7 +456,7 @@ def _is_inside(name, suffix=".json"):
     return safe and name.endswith(suffix) and not {"", ".", ".."} & {*parts}
 
 
-def folders_below(root):
+def folders_below(root: str | os.PathLike) -> list[ResultFolder]:
     """`ResultFolder`s of all suites below a folder, in the order of their paths."""
     root = Path(root)
     found = {path.parent for path in root.rglob(RECORDS)}
@@ -455,7 +464,7 @@ def folders_below(root):
     return [ResultFolder(path) for path in sorted(found)]
 
 
-def read_results(folder, task=None):
+def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = None) -> list[Record]:
     """All `Record`s of runs in a folder, or those of one task, in the order of their names.
 
     Raises:
@@ -483,7 +492,7 @@ def read_results(folder, task=None):
     return results
 
 
-def read_json(path):
+def read_json(path: str | os.PathLike) -> Any:
     """The value that a JSON file holds, which may have `NaN` for a number.
 
     Raises:
@@ -501,28 +510,30 @@ def read_json(path):
         ) from error
 
 
-def marked(suite, scale=None):
-    """A suite's name at a scale, as README's marks have it."""
+def marked(suite: str, scale: str | None = None) -> str:
+    """A suite's name at a scale, as the marks of pages have it."""
     return suite if scale in (None, "small") else f"{suite}_{scale}"
 
 
-def suite_folder(results, home, scale=None):
+def suite_folder(results: str | os.PathLike, home: str, scale: str | None = None) -> Path:
     """Where the results of suites that share a `home` are, at a scale."""
     return Path(results) / marked(home, scale)
 
 
-def archive(path):
+def archive(path: str | os.PathLike) -> Path:
     """Keeps an older file under its name and a hash of its content; gives the new path."""
     mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return path.replace(path.with_name(f"{path.name}.{mark}"))
 
 
-def failure_of(path):
+def failure_of(path: str | os.PathLike) -> Path:
     """The file that tells why a run has no result, next to where its result file would be."""
     return Path(path).with_suffix(".failed")
 
 
-def write_failure(path, task, encoder, run, seed, error):
+def write_failure(
+    path: str | os.PathLike, task: str, encoder: str, run: Any, seed: int, error: BaseException
+) -> None:
     """Writes why a run has no result, with the traceback of the error that is being handled.
 
     Args:

@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any, Self
 
 from keras_plm.experiments.config import METHODS, SETTINGS
 from keras_plm.files.json_files import Whole, check_shape
@@ -88,12 +90,12 @@ class Record(collections.abc.Mapping):
     extra: dict = dataclasses.field(default_factory=dict)
     where: str = dataclasses.field(default="", repr=False)
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """The record as an object of JSON."""
         return dict(self._json)
 
     @classmethod
-    def from_json(cls, found):
+    def from_json(cls, found: Any) -> Self:
         """A record from an object of JSON.
 
         Raises:
@@ -138,12 +140,12 @@ SHAPE = {
 }  # fmt: skip
 
 
-def result_name(task, encoder, run, seed):
+def result_name(task: str, encoder: str, run: Any, seed: int) -> str:
     """The name of a result in its folder: the path of its file."""
     return f"{task}/{encoder}.{run}.seed{seed}.json"
 
 
-def result_hash(task, settings, seed, inputs):
+def result_hash(task: str, settings: Mapping[str, Any], seed: int, inputs: Any) -> str:
     """The hash of everything that decides a result.
 
     Args:

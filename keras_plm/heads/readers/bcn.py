@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import Dense, Dropout, Pooling, masked_softmax
 
@@ -11,23 +12,23 @@ PIECES = 4  # of a maxout
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BCN(keras.layers.Layer):
-    """The biattentive classification network: a text is read, looks at itself, and is read again.
+    """Biattentive classification network: BiLSTM, self-attention and a second BiLSTM.
 
         u = ReLU(W x + b)
         h = BiLSTM(u)
         c_t = sum_s softmax_s(h_t . h_s) h_s
         outputs = BiLSTM([h; h - c; h * c])
 
-    Its `pooling` makes one vector of a text's outputs in four ways at once.
+    Its `pooling` combines four poolings of the outputs into one vector.
 
-    Reference: McCann et al. 2017 (CoVe), arXiv 1708.00107, section 5, of one text; with ELMo Peters
-    et al. 2018, section 4 and supplement A.6; AllenNLP's `BiattentiveClassificationNetwork`.
+    Reference: McCann et al. 2017 (CoVe), arXiv 1708.00107, section 5, for one text; with ELMo
+    Peters et al. 2018, section 4 and supplement A.6; AllenNLP's `BiattentiveClassificationNetwork`.
 
     Differs from AllenNLP's: the last of three maxout layers is the head's output layer.
 
     Args:
         units: Width of the first layer and of each direction; 300 in the originals.
-        dropout: Fraction dropped of what the first BiLSTM reads.
+        dropout: Fraction of the input of the first BiLSTM dropped in training.
 
     Call arguments:
         inputs: (B, T, D).
@@ -44,7 +45,7 @@ class BCN(keras.layers.Layer):
     reads = "whole texts"
     serves = ("texts",)
 
-    def __init__(self, units, dropout=0.0, **kwargs):
+    def __init__(self, units: int, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.dropout = dropout
@@ -59,7 +60,9 @@ class BCN(keras.layers.Layer):
         self.encoder.build((*inputs_shape[:-1], self.units))
         self.integrator.build((*inputs_shape[:-1], 6 * self.units))
 
-    def call(self, inputs, padding_mask=None, training=None):
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
         x = self.drop(self.feed_forward(inputs), training=training)
         x = self.encoder(x, padding_mask=padding_mask, training=training)
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")[:, None]
@@ -71,8 +74,8 @@ class BCN(keras.layers.Layer):
     def compute_output_spec(self, inputs, padding_mask=None, training=None):
         return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
-    def pooling(self):
-        """How one vector is made of a text's outputs, a layer."""
+    def pooling(self) -> keras.Layer:
+        """Layer that pools the outputs of a text into one vector."""
         return FourPools(self.dropout, dtype=self.dtype_policy, name="pools")
 
     def get_config(self):

@@ -3,29 +3,29 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import masked_softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BiAttention(keras.layers.Layer):
-    """Two texts that were read apart look at each other: for encoders that take one text at a time.
+    """Attention between two texts, for encoders that read one text at a time.
 
     One score for each pair of positions, `S_ts = w . [x_t; y_s; x_t * y_s]`, serves both sides.
-    A position of the one text, x_t, gets
+    A position of the first text, x_t, has the output
 
-        a_t = sum_s softmax_s(S_ts) y_s          what the other text has on it
-        b   = sum_t softmax_t(max_s S_ts) x_t    what the other text asks of this one
+        a_t = sum_s softmax_s(S_ts) y_s          attention to the other text
+        b   = sum_t softmax_t(max_s S_ts) x_t    attention from the other text
         g_t = [x_t; a_t; x_t * a_t; x_t * b]
 
-    and a position of the other the same, from the transposed scores. Padding has no share in any
-    softmax. Time and memory are T times S.
+    and a position of the second text the same, from the transposed scores. Padding has no weight.
+    Time and memory grow with T · S.
 
     Reference: Seo et al. 2017 (BiDAF), arXiv 1611.01603, section 2, "attention flow layer",
     equations 1 and 2; between the states of a language model for two sentences: Peters et al. 2019,
     arXiv 1903.05987, section 3.
 
-    Differs from Seo et al.: both texts get their g, where a question needs only that of its
-    passage.
+    Differs from Seo et al.: both texts have outputs g, not only the passage.
 
     Call arguments:
         first: (B, T, D).
@@ -34,7 +34,7 @@ class BiAttention(keras.layers.Layer):
         second_mask: (B, S).
 
     Returns:
-        `(first, second)`: (B, T, 4 D) and (B, S, 4 D). Beside a text without positions a is zero.
+        `(first, second)`: (B, T, 4 D) and (B, S, 4 D). If the other text is empty, a is zero.
 
     >>> import numpy as np
     >>> first, second = BiAttention()(np.ones((2, 3, 5)), second=np.ones((2, 4, 5)))
@@ -45,7 +45,13 @@ class BiAttention(keras.layers.Layer):
     def build(self, first_shape, second_shape=None, first_mask_shape=None, second_mask_shape=None):
         self.score_kernel = add_score_kernel(self, first_shape[-1])
 
-    def call(self, first, second, first_mask=None, second_mask=None):
+    def call(
+        self,
+        first: Tensor,
+        second: Tensor,
+        first_mask: Tensor | None = None,
+        second_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         masks = [
             ops.ones_like(x[..., 0], dtype="bool") if mask is None else ops.cast(mask, "bool")
             for x, mask in ((first, first_mask), (second, second_mask))

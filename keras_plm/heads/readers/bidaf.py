@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bi_attention import BiAttention, SelfAttention
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import Dense
@@ -10,7 +11,7 @@ from keras_plm.layers import Dense
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BiDAF(keras.layers.Layer):
-    """A passage is read beside a question, then beside itself, for where an answer stands.
+    """Reader of a passage and a question: scores of the start and the end of the answer.
 
         p = BiLSTM(passage), q = BiLSTM(question)        one BiLSTM for both
         x = ReLU(W g(p, q) + v)                          g: see `BiAttention`, of the passage
@@ -19,27 +20,26 @@ class BiDAF(keras.layers.Layer):
         x = x + ReLU(W' [h; s; h * s] + v')
         begins = w . BiLSTM(x),  ends = w' . BiLSTM([x; that BiLSTM's outputs])
 
-    Reference: Clark and Gardner 2018, arXiv 1710.10723, section 3.1, which ELMo's experiments on
-    SQuAD build on; attention between the two: Seo et al. 2017 (BiDAF), arXiv 1611.01603.
+    Reference: Clark and Gardner 2018, arXiv 1710.10723, section 3.1, the base of ELMo's
+    experiments on SQuAD; attention between the two: Seo et al. 2017 (BiDAF), arXiv 1611.01603.
 
-    Differs from Clark and Gardner: LSTMs stand where they have GRUs.
+    Differs from Clark and Gardner: LSTMs replace the GRUs.
 
     Args:
         units: Width of each direction; 90 in the original.
-        dropout: Fraction dropped of what each BiLSTM reads, the same numbers at all words
-            ("variational"); 0.2 in the original.
+        dropout: Fraction of the input of each BiLSTM dropped in training, the same features at all
+            words ("variational"); 0.2 in the original.
 
     Call arguments:
         passage: (B, T, D).
         question: (B, S, D).
         passage_mask: (B, T), True at real positions, which come first; all of them when omitted.
         question_mask: (B, S).
-        passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: what stands behind p
+        passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: features to append to p
             and q ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
-        (B, 2, T) scores: each position as an answer's first, and as its last; of no meaning at
-        padding.
+        (B, 2, T) scores of each position as start and as end of the answer; undefined at padding.
 
     >>> import numpy as np
     >>> tuple(BiDAF(units=3)(np.ones((2, 4, 5)), question=np.ones((2, 6, 5))).shape)
@@ -50,7 +50,7 @@ class BiDAF(keras.layers.Layer):
     serves = ("answers",)
     texts = ("question", "passage")
 
-    def __init__(self, units, dropout=0.0, **kwargs):
+    def __init__(self, units: int, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.dropout = dropout
@@ -91,14 +91,14 @@ class BiDAF(keras.layers.Layer):
 
     def call(
         self,
-        passage,
-        question,
-        passage_mask=None,
-        question_mask=None,
-        passage_behind=None,
-        question_behind=None,
-        training=None,
-    ):
+        passage: Tensor,
+        question: Tensor,
+        passage_mask: Tensor | None = None,
+        question_mask: Tensor | None = None,
+        passage_behind: Tensor | None = None,
+        question_behind: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         def read(layer, x, mask):
             return layer(self.drop(x, training=training), padding_mask=mask)
 

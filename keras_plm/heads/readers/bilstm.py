@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.layers import LSTM, Dropout, Pooling, reverse_rows
 
 
@@ -10,16 +11,16 @@ from keras_plm.layers import LSTM, Dropout, Pooling, reverse_rows
 class BiLSTM(keras.layers.Layer):
     """A stack of bidirectional LSTMs over word vectors.
 
-    With two layers it is the reader of BERT's feature-based experiments; the classifier behind it
-    belongs to the head.
+    With two layers it is the reader of BERT's feature-based experiments. The head adds the output
+    layer.
 
     Reference: Devlin et al. 2018, section 5.3: "a randomly initialized two-layer
-    768-dimensional BiLSTM". Here 768 is read as both directions together.
+    768-dimensional BiLSTM". Here 768 is the width of both directions.
 
     Args:
         units: Width of each direction.
         num_layers: Number of bidirectional layers.
-        dropout: Fraction dropped before each layer; the head drops after the last.
+        dropout: Fraction of the input of each layer dropped in training.
 
     Call arguments:
         inputs: (B, T, D).
@@ -34,7 +35,7 @@ class BiLSTM(keras.layers.Layer):
     (2, 4, 6)
     """
 
-    def __init__(self, units, num_layers=2, dropout=0.0, **kwargs):
+    def __init__(self, units: int, num_layers: int = 2, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.num_layers = num_layers
@@ -55,7 +56,9 @@ class BiLSTM(keras.layers.Layer):
                 layer.build(shape)
             shape = (*inputs_shape[:-1], 2 * self.units)
 
-    def call(self, inputs, padding_mask=None, training=None):
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
         x = inputs
         for ahead, back in self.layers:
             x = self.drop(x, training=training)
@@ -68,8 +71,8 @@ class BiLSTM(keras.layers.Layer):
     def compute_output_spec(self, inputs, padding_mask=None, training=None):
         return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
-    def pooling(self):
-        """How one vector is made of a text's outputs: their maximum."""
+    def pooling(self) -> keras.Layer:
+        """Layer that pools the outputs of a text into one vector: their maximum."""
         return Pooling("max", name="max")
 
     def get_config(self):

@@ -3,33 +3,34 @@
 import keras
 
 from keras_plm.files.arguments import check_whole
+from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import CRF, Dense, Dropout
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BiLSTMTagger(keras.layers.Layer):
-    """Word vectors to the scores of their tags, chosen together: BiLSTM, output layer, CRF.
+    """BiLSTM-CRF tagger: scores of tags from word vectors.
 
-    For vectors of one's own; trained with `layers.CRFLoss`, decoded by `layers.viterbi`. Over an
-    encoder's features the same network is the head `CRFTagger` under the reader "bilstm", which
-    also reads word vectors and the spelling of words.
+    Use it for your own vectors: train it with `layers.CRFLoss`, decode with `layers.viterbi`. The
+    head `CRFTagger` with the reader "bilstm" is the same network over an encoder, and also reads
+    word vectors and characters.
 
     Reference: Huang et al. 2015, arXiv 1508.01991; sizes: AllenNLP's tagger, with ELMo Peters et
     al. 2018, section 4.
 
     Args:
-        num_labels: Tags K.
+        num_labels: Number of tags K.
         units: Width of each direction of the BiLSTM.
-        num_layers: Of the BiLSTM.
-        dropout: Fraction dropped before each layer and before the output layer.
+        num_layers: Number of layers of the BiLSTM.
+        dropout: Fraction dropped before each layer and the output layer in training.
 
     Call arguments:
         inputs: (B, T, D).
         padding_mask: (B, T), True at real words, which come first.
 
     Returns:
-        (B, T, K, K) float32: scores of each word's tag behind that of the word before, see
+        (B, T, K, K) float32 scores of each word's tag after the tag of the previous word, see
         `layers.CRF`.
 
     Raises:
@@ -40,7 +41,9 @@ class BiLSTMTagger(keras.layers.Layer):
     (2, 4, 3, 3)
     """
 
-    def __init__(self, num_labels, units=200, num_layers=2, dropout=0.0, **kwargs):
+    def __init__(
+        self, num_labels: int, units: int = 200, num_layers: int = 2, dropout: float = 0.0, **kwargs
+    ):
         check_whole(num_labels, "num_labels", least=2)
         super().__init__(**kwargs)
         self.num_labels = num_labels
@@ -58,7 +61,9 @@ class BiLSTMTagger(keras.layers.Layer):
         self.logits.build((*inputs_shape[:-1], 2 * self.units))
         self.crf.build((*inputs_shape[:-1], self.num_labels))
 
-    def call(self, inputs, padding_mask=None, training=None):
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
         x = self.bilstm(inputs, padding_mask=padding_mask, training=training)
         x = self.logits(self.drop(x, training=training))
         return self.crf(x, padding_mask=padding_mask)

@@ -3,34 +3,35 @@
 import keras
 from keras import ops
 
+from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import Dense, Dropout, Pooling, masked_softmax
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class ESIM(keras.layers.Layer):
-    """Two texts are read, aligned word by word, compared, and read again, to one vector.
+    """ESIM: BiLSTM, alignment, comparison and a second BiLSTM over two texts, to one vector.
 
         a = BiLSTM(first), b = BiLSTM(second)                  one BiLSTM for both
-        a~_t = sum_s softmax_s(a_t . b_s) b_s                  what the second text has on a word
-        m = BiLSTM(ReLU(W [a; a~; a - a~; a * a~] + v))        and of the second text the same
+        a~_t = sum_s softmax_s(a_t . b_s) b_s                  attention to the second text
+        m = BiLSTM(ReLU(W [a; a~; a - a~; a * a~] + v))        same for the second text
         outputs = ReLU(W' [mean(m_a); max(m_a); mean(m_b); max(m_b)] + v')
 
-    Reference: Chen et al. 2017, arXiv 1609.06038, section 3; as ELMo has it, AllenNLP's `ESIM`,
-    whose last layer is ReLU where the paper's is tanh.
+    Reference: Chen et al. 2017, arXiv 1609.06038, section 3; ELMo's version, AllenNLP's `ESIM`,
+    has ReLU in the last layer where the paper has tanh.
 
     Args:
         units: Width of each direction and of the layers between; 300 in the originals.
-        dropout: Fraction dropped of what each BiLSTM reads, the same numbers at all words of a text
-            ("variational"), and before the last layer; 0.5 in the originals.
+        dropout: Fraction of the input of each BiLSTM dropped in training, the same features at all
+            words ("variational"), and before the last layer; 0.5 in the originals.
 
     Call arguments:
         first: (B, T, D).
         second: (B, S, D).
         first_mask: (B, T), True at real positions, which come first; all of them when omitted.
         second_mask: (B, S).
-        first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: what stands behind a and b
-            ("ELMo at the output"; Peters et al. 2018, section 5.2).
+        first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: features to append to a
+            and b ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
         (B, units).
@@ -44,7 +45,7 @@ class ESIM(keras.layers.Layer):
     serves = ("texts",)
     texts = ("first", "second")
 
-    def __init__(self, units, dropout=0.0, **kwargs):
+    def __init__(self, units: int, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.dropout = dropout
@@ -75,14 +76,14 @@ class ESIM(keras.layers.Layer):
 
     def call(
         self,
-        first,
-        second,
-        first_mask=None,
-        second_mask=None,
-        first_behind=None,
-        second_behind=None,
-        training=None,
-    ):
+        first: Tensor,
+        second: Tensor,
+        first_mask: Tensor | None = None,
+        second_mask: Tensor | None = None,
+        first_behind: Tensor | None = None,
+        second_behind: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         masks = [
             ops.ones_like(x[..., 0], dtype="bool") if mask is None else ops.cast(mask, "bool")
             for x, mask in ((first, first_mask), (second, second_mask))

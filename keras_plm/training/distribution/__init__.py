@@ -19,6 +19,7 @@ collective operations, to all other hosts.
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 import keras
 
@@ -33,15 +34,15 @@ WAIT = 600  # seconds for the others, at the beginning and in every step
 
 
 def distribute(
-    how="auto",
-    mesh=None,
-    layout="transformer",
-    devices=None,
-    coordinator=None,
-    num_processes=None,
-    process_id=None,
-    timeout=WAIT,
-):
+    how: str = "auto",
+    mesh: tuple[int, int] | None = None,
+    layout: str | Mapping[str, Sequence[str | None]] = "transformer",
+    devices: int | None = None,
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    timeout: float = WAIT,
+) -> Distribution:
     """Puts training on several devices.
 
     JAX takes all devices of this process, or of all processes of a cluster, and can lay a model's
@@ -128,7 +129,7 @@ def distribute(
     return made
 
 
-def begun_processes():
+def begun_processes() -> int:
     """How many processes `torchrun` began: 1 without it.
 
     Raises:

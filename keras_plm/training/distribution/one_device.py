@@ -2,8 +2,13 @@
 
 import contextlib
 import hashlib
+from contextlib import AbstractContextManager
+from typing import Any
 
+import keras
 import numpy as np
+
+from keras_plm.data.batching import Batches
 
 
 class Distribution:
@@ -22,23 +27,23 @@ class Distribution:
     num_processes, process_id = 1, 0
     of_processes = None
 
-    def __init__(self, num_replicas=1, num_devices=None):
+    def __init__(self, num_replicas: int = 1, num_devices: int | None = None):
         self.num_replicas = num_replicas
         self.num_devices = num_devices or num_replicas
 
     @property
-    def part(self):
+    def part(self) -> tuple[int, int]:
         return self.process_id, self.num_processes
 
     @property
-    def is_chief(self):
+    def is_chief(self) -> bool:
         return self.process_id == 0
 
-    def scope(self):
+    def scope(self) -> AbstractContextManager[Any]:
         """A context in which models are built and compiled."""
         return contextlib.nullcontext()
 
-    def shard(self, batches):
+    def shard(self, batches: Batches) -> Batches:
         """`Batches` of the same examples, of which this process draws its part.
 
         Raises:
@@ -46,7 +51,7 @@ class Distribution:
         """
         return batches if type(self) is Distribution else batches.sharded(self)
 
-    def optimizer(self, optimizer):
+    def optimizer(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         """An optimizer that steps by the gradient of the whole batch: give it to `compile`.
 
         Gradients are summed over the devices before they are clipped.
@@ -54,18 +59,20 @@ class Distribution:
         return optimizer
 
     @contextlib.contextmanager
-    def running(self, model, batches, training=True):
+    def running(
+        self, model: keras.Model, batches: Batches, training: bool = True
+    ) -> AbstractContextManager[Any]:
         """What `fit` and `evaluate` do around their work; raises where that would go wrong."""
         yield
 
-    def drawn(self):
+    def drawn(self) -> None:
         """Takes note that a batch is drawn: training goes on."""
 
-    def wait(self):
+    def wait(self) -> None:
         """Waits until all processes are here."""
 
     @contextlib.contextmanager
-    def chief_first(self):
+    def chief_first(self) -> AbstractContextManager[Any]:
         """A context that the chief passes before the others: files that it writes, they find."""
         if not self.is_chief:
             self.wait()
@@ -73,7 +80,7 @@ class Distribution:
         if self.is_chief:
             self.wait()
 
-    def close(self):
+    def close(self) -> None:
         """Ends it: what is built afterwards is on one device again."""
         Distribution.of_processes = None
 
