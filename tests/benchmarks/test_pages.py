@@ -1,7 +1,7 @@
 """Pages of the documentation show what the result files give.
 
-Seconds of a table: 30 for the claims (in `test_claims`), 4 for `features_or_fine_tuning`, 1 for the
-model cards, each other 0.4 at most (two cores of a cloud machine).
+CPU seconds of a table: 30 for the claims (in `test_claims`), 3.5 for `features_or_fine_tuning`, 0.6
+for its short table, less than 0.3 for each other.
 """
 
 import re
