@@ -2,8 +2,7 @@
 # # Language models, from n-grams to a neural network
 #
 # You learn to count n-grams, smooth them, measure perplexity, sample text, train a neural language
-# model, and mix both. Reading takes 20 minutes, running about one minute on a laptop without a
-# GPU.
+# model, and mix both. Reading takes 20 minutes, running about one minute on a laptop without a GPU.
 #
 # A language model gives a probability to a text. It does so word by word:
 #
@@ -144,8 +143,8 @@ print(kneser_ney[3].discounts.round(2))
 # %% [markdown]
 # The idea of Kneser and Ney (1995) is the count $a$ of the shorter contexts. In the highest order
 # it is the ordinary count $c$. Below, $a(w)$ is **the number of different words before** $w$. A
-# word that follows only one other word is a poor guess after an unknown context, however frequent
-# it is. In this text "grass" only follows "wet":
+# word that follows only one other word is a poor prediction after an unknown context, however
+# frequent it is. In this text "grass" only follows "wet":
 
 # %%
 previous, following = stream[:-1], stream[1:]
@@ -162,7 +161,7 @@ for word in ("grass", "doctor", "nothing", "near"):
     print(f"{word:10}{count:5}{different_before[i]:25}{frequency[i]:12.5f}{fallback[i]:13.5f}")
 
 # %% [markdown]
-# Now compare the methods and orders on the dev set.
+# Compare the methods and orders on the dev set.
 
 
 # %%
@@ -192,14 +191,14 @@ plt.show()
 
 # %% [markdown]
 # Add-k gets worse beyond bigrams: the longer the context, the rarer it is, and the more probability
-# goes to nonsense. Interpolation and Kneser-Ney use long contexts where they are known and short
-# ones elsewhere. (Interpolation has an advantage here: its weights are fitted on the dev set
-# itself.)
+# goes to words that never occur there. Interpolation and Kneser-Ney use long contexts where they
+# are known and short ones elsewhere. (Interpolation has an advantage here: its weights are fitted
+# on the dev set itself.)
 #
 # ## Sample
 #
-# A model of probabilities is also a writer: draw a word, append it, repeat. A `temperature` $\tau$
-# below 1 sharpens the distribution to $P(w)^{1/\tau}$, renormalised.
+# A language model also generates text: draw a word, append it, repeat. A `temperature` $\tau$ below
+# 1 sharpens the distribution to $P(w)^{1/\tau}$, renormalised.
 
 # %%
 for order in (1, 2, 3, 5):

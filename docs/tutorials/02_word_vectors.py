@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Word vectors
 #
-# You learn to train word vectors with skip-gram, GloVe and fastText, to look at their neighbours,
-# to solve analogies, and to make a vector for a word that was never seen. Reading takes 20 minutes,
-# running about one minute on a laptop without a GPU.
+# You learn to train word vectors with skip-gram, GloVe and fastText, and to test them with
+# neighbours and analogies. You also make a vector for a word that was never seen. Reading takes 20
+# minutes, running about one minute on a laptop without a GPU.
 #
 # The idea is older than neural networks: words that occur in the same contexts have similar
 # meanings (Harris 1954). So a vector that predicts the context of a word describes its meaning.

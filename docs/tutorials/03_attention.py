@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Attention: an encoder-decoder that looks back
 #
-# You learn to train a recurrent translator without and with attention, to compute attention by
-# hand, to see what it looks at, and to decode with greedy and beam search. Reading takes 20
-# minutes, running two to three minutes on a laptop without a GPU.
+# You learn to train a recurrent translator without and with attention, and to compute attention by
+# hand. You look at its weights and decode with greedy and beam search. Reading takes 20 minutes,
+# running two to three minutes on a laptop without a GPU.
 #
 # An encoder-decoder models the probability of a target sentence $y$ given a source sentence $x$,
 # token by token:
@@ -73,7 +73,7 @@ for i in range(most_clauses):
 # whole.
 #
 # `translation_batches` pads pairs of similar length to the same length. The decoder's input is the
-# target behind a start token, and its labels are the target with an end token. So each position
+# target after a start token, and its labels are the target with an end token. So each position
 # predicts the next token given the *true* earlier ones. This is called teacher forcing.
 
 # %%

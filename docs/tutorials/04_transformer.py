@@ -1,9 +1,9 @@
 # %% [markdown]
 # # The Transformer
 #
-# You learn to compute scaled dot-product and multi-head attention in NumPy, to see why positions
-# and masks are needed, and to train a small Transformer and decode with a cache. Reading takes 25
-# minutes, running about two minutes on a laptop without a GPU.
+# You learn to compute scaled dot-product and multi-head attention in NumPy, and why positions and
+# masks are needed. You train a small Transformer and decode with a cache. Reading takes 25 minutes,
+# running about two minutes on a laptop without a GPU.
 #
 # [Attention](03_attention.ipynb) connected a recurrent encoder to a recurrent decoder. Vaswani et
 # al. (2017) drop the recurrence: every position reads every other one by attention. All positions
@@ -98,7 +98,7 @@ for width in (4, 16, 64, 256, 1024):
 # ## Several heads
 #
 # One softmax gives one pattern of weights. Multi-head attention (section 3.2.2) runs $N$ attentions
-# of width $H = D / N$ side by side, each with its own projections of the same input:
+# of width $H = D / N$ in parallel. Each has its own projections of the same input:
 #
 # $$\mathrm{head}_n = \mathrm{Attention}(x W^Q_n,\, x W^K_n,\, x W^V_n), \qquad
 # \mathrm{output} = [\mathrm{head}_1; \dots; \mathrm{head}_N]\, W^O$$
