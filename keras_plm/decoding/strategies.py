@@ -26,26 +26,34 @@ def greedy(
     pad_id: int = 0,
     cache: bool = True,
 ) -> Decoded:
-    """Writes the likeliest token at every step.
+    """Generates the most likely token at every step.
 
     Args:
         model: A model with `prefill` and `decode_step`.
         inputs: A dict of arrays that `model.prefill` reads, the batch first.
-        start_token_id: Token before the first; a causal model has its prompt instead.
-        stop_token_ids: The id, or several, that end a text.
-        max_new_tokens: Most tokens of a row, the stop token included. By default 50 more than the
-            inputs have, of a causal model 50, or as many as its positions allow.
-        pad_id: Fills rows after their end.
-        cache: If False, everything is computed again at each step, see
-            `keras_plm.decoding.without_cache`; any model of `target_ids` then serves.
+        start_token_id: Token before the first; unused by a causal model, which has a prompt.
+        stop_token_ids: The id, or several ids, at the end of a text.
+        max_new_tokens: Largest number of new tokens of a row, stop token included. By default 50
+            more than the inputs have, for a causal model 50, or as many as its positions allow.
+        pad_id: Id of the padding.
+        cache: If False, recompute all steps at each step, see `keras_plm.decoding.without_cache`.
+            This works for any model with `target_ids`.
 
     Returns:
-        `Decoded`: `token_ids` (B, U) with the stop token where one was written, and `scores` (B,),
-        the sum of log probabilities.
+        `Decoded`: `token_ids` (B, U), with stop tokens, and `scores` (B,), sums of
+        log-probabilities.
 
     Raises:
         TypeError: If `inputs` is not a dict of arrays, or a stop token is not a whole number.
         ValueError: If `max_new_tokens` is less than 1 or more than the model's positions allow.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import GPT
+    >>> model = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> inputs = {"token_ids": np.array([[5, 6]]), "padding_mask": np.array([[True, True]])}
+    >>> decoded = greedy(model, inputs, start_token_id=0, stop_token_ids=1, max_new_tokens=3)
+    >>> decoded.token_ids.shape[0], decoded.scores.shape
+    (1, (1,))
     """
     inputs, max_new_tokens = check_inputs(model, inputs, max_new_tokens)
     return run(
@@ -73,29 +81,37 @@ def sample(
     pad_id: int = 0,
     cache: bool = True,
 ) -> Decoded:
-    """Draws a token from the model's probabilities at every step.
+    """Samples a token from the model's distribution at every step.
 
-    One uniform number a token decides among the tokens sorted by probability, so that the same seed
-    gives the same text on every backend.
+    One uniform number per token chooses among the tokens sorted by probability: a seed gives the
+    same text on every backend.
 
     Reference: top-k: Fan et al. 2018, arXiv 1805.04833, section 5.4; top-p: Holtzman et al. 2020,
     arXiv 1904.09751, section 3.1.
 
     Args:
-        temperature: Divides the logits: below 1 sharpens, above 1 flattens the probabilities.
-        top_k: Draw from so many of the likeliest tokens, or from all if `None`.
-        top_p: Draw from the fewest likeliest tokens that hold this probability (of what `top_k`
-            leaves), or from all if `None`.
-        seed: Seed of the random numbers: an integer, or several.
+        temperature: Divisor of the logits. Below 1 it favours likely tokens.
+        top_k: Number of most likely tokens to sample from; `None` for all.
+        top_p: Probability of the smallest set of most likely tokens to sample from, after `top_k`;
+            `None` for all.
+        seed: Seed of the random numbers, an integer or several.
         model, inputs, start_token_id, stop_token_ids, max_new_tokens, pad_id, cache: As in
             `greedy`.
 
     Returns:
-        As `greedy`; scores are those of the model itself, at temperature 1 over all tokens.
+        As `greedy`. Scores are log-probabilities at temperature 1 over all tokens.
 
     Raises:
         ValueError: If `temperature` is not positive, `top_k` less than 1, `top_p` not in (0, 1], or
             as in `greedy`.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import GPT
+    >>> model = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> inputs = {"token_ids": np.array([[5, 6]]), "padding_mask": np.array([[True, True]])}
+    >>> first, second = (sample(model, inputs, 0, 1, max_new_tokens=3, seed=4) for _ in range(2))
+    >>> first.token_ids.shape[0], bool((first.token_ids == second.token_ids).all())
+    (1, True)
     """
     if not isinstance(temperature, numbers.Real) or not 0 < temperature < math.inf:
         raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
@@ -138,28 +154,36 @@ def beam_search(
     pad_id: int = 0,
     cache: bool = True,
 ) -> Decoded:
-    """Keeps the K best partial texts of each row at every step.
+    """Generates text by beam search: keeps the K best partial texts of each row at every step.
 
-    A text that ends among the K best of its step is finished; a row is done when K are. Finished
-    texts are compared by `log P / ((5 + length) / 6) ** length_penalty`; without the penalty short
-    ones win. With one beam it writes what `greedy` writes.
+    A text that ends among the K best of its step is finished; a row ends with K finished texts.
+    Their order is that of `log P / ((5 + length) / 6) ** length_penalty`; without the penalty short
+    texts win. One beam equals `greedy`.
 
     Reference: length penalty: Wu et al. 2016, arXiv 1609.08144, section 7, equation 14; 4 beams and
     0.6: Vaswani et al. 2017, section 6.1.
 
     Args:
         num_beams: Number of beams K.
-        length_penalty: Exponent α; 0 compares bare log probabilities.
+        length_penalty: Exponent α of the length; 0 for no penalty.
         model, inputs, start_token_id, stop_token_ids, max_new_tokens, pad_id, cache: As in
             `greedy`.
 
     Returns:
-        `Decoded`: `token_ids` (B, K, U) and `scores` (B, K), best first. Texts that reached
-        `max_new_tokens` unfinished come after all finished ones.
+        `Decoded`: `token_ids` (B, K, U) and `scores` (B, K), best first. Unfinished
+        texts come after all finished texts.
 
     Raises:
         ValueError: If `num_beams` is not a whole number of 1 or more, `length_penalty` is
             negative, or as in `greedy`.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import GPT
+    >>> model = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> inputs = {"token_ids": np.array([[5, 6]]), "padding_mask": np.array([[True, True]])}
+    >>> decoded = beam_search(model, inputs, 0, stop_token_ids=1, num_beams=2, max_new_tokens=3)
+    >>> decoded.token_ids.shape[:2], decoded.scores.shape
+    ((1, 2), (1, 2))
     """
     if not isinstance(num_beams, int | np.integer) or num_beams < 1:
         raise ValueError(

@@ -25,32 +25,38 @@ def generate(
     batch_size: int = 64,
     **options,
 ) -> list[str]:
-    """Writes texts: translations of an encoder-decoder, continuations of a language model.
+    """Generates texts: translations of an encoder-decoder, continuations of a language model.
 
-    Prompts of similar lengths are read together, padded to one of a few lengths.
+    Batches contain prompts of similar lengths, padded to one of a few lengths.
 
     Args:
         model: A model with `decode_step` that reads `token_ids` and `padding_mask`: a `Seq2Seq`, a
-            `Transformer`, a `GPT` or the `CausalLM` around one.
-        tokenizer: The model's: for an encoder-decoder one with `start_id` and `end_id`, as
-            `BytePair`. A language model's prompts are packed without special tokens.
+            `Transformer`, a `GPT` or the `CausalLM` of one.
+        tokenizer: The model's tokenizer; for an encoder-decoder with `start_id` and `end_id`, such
+            as `BytePair`. Prompts of a language model have no special tokens.
         prompts: A list of texts.
         strategy: `greedy`, `sample` or `beam_search`; by default `greedy` for a language model,
             else `beam_search`.
-        batch_size: Prompts that are read together.
-        **options: Options of the strategy. By default a text ends at the tokenizer's `end_id`, if
-            it has one. With `sample` a text depends on the `seed` and on the place of its prompt
-            among the others.
+        batch_size: Number of prompts per batch.
+        **options: Options of the strategy. By default a text ends at the tokenizer's `end_id`. With
+            `sample` a text depends on the `seed` and on the position of its prompt.
 
     Returns:
-        A list of texts, the best for each prompt; of a language model the prompt and its
+        A list with the best text for each prompt; for a language model the prompt and its
         continuation.
 
     Raises:
         TypeError: If a number is not a whole number, or the tokenizer is of another kind.
-        ValueError: If `prompts` is one string, a prompt is empty or leaves no room for new tokens,
-            the model reads fewer tokens, the tokenizer has more ids than the model, or the strategy
-            or an option does not exist.
+        ValueError: If `prompts` is one string, a prompt is empty or too long, the tokenizer has
+            more ids than the model, or the strategy or an option is unknown.
+
+    >>> from keras_plm.models import GPT
+    >>> from keras_plm.tokenizers import BytePair
+    >>> tokenizer = BytePair(["<unk>", "a</w>", "b</w>", *"ab"], [], scheme="gpt")
+    >>> model = GPT(len(tokenizer), 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> texts = generate(model, tokenizer, ["a b", "b"], max_new_tokens=3)
+    >>> len(texts), texts[0].startswith("a b")
+    (2, True)
     """
     if not hasattr(model, "decode_step"):
         model = getattr(model, "encoder", model)
@@ -172,22 +178,30 @@ def alignment(
     target: str | None = None,
     **options,
 ) -> tuple[np.ndarray, list[str], list[str]]:
-    """Where a model looks while it writes, for `keras_plm.plots.attention`.
+    """Attention weights of generated text, for `keras_plm.plots.attention`.
 
     Args:
         model: A `Seq2Seq` with attention or a `Transformer`.
         tokenizer: Its tokenizer.
         source: One text.
-        target: The text that is written; by default the best of `beam_search`.
+        target: The generated text; by default the best of `beam_search`.
         **options: Options of `beam_search`.
 
     Returns:
-        `(weights, target_tokens, source_tokens)`: weights (T, S), of a Transformer (L, N, T, S), a
-        NumPy array, and two lists of strings, the end tokens included where they were written.
+        `(weights, target_tokens, source_tokens)`: weights (T, S), for a Transformer (L, N, T, S), a
+        NumPy array, and two lists of strings, end tokens included.
 
     Raises:
-        ValueError: If a text is empty, longer than the model reads or no string, the tokenizer has
-            more ids than the model, or the model has no attention.
+        ValueError: If a text is empty, too long or not a string, the tokenizer has more ids than
+            the model, or the model has no attention.
+
+    >>> from keras_plm.models import Seq2Seq
+    >>> from keras_plm.tokenizers import BytePair
+    >>> tokenizer = BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]", " ", "a", "b"], merges=[])
+    >>> model = Seq2Seq(len(tokenizer), embedding_dim=4, hidden_dim=6)
+    >>> weights, target, source = alignment(model, tokenizer, "a", target="b")
+    >>> weights.shape == (len(target), len(source))
+    True
     """
     if not isinstance(source, str) or not isinstance(target, str | None):
         raise ValueError(
@@ -220,7 +234,14 @@ def alignment(
 def until_stop(
     token_ids: Sequence[int] | np.ndarray, stop_token_ids: int | Sequence[int]
 ) -> list[int]:
-    """The ids before the first stop token, all where there is none.
+    """Token ids before the first stop token.
+
+    Args:
+        token_ids: Ids of one row.
+        stop_token_ids: The id, or several ids, at the end of a text.
+
+    Returns:
+        A list of ids; all ids without a stop token.
 
     >>> until_stop([5, 6, 2, 0], 2)
     [5, 6]

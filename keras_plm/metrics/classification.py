@@ -14,7 +14,16 @@ from keras_plm.metrics._inputs import both, single
 
 
 def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Fraction of predictions that equal the truth, in [0, 1].
+    """Fraction of predictions that equal the true labels.
+
+    Args:
+        y_true, y_pred: True and predicted labels, of equal length.
+
+    Returns:
+        The accuracy, in [0, 1].
+
+    Raises:
+        ValueError: If the lengths differ, there are no labels, or a prediction is an array.
 
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
     0.6666666666666666
@@ -25,10 +34,17 @@ def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> float:
-    """F1 of the positive class of two, in [0, 1]; by default of the one that sorts last.
+    """F1 of the positive one of two classes.
+
+    Args:
+        y_true, y_pred: True and predicted labels, of equal length.
+        positive: The positive class; by default the last of the sorted classes.
+
+    Returns:
+        The F1, in [0, 1].
 
     Raises:
-        ValueError: Without `positive`, if there are not two classes.
+        ValueError: As `accuracy`; without `positive`, if there are not two classes.
 
     >>> f1([0, 1, 1], [1, 1, 0])
     0.5
@@ -48,10 +64,19 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
 
 
 def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Matthews' correlation of two labelings, in [-1, 1]; 0 where one of them has a single class.
+    """Matthews' correlation of two labelings.
 
     Reference: Gorodkin, "Comparing two K-category assignments by a K-category correlation
     coefficient", 2004.
+
+    Args:
+        y_true, y_pred: True and predicted labels, of equal length.
+
+    Returns:
+        The correlation, in [-1, 1]; 0 if one labeling has a single class.
+
+    Raises:
+        ValueError: As `accuracy`.
 
     >>> matthews_correlation([0, 1, 1, 0], [0, 1, 1, 0])
     1.0
@@ -70,7 +95,16 @@ def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def word_accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Fraction of words whose tag equals the true one, in [0, 1].
+    """Fraction of words whose tag equals the true tag.
+
+    Args:
+        y_true, y_pred: True and predicted tags, lists of sentences of equal length.
+
+    Returns:
+        The accuracy, in [0, 1].
+
+    Raises:
+        ValueError: If the numbers of sentences or words differ, or there are no words.
 
     >>> word_accuracy([["DET", "NOUN"], ["VERB", "NOUN"]], [["DET", "VERB"], ["VERB", "NOUN"]])
     0.75

@@ -16,14 +16,14 @@ BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
 
 
 def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The chunks of one sentence's tags, as conlleval reads them.
+    """Finds the spans that the tags of a sentence mark, by the rules of conlleval.
 
-    A chunk begins at B, at I after O or at the sentence's start, and where the type changes; it
-    ends before the next chunk or O. So IOB1 and IOB2 are read alike. E and L end a chunk, S and U
-    are one of a word: IOBES, BILOU and BMES are read too.
+    A span starts at B, at I after O or at the start of the sentence, and at a change of the type.
+    It ends before the next span or O. These rules read IOB1 and IOB2. E and L end a span, S and U
+    are a span of one word, for IOBES, BILOU and BMES.
 
     Args:
-        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`; or `"B"` and `"I"`, of the type `""`.
+        tags: Strings such as `"O"`, `"B-PER"`, `"I-PER"`; or `"B"` and `"I"`, with the type `""`.
 
     Returns:
         A list of `(type, first word, last word + 1)`.
@@ -44,22 +44,25 @@ def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
-    """What conlleval prints: precision, recall, F1 and counts, over all spans and by type.
+    """Precision, recall, F1 and counts of spans, as conlleval prints them, in total and by type.
 
-    A span is correct if its type, first and last word all agree with a true one. Agrees with the
-    CoNLL-2003 script conlleval, and with seqeval's default mode. True tags that training did not
-    have are spans as others, which no prediction finds.
+    A span is correct if its type, first and last word equal those of a true span. Results agree
+    with the CoNLL-2003 script conlleval and with seqeval's default mode.
 
     Args:
-        y_true, y_pred: Lists of sentences, each a list of tags.
+        y_true, y_pred: True and predicted tags, lists of sentences, each a list of tags.
 
     Returns:
-        A dict with `"all"` and each type, of dicts with `precision`, `recall`, `f1` in [0, 1],
-        `true`, `found`, `correct`, and `"accuracy"`, the fraction of equal tags.
+        A dict from `"all"` and each type to dicts with `precision`, `recall`, `f1` in [0, 1],
+        `true`, `found` and `correct`; and `"accuracy"`, the fraction of equal tags.
 
     Raises:
-        ValueError: If sentences or words are not equally many, or tags mark no spans or are of
-            several schemes, see `tag_scheme`. Spans of IOBES without an end are read as others.
+        ValueError: If the numbers of sentences or words differ, tags mark no spans, or tags are of
+            several schemes, see `tag_scheme`. Spans of IOBES without an end are no error.
+
+    >>> scores = span_scores([["B-A", "I-A", "O"]], [["B-A", "O", "B-A"]])
+    >>> scores["all"]["true"], scores["all"]["found"], scores["all"]["correct"]
+    (1, 2, 0)
     """
     y_true, y_pred = both(y_true, y_pred)
     for sentences in (y_true, y_pred):
@@ -103,7 +106,16 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
 
 
 def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """F1 over all spans as conlleval counts them, in [0, 1]; see `span_scores`.
+    """F1 over all spans, as conlleval computes it.
+
+    Args:
+        y_true, y_pred: As in `span_scores`.
+
+    Returns:
+        The F1, in [0, 1].
+
+    Raises:
+        ValueError: As `span_scores`.
 
     >>> span_f1([["B-A", "O"]], [["I-A", "O"]])
     1.0
@@ -113,19 +125,29 @@ def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SpanF1(keras.metrics.Metric):
-    """F1 over spans as conlleval counts them, as a streaming Keras metric.
+    """F1 over spans as a Keras metric, for `fit` and callbacks.
 
-    Counts what `span_f1` counts, in tensor operations, so that `fit` can show it
-    and callbacks can watch it. Words of weight 0 are read as padding at the end of their row.
+    It counts spans as `span_f1`, with tensor operations. Words of weight 0 are padding at the end
+    of a row.
 
     Args:
-        labels: The tags in the order of their ids, of a scheme of `tag_scheme`.
+        labels: Tags in the order of their ids, of a scheme of `tag_scheme`.
+        name: Name of the metric.
 
     Call arguments:
-        y_true: (B, W) tag ids; -1 for a tag that is not among `labels`: words of such tags side by
-            side are a span that no prediction finds.
+        y_true: (B, W) tag ids. Adjacent words with the id -1, for a tag that is not among `labels`,
+            are a span that no prediction finds.
         y_pred: (B, W, K) logits.
         sample_weight: (B, W), 0 at padding.
+
+    Returns:
+        The F1 so far, in [0, 1].
+
+    >>> metric = SpanF1(["O", "B-X", "I-X"])
+    >>> ids = np.array([[1, 2, 0]])
+    >>> metric.update_state(ids, np.eye(3, dtype="float32")[ids])
+    >>> float(metric.result())
+    1.0
     """
 
     def __init__(self, labels: Iterable[str], name: str = "span_f1", **kwargs):

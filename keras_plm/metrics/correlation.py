@@ -9,7 +9,16 @@ from keras_plm.metrics._inputs import single
 
 
 def pearson_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Pearson's correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
+    """Pearson's correlation of two lists of numbers.
+
+    Args:
+        y_true, y_pred: True and predicted numbers, of equal length.
+
+    Returns:
+        The correlation, in [-1, 1]; 0 if all numbers of a list are equal.
+
+    Raises:
+        ValueError: If the lengths differ, there are no numbers, or a number is not finite.
 
     >>> round(pearson_correlation([1, 2, 3], [2, 4, 6]), 6)
     1.0
@@ -22,7 +31,16 @@ def pearson_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def spearman_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Spearman's rank correlation of numbers, in [-1, 1]; 0 if all on one side are equal.
+    """Spearman's rank correlation of two lists of numbers.
+
+    Args:
+        y_true, y_pred: True and predicted numbers, of equal length.
+
+    Returns:
+        The correlation, in [-1, 1]; 0 if all numbers of a list are equal.
+
+    Raises:
+        ValueError: If the lengths differ, there are no numbers, or a number is not finite.
 
     >>> round(spearman_correlation([1, 2, 3], [2, 4, 60]), 6)
     1.0

@@ -13,21 +13,24 @@ from keras_plm.metrics._inputs import both
 
 
 def squad_exact_match(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
-    """Fraction of answers that equal a gold answer after `normalize_answer`, in [0, 1].
+    """Fraction of answers that equal a gold answer after `normalize_answer`.
 
-    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822;
-    agrees with the official scripts of SQuAD 1.1 and 2.0, whose percentages are 100 times this.
+    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822; it
+    agrees with the official scripts of SQuAD 1.1 and 2.0.
 
     Args:
-        y_true: The gold answers of each question, a list of lists of strings; in version 2 `[]`
-            where there is no answer.
-        y_pred: The answers, strings; in version 2 `""` says that there is none.
-        version: 1, or 2: gold answers that normalise to nothing are then left out, and
-            none at all is the answer `""`.
+        y_true: Gold answers of each question, a list of lists of strings; in version 2 `[]` for a
+            question without an answer.
+        y_pred: Answers, strings; in version 2 `""` for no answer.
+        version: 1 or 2. Version 2 skips gold answers that are empty after normalisation; without a
+            gold answer the answer is `""`.
+
+    Returns:
+        The fraction, in [0, 1].
 
     Raises:
-        ValueError: If the two are not equally many, empty or of other things; in version 1, if a
-            question has no gold answer.
+        ValueError: If the numbers of questions and answers differ, there are none, or they are of
+            another type. In version 1: if a question has no gold answer.
 
     >>> squad_exact_match([["denver broncos"], ["1882", "in 1882"]], ["The Denver Broncos!", "82"])
     0.5
@@ -36,15 +39,18 @@ def squad_exact_match(y_true: Iterable[Any], y_pred: Iterable[Any], version: int
 
 
 def squad_f1(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
-    """Mean F1 of the words that answer and gold answer have in common, in [0, 1].
+    """Mean F1 of the words of answers and gold answers.
 
-    Of several gold answers the best counts. Where a side has no words, the F1 is 0 in version 1, in
-    version 2 it is 1 if both have none.
+    The best of several gold answers counts. Without words on a side the F1 is 0; in version 2 it is
+    1 if neither side has words.
 
     Reference: as `squad_exact_match`.
 
     Args:
         y_true, y_pred, version: As in `squad_exact_match`.
+
+    Returns:
+        The mean F1, in [0, 1].
 
     Raises:
         ValueError: As `squad_exact_match`.
@@ -60,7 +66,20 @@ def squad_f1(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> 
 def squad_scores(
     y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1
 ) -> list[tuple[float, float]]:
-    """`(exact match, F1)` of each question, each in [0, 1]; see `squad_exact_match`."""
+    """Exact match and F1 of each question.
+
+    Args:
+        y_true, y_pred, version: As in `squad_exact_match`.
+
+    Returns:
+        A list of `(exact match, F1)`, each in [0, 1].
+
+    Raises:
+        ValueError: As `squad_exact_match`.
+
+    >>> [(float(exact), round(f1, 3)) for exact, f1 in squad_scores([["x y"]], ["x"])]
+    [(0.0, 0.667)]
+    """
     if version not in (1, 2):
         raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
     y_true, y_pred = both(y_true, y_pred, complete=False)
@@ -105,7 +124,13 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """What SQuAD's scores compare: no case, ASCII punctuation, articles and spaces, in this order.
+    """Normalises an answer as SQuAD's scripts: no case, punctuation, articles or extra spaces.
+
+    Args:
+        text: An answer.
+
+    Returns:
+        The normalised text.
 
     >>> normalize_answer("The 10th-11th  centuries."), normalize_answer("U.S.")
     ('10th11th centuries', 'us')

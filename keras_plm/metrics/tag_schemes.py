@@ -12,16 +12,15 @@ PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 
 
 def tag_scheme(tags: Iterable[Any], where: Callable[[int, int], str] | None = None) -> str | None:
-    """Scheme by which tags mark spans, or `None` for tags of words, as parts of speech.
+    """Finds the scheme of tags that mark spans; `None` for tags of words, as parts of speech.
 
     A tag marks a span if it is a prefix, "-" and a type, as `"B-PER"`. Tags without types, as
-    `"B"`, mark spans if all tags are such letters and B or I is among them: a part of speech may
-    have the name of a letter too. One file or split may use a part of a scheme only: give those of
-    all splits.
+    `"B"`, mark spans if all tags are such letters, B or I among them. Pass the tags of all splits:
+    one split may use only a part of a scheme.
 
     Args:
         tags: Sentences, each a list of tags; or only the names of tags, in any order.
-        where: `where(sentence, word)`, both from 0: the place of a tag, for the error.
+        where: `where(sentence, word)`, both from 0, returns the place of a tag, for error messages.
 
     Returns:
         `"IOB1"`, `"IOB2"`, `"IOBES"`, `"BILOU"` or `"BMES"`; of names alone also `"IOB1 or IOB2"`;
@@ -167,7 +166,13 @@ def _error_at(i, j, where, rule, received):
 
 
 def are_spans(tags: Iterable[str]) -> bool:
-    """True where the names of tags mark spans, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
+    """Whether the names of tags mark spans, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
+
+    Args:
+        tags: Names of tags.
+
+    Returns:
+        True if they mark spans.
 
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB"])
     (True, False)

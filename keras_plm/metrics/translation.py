@@ -8,23 +8,26 @@ from keras_plm.metrics._inputs import both
 
 
 def bleu(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """BLEU of a corpus of translations, in [0, 100], as sacrebleu computes it.
+    """BLEU of a corpus of translations, computed by sacrebleu.
 
-    Texts are passed as people write them, detokenized: sacrebleu splits them itself, so that
-    scores of models with different tokenizers compare. It is a score of the whole corpus, not the
-    mean of its sentences'. Publish it together with `bleu_signature`.
+    Pass detokenized texts: sacrebleu splits them, so models with different tokenizers are
+    comparable. It is a score of the whole corpus, not a mean over sentences. Publish it together
+    with `bleu_signature`.
 
     Reference: Papineni et al. 2002, https://aclanthology.org/P02-1040; Post 2018,
     https://aclanthology.org/W18-6319.
 
     Args:
-        y_true: Reference translations: a string for each sentence, or a list of strings where
-            there are several references, as many as each sentence has.
-        y_pred: The translations, strings.
+        y_true: Reference translations: a string for each sentence, or a list of strings, of equal
+            length for all sentences.
+        y_pred: Translations, strings.
+
+    Returns:
+        The BLEU score, in [0, 100].
 
     Raises:
-        ValueError: If the two are not equally many, empty, or not lists of strings.
-        ImportError: If sacrebleu is missing, with what to install.
+        ValueError: If the numbers of sentences differ, there are none, or they are not strings.
+        ImportError: If sacrebleu is not installed.
 
     >>> round(bleu(["Das Haus ist sehr klein."], ["Das Haus ist klein."]), 1)
     40.9
@@ -48,10 +51,13 @@ def bleu(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def bleu_signature(references: int = 1) -> str:
-    """How `bleu` scores, in the form that papers quote, with sacrebleu's version.
+    """Signature of `bleu` for papers, with the settings and the version of sacrebleu.
 
     Args:
-        references: How many each sentence has.
+        references: Number of references of each sentence.
+
+    Returns:
+        The signature, a string.
 
     >>> bleu_signature().rpartition("|")[0]
     'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp'

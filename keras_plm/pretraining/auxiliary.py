@@ -54,24 +54,32 @@ class TextLoss(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WithLanguageModel(FitsBatches, keras.Model):
-    """A head and the language model of its encoder, trained together: L3 = L2 + λ L1.
+    """Joint training of a head and the language model of its encoder: L3 = L2 + λ L1.
 
-    The head is trained in place; the other goes when it is done.
+    The head is trained in place. The language model is only used in training.
 
     Reference: Radford et al. 2018, section 3.2, equation 5.
 
     Args:
-        head: A head over an encoder that reads from left to right and has a `token_embedding`.
-        weight: λ.
+        head: A head over a causal encoder with a `token_embedding`.
+        weight: Weight λ of the language model's loss.
+        name: Name of the model.
 
     Call arguments:
-        inputs: The head's.
+        inputs: Inputs of the head.
 
     Returns:
-        A dict: `task`, the head's outputs, and `language_model` (B,), its loss.
+        A dict: `task`, the outputs of the head, and `language_model`, (B,) losses.
 
     Raises:
         ValueError: If the encoder cannot predict the next token.
+
+    >>> from keras_plm.heads import Classifier
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> model = WithLanguageModel(Classifier(encoder, labels=["no", "yes"]))
+    >>> sorted(model.output)
+    ['language_model', 'task']
     """
 
     def __init__(self, head: Head, weight: float = 0.5, name: str | None = None):
@@ -91,7 +99,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
         self.head, self.encoder, self.weight = head, encoder, weight
 
     def compile(self, optimizer="adam", loss=None, **kwargs):
-        """As `keras.Model.compile`; `loss` is the head's."""
+        """Configures training as `keras.Model.compile`, with `loss` for the head."""
         losses = {"task": loss or self.head.default_loss(), "language_model": GivenLoss()}
         weights = {"task": 1.0, "language_model": self.weight}
         super().compile(optimizer=optimizer, loss=losses, loss_weights=weights, **kwargs)
@@ -112,7 +120,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
         return cls(**{**config, "head": keras.saving.deserialize_keras_object(config["head"])})
 
     def batches(self, source: Batches) -> Batches:
-        """Batches of the head's rows, with targets for both; the head's stay as they are."""
+        """Adds targets of the language model to `Batches` of the head."""
         collate = source.collate
 
         def both(rows, length, rng, epoch):

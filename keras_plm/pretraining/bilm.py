@@ -45,10 +45,25 @@ class SumOverTime(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Perplexity(keras.metrics.Mean):
-    """e to the mean of a loss (B, 2, T): of one direction, or of both.
+    """Perplexity of losses (B, 2, T): e to their mean, for one direction or both.
 
     Args:
-        direction: 0 for forward, 1 for backward, `None` for the mean loss of both.
+        direction: 0 for forward, 1 for backward, `None` for both.
+        name: Name of the metric.
+        **kwargs: Other arguments of `keras.metrics.Mean`.
+
+    Call arguments:
+        y_true: Unused.
+        y_pred: (B, 2, T) losses.
+        sample_weight: (B,) weights.
+
+    Returns:
+        The perplexity so far, a scalar.
+
+    >>> metric = Perplexity()
+    >>> metric.update_state(None, np.full((1, 2, 3), np.log(5)))
+    >>> round(float(metric.result()), 3)
+    5.0
     """
 
     def __init__(self, direction: int | None = None, name: str = "perplexity", **kwargs):
@@ -118,38 +133,45 @@ class WordLoss(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BiLM(FitsBatches, keras.Model):
-    """ELMo's pre-training: a forward and a backward language model of shared words.
+    """ELMo's pre-training: a forward and a backward language model with shared word vectors.
 
-    An ordinary Keras model: `compile()` sets the published loss and optimizer and the perplexities
-    of both directions, `batches` makes its inputs from a stream of sentences. Each batch goes on
-    where the one before ended; gradients stop there. A word that occurs several times in a batch is
-    spelled once.
+    It is a Keras model. `compile()` sets the published loss and optimizer, and the perplexities of
+    both directions. `batches` makes its inputs from a stream of sentences. Each batch starts with
+    the final states of the previous one, without gradient. The character layer reads each distinct
+    word of a batch once.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, sections 3.1 and 3.4; allenai/bilm-tf,
     training.py.
 
-    Differs from the paper: one sample of words serves both directions, and one word stands for
-    begin and end of a sentence where they are to be predicted.
+    Differs from the paper: both directions share the sampled words, and one word is the target for
+    the begin and the end of a sentence.
 
     Args:
-        encoder: An `ELMo` without carried states; trained in place.
-        vocabulary_size: Number of words V that are predicted, the most frequent ones; others count
-            as unknown.
-        num_sampled: Number of words S that stand for all in training; 0 for all words.
-        batch_size: Rows of a batch, each a text of its own whose state is carried.
+        encoder: An `ELMo` without carried states; it is trained in place.
+        vocabulary_size: Number of predicted words V, the most frequent ones; others are unknown.
+        num_sampled: Number of sampled words S in training; 0 for all words.
+        batch_size: Number of rows of a batch, each a separate text.
+        name: Name of the model.
 
     Call arguments:
-        inputs: What `batches` gives: `words` (U, C), the spelling of each word of the batch;
-            `word_rows` (B, 2, T), where each word is in it, forwards, and each sentence turned
-            round; `target_ids` (B, 2, T), the word behind; and with samples `sample_ids` and
-            `sample_counts` (S,), `target_counts` and `target_sampled` (B, 2, T).
+        inputs: A dict as of `batches`: `words` (U, C), character ids of each distinct word;
+            `word_rows` (B, 2, T), the words in both directions; `target_ids` (B, 2, T), the next
+            words; and with samples `sample_ids` and `sample_counts` (S,), `target_counts` and
+            `target_sampled` (B, 2, T).
 
     Returns:
-        (B, 2, T) -log p(word): elsewhere than in training over all words. Losses and perplexities
-        over samples are lower; compare those of `evaluate`.
+        (B, 2, T) losses -log p(word). They are over all words except in training. Losses and
+        perplexities over samples are lower: compare those of `evaluate`.
 
     Raises:
-        ValueError: If the encoder is no ELMo, or `num_sampled` is not below `vocabulary_size`.
+        ValueError: If the encoder is not an `ELMo`, or `num_sampled` is not below
+            `vocabulary_size`.
+
+    >>> from keras_plm.models import ELMo
+    >>> encoder = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    >>> model = BiLM(encoder, vocabulary_size=7, num_sampled=0, batch_size=2)
+    >>> sorted(model.input)
+    ['target_ids', 'word_rows', 'words']
     """
 
     takes_class_weight = False
@@ -204,9 +226,10 @@ class BiLM(FitsBatches, keras.Model):
         self.dtype_policy = dtype
 
     def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
-        """As `keras.Model.compile`, with the published loss and AdaGrad by default.
+        """Configures training as `keras.Model.compile`, by default with the published settings.
 
-        The rate is 0.2, sums begin at 1, and the norm of all gradients is at most 10.
+        These are AdaGrad with the learning rate 0.2, an initial accumulator of 1, and a norm of all
+        gradients of at most 10.
         """
         if optimizer is None:
             optimizer = AdaGrad(0.2, initial_accumulator_value=1.0, global_clipnorm=10.0)
@@ -224,12 +247,12 @@ class BiLM(FitsBatches, keras.Model):
         return [layer for layer in self.layers if isinstance(layer, CarriedStates)]
 
     def reset_states(self) -> None:
-        """Lets the next batch begin with zeros."""
+        """Sets all states to zero."""
         for layer in self._carried():
             layer.reset()
 
     def evaluate(self, x=None, *args, **kwargs):
-        """As `keras.Model.evaluate`, from states of zero; those of training stay as they are."""
+        """Evaluates as `keras.Model.evaluate`, from states of zero; training keeps its states."""
         if hasattr(self, "jax_state_sync"):
             self.jax_state_sync()
         states = [v for layer in self._carried() for v in keras.tree.flatten(layer.states)]
@@ -249,7 +272,7 @@ class BiLM(FitsBatches, keras.Model):
         seed: int = 0,
         training: bool = True,
     ) -> Batches:
-        """`bilm_batches` as this model takes them."""
+        """Creates `bilm_batches` for this model."""
         widest = max(width for width, _ in self.encoder.filters)
         return bilm_batches(
             stream,
@@ -320,30 +343,42 @@ def bilm_batches(
     training: bool = True,
     widest: int = 7,
 ) -> Batches:
-    """Batches for `BiLM`: rows of packed sentences that go on from batch to batch.
+    """Creates `Batches` for `BiLM`: rows of packed sentences that continue from batch to batch.
 
-    Sentences are packed as in the original (`pack_sentences`); the backward direction reads each
-    from its end, in the same places. They keep the order of the stream in every epoch; the samples
-    are drawn anew.
+    It packs sentences as the original (`pack_sentences`). The backward direction reads each
+    sentence from its end, at the same positions. The order is that of the stream in every epoch;
+    the samples differ.
 
     Reference: allenai/bilm-tf, data.py.
 
     Args:
         stream: A `keras_plm.data.corpus.TokenStream` of whole words.
-        lexicon: The `Words` tokenizer that it was made with, of all its words; the first
-            `vocabulary_size` are those that are predicted.
+        lexicon: The `Words` tokenizer of the stream; its first `vocabulary_size` words are the
+            targets.
         vocabulary_size, num_sampled, batch_size: As in `BiLM`.
-        unroll_steps: Words of a row in a batch, T.
-        seed: Of the samples.
-        training: If False, each epoch is the same.
-        widest: Width of the widest filter, for which padding must stand behind a word.
+        unroll_steps: Number of words T of a row in a batch.
+        seed: Seed of the samples.
+        training: If False, each epoch has the same samples.
+        widest: Width of the widest filter, for the padding of words.
 
     Returns:
-        `Batches`, see `BiLM`; y is `target_ids`.
+        `Batches` for `BiLM`; y is `target_ids`.
 
     Raises:
-        ValueError: If the lexicon is another than the stream's or has fewer words than are
-            predicted, or the text does not fill one batch.
+        ValueError: If the lexicon is not that of the stream, or has fewer words than
+            `vocabulary_size`. If the text does not fill one batch.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_plm.data import TokenStream
+    >>> from keras_plm.tokenizers import Words
+    >>> lexicon = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "text.txt").write_text("a b a\\nb b\\n" * 20)
+    ...     stream = TokenStream.build(f"{folder}/text.txt", lexicon, f"{folder}/stream", "lines")
+    ...     found = bilm_batches(stream, lexicon, 5, num_sampled=0, batch_size=2, unroll_steps=4)
+    ...     found[0][0]["word_rows"].shape
+    (2, 2, 4)
     """
     if min(batch_size, unroll_steps) < 1:
         raise ValueError(

@@ -74,25 +74,32 @@ class TokenPerplexity(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CausalLM(FitsBatches, keras.Model):
-    """GPT's pre-training: the next token, of every token at once.
+    """GPT's pre-training: predicts the next token at every position.
 
-    An ordinary Keras model: `compile(optimizer)` sets the loss and the perplexity per token. Feed
-    it `causal_lm_batches`. The logits of all tokens are never in memory at once.
+    It is a Keras model. `compile(optimizer)` sets the loss and the perplexity per token. Train it
+    on `causal_lm_batches`. Memory never holds the logits of all tokens.
 
     Reference: Radford et al. 2018, section 3.1.
 
     Args:
-        encoder: A model that reads from left to right and has a `token_embedding`, as `GPT`; it is
-            trained in place.
+        encoder: A causal encoder with a `token_embedding`, such as `GPT`; it is trained in place.
+        name: Name of the model.
 
     Call arguments:
-        inputs: The encoder's inputs and `target_ids` (B, T), the token behind each.
+        inputs: The encoder's inputs and `target_ids` (B, T), the next token at each position.
 
     Returns:
-        (B, T) -log p(token), float32.
+        (B, T) float32 losses -log p(token).
 
     Raises:
-        ValueError: If the encoder has no tied token embedding, or sees what is to be predicted.
+        ValueError: If the encoder has no `token_embedding`, or is not causal.
+
+    >>> from keras_plm.models import GPT
+    >>> model = CausalLM(GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16))
+    >>> ids = np.array([[2, 5, 6, 3]])
+    >>> inputs = {"token_ids": ids[:, :3], "padding_mask": ids[:, :3] > 0, "target_ids": ids[:, 1:]}
+    >>> tuple(model(inputs).shape)
+    (1, 3)
     """
 
     def __init__(self, encoder: Encoder, name: str | None = None):
@@ -106,7 +113,7 @@ class CausalLM(FitsBatches, keras.Model):
         self.dtype_policy = encoder.dtype_policy
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
-        """As `keras.Model.compile`, with the mean loss and the perplexity by default."""
+        """Configures training as `keras.Model.compile`, with mean loss and perplexity."""
         if loss is None:
             loss = GivenLoss()
         if weighted_metrics is None:
@@ -131,23 +138,35 @@ def causal_lm_batches(
     batch_size: int = 32,
     **options,
 ) -> Batches:
-    """Batches of contiguous text for `CausalLM`: full windows, each token predicted once.
+    """Creates `Batches` of contiguous text for `CausalLM`.
 
-    Windows begin elsewhere in every epoch.
+    Windows are full and do not overlap.
 
     Args:
         stream: A `keras_plm.data.corpus.TokenStream`.
-        tokenizer: The one the stream was made with.
-        max_length: Tokens of a window T.
-        training: If True, shuffle windows and begin elsewhere in every epoch.
+        tokenizer: The tokenizer of the stream.
+        max_length: Number of tokens T of a window.
+        training: If True, shuffle windows, and shift their starts in every epoch.
         batch_size, **options: As in `keras_plm.data.batching.Batches`.
 
     Returns:
         `Batches` of x: `token_ids`, `padding_mask` and `target_ids` (B, T); y: `target_ids`.
 
     Raises:
-        ValueError: If the tokenizer is another than the stream's, or the text does not fill a
-            window.
+        ValueError: If the tokenizer is not that of the stream, or the text does not fill a window.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_plm.data import TokenStream
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "text.txt").write_text("a b a\\nb b\\n\\nb a b\\n\\n" * 20)
+    ...     stream = TokenStream.build(f"{folder}/text.txt", tokenizer, f"{folder}/stream", "lines")
+    ...     found = causal_lm_batches(stream, tokenizer, max_length=8, batch_size=2)
+    ...     x, y, weights = found[0]
+    >>> x["token_ids"].shape, bool((x["token_ids"][:, 1:] == x["target_ids"][:, :-1]).all())
+    ((2, 8), True)
     """
     check_stream(stream, tokenizer)
     tokens, seed = stream.tokens, options.get("seed", 0)
@@ -188,25 +207,31 @@ def token_losses(
     contexts: Iterable[str | Sequence[str]] | None = None,
     tokens_per_batch: int = 4096,
 ) -> list[np.ndarray]:
-    """-log p(token) of every token of texts, read by a language model from left to right.
+    """Computes the loss -log p(token) of every token of texts under a causal language model.
 
-    Texts are packed without special tokens. The first token of a text without a context is not
-    predicted. Their mean is what GPT's zero-shot heuristics compare: Radford et al. 2018, section
-    5, "zero-shot behaviors".
+    Texts have no special tokens. The first token of a text without a context has no loss. GPT's
+    zero-shot heuristics compare the means: Radford et al. 2018, section 5, "zero-shot behaviors".
 
     Args:
         encoder: A `GPT` or another encoder of `CausalLM`.
-        tokenizer: Its tokenizer.
+        tokenizer: The encoder's tokenizer.
         texts: A list of texts.
-        contexts: What each stands behind, or `None`.
-        tokens_per_batch: Rows times length that are read at a time.
+        contexts: Text before each of `texts`, or `None`.
+        tokens_per_batch: Rows times length of a batch.
 
     Returns:
-        A list of arrays (tokens of the text,), without the first where there is no context.
+        A list of arrays (tokens of the text,), without the first token if there is no context.
 
     Raises:
-        ValueError: If there are no texts, one is empty or too long for the model, or contexts are
-            not as many.
+        ValueError: If there are no texts, a text is empty or too long for the model, or the number
+            of contexts differs.
+
+    >>> from keras_plm.models import GPT
+    >>> from keras_plm.tokenizers import BytePair
+    >>> tokenizer = BytePair(["<unk>", "a</w>", "b</w>", *"ab"], [], scheme="gpt")
+    >>> encoder = GPT(len(tokenizer), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> [losses.shape for losses in token_losses(encoder, tokenizer, ["a b", "b a b"])]
+    [(1,), (2,)]
     """
     check_tokenizer(tokenizer)
     tokenizer = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer

@@ -31,18 +31,18 @@ from keras_plm.training.losses import TokenCrossEntropy
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MaskedTokenScores(keras.layers.Layer):
-    """BERT's masked-LM head: scores of all tokens, at the masked positions only.
+    """BERT's masked-LM head: logits of all tokens at the masked positions.
 
-    Dense, GELU and layer norm over the gathered vectors, then the tied table and a bias. At 15 % of
-    the positions it costs a seventh of what scoring every position would.
+    It applies a dense layer, GELU and a layer norm to the vectors of these positions, then the tied
+    table and a bias. At 15 % of the positions it takes a seventh of the time of all positions.
 
     Reference: Devlin et al. 2018, section 3.1; google-research/bert, run_pretraining.py.
 
     Args:
         token_embedding: The encoder's `TokenEmbedding`, whose table scores the tokens.
-        activation: `"gelu_erf"` or `"gelu_tanh"`, as the encoder.
-        norm_epsilon: Added to the variance in the layer norm.
-        initializer_range: Standard deviation of the dense kernel.
+        activation: `"gelu_erf"` or `"gelu_tanh"`, as in the encoder.
+        norm_epsilon: Constant added to the variance in the layer norm.
+        initializer_range: Standard deviation of the initial dense kernel.
 
     Call arguments:
         sequence: (B, T, D).
@@ -50,6 +50,13 @@ class MaskedTokenScores(keras.layers.Layer):
 
     Returns:
         (B, P, V) logits.
+
+    >>> import numpy as np
+    >>> from keras_plm.layers import TokenEmbedding
+    >>> table = TokenEmbedding(vocabulary_size=13, hidden_dim=8)
+    >>> vectors = table(np.array([[2, 4, 4, 3]]))
+    >>> tuple(MaskedTokenScores(table)(vectors, positions=np.array([[1, 2]])).shape)
+    (1, 2, 13)
     """
 
     def __init__(
@@ -88,26 +95,37 @@ class MaskedTokenScores(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MaskedLM(FitsBatches, keras.Model):
-    """BERT's pre-training: guess masked tokens and, if asked, whether two texts follow each other.
+    """BERT's pre-training: predicts masked tokens and, optionally, whether two texts are adjacent.
 
-    An ordinary Keras model: `compile(optimizer)` sets the published losses and accuracies, the
-    loss is the sum of the two means. Feed it `masked_lm_batches`.
+    It is a Keras model. `compile(optimizer)` sets the published losses and accuracies; the loss is
+    the sum of the two means. Train it on `masked_lm_batches`.
 
     Reference: Devlin et al. 2018, arXiv 1810.04805, section 3.1 and appendix A.1-A.2.
 
     Args:
-        encoder: An encoder with `token_embedding`, as `BERT`; trained in place.
-        next_sentence: If True, also classify pairs: 0 = the second text follows, 1 = random.
+        encoder: An encoder with a `token_embedding`, such as `BERT`; it is trained in place.
+        next_sentence: If True, also classify pairs: 0 for the next text, 1 for a random text.
+        name: Name of the model.
 
     Call arguments:
         inputs: The encoder's inputs and `masked_positions` (B, P).
 
     Returns:
-        A dict: `"masked_lm"` (B, P, V) logits and, if asked for, `"next_sentence"` (B, 2) logits.
+        A dict: `"masked_lm"` (B, P, V) logits and, with `next_sentence`, `"next_sentence"` (B, 2)
+        logits.
 
     Raises:
-        ValueError: If the encoder has no tied token embedding or, with `next_sentence`, no pooled
+        ValueError: If the encoder has no `token_embedding` or, with `next_sentence`, no pooled
             output.
+
+    >>> import numpy as np
+    >>> from keras_plm.models import BERT
+    >>> encoder = BERT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> model = MaskedLM(encoder, next_sentence=False)
+    >>> ids = np.array([[2, 4, 6, 3]])
+    >>> inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids > 0}
+    >>> tuple(model({**inputs, "masked_positions": np.array([[1]])})["masked_lm"].shape)
+    (1, 1, 13)
     """
 
     def __init__(self, encoder: Encoder, next_sentence: bool = True, name: str | None = None):
@@ -146,7 +164,7 @@ class MaskedLM(FitsBatches, keras.Model):
         self.dtype_policy = encoder.dtype_policy  # under float16 Keras then scales the loss
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
-        """As `keras.Model.compile`, with the published losses and accuracies by default."""
+        """Configures training as `keras.Model.compile`, by default with losses and accuracies."""
         if loss is None:
             loss = {name: TokenCrossEntropy(name=name) for name in self.output}
         if weighted_metrics is None:
@@ -187,37 +205,37 @@ def masked_lm_batches(
     tokens_per_batch: int | None = None,
     **options,
 ) -> Batches:
-    """Batches of masked text for `MaskedLM`, drawn anew in every epoch.
+    """Creates `Batches` of masked text for `MaskedLM`, sampled again in every epoch.
 
     The rules are the functions of `keras_plm.pretraining.masked_inputs`: `sentence_pairs`,
     `choose_positions` and `mask_tokens`.
 
-    An epoch is a part of the stream of about `part_tokens` tokens, so that memory does not grow
-    with the text. Parts come in a random order, each once before any is repeated. Random next
-    sentences come from the same part.
+    An epoch is a part of the stream of about `part_tokens` tokens, so memory does not grow with the
+    text. Parts come in random order, each once before any repeats. Random next sentences are from
+    the same part.
 
     Reference: Devlin et al. 2018, section 3.1 and appendix A.1-A.2; google-research/bert,
     create_pretraining_data.py.
 
-    Differs from the paper: pairs and masks are drawn in every epoch, not once for ten copies of
-    the data; short rows are drawn by row, not by document; with `whole_word` a row stops at the
-    first word that exceeds its number of masks and tries no others.
+    Differs from the paper: pairs and masks are sampled in every epoch, not once for ten copies of
+    the data; short rows are sampled by row, not by document; with `whole_word`, masking of a row
+    stops at the first word that exceeds its number of masks.
 
     Args:
         stream: A `keras_plm.data.corpus.TokenStream`.
         tokenizer: The tokenizer of the stream.
         max_length: Longest row T, special tokens included.
-        next_sentence: If True, pairs of segments; otherwise one run of text per row.
+        next_sentence: If True, rows are pairs of segments; else contiguous text.
         mask_selection_rate: Fraction of a row's tokens to predict; special tokens count.
         mask_token_rate: Fraction of the predicted tokens that become `[MASK]`.
         random_token_rate: Fraction of the predicted tokens that become a random token. The others
-            stay as they are.
-        whole_word: If True, all tokens of a word are predicted together; for tokenizers whose ids
-            tell where a word begins.
+            stay unchanged.
+        whole_word: If True, predict all tokens of a word together; for tokenizers whose ids mark
+            the start of a word.
         short_sequence_rate: Fraction of rows with a random smaller length.
         part_tokens: Approximate number of tokens in an epoch of training.
-        left_to_right: If True, nothing is masked and every next token is predicted: rows for
-            `CausalLM` over a causal `BERT`, section 5.1's "LTR".
+        left_to_right: If True, mask nothing and predict every next token: rows for `CausalLM` over
+            a causal `BERT`, section 5.1's "LTR".
         training: If True, shuffle.
         batch_size, tokens_per_batch, **options: As in `keras_plm.data.batching.Batches`.
 
@@ -227,9 +245,22 @@ def masked_lm_batches(
         x has `target_ids` (B, T) and no `masked_positions`; y and weights are (B, T).
 
     Raises:
-        ValueError: If a rate is not between 0 and 1, the rows are too short, pairs are requested
-            from a stream of one document, the tokenizer lacks a special token or, for
-            `whole_word`, does not tell where words begin.
+        ValueError: If a rate is not between 0 and 1, the rows are too short, or a stream of one
+            document has no pairs. If the tokenizer lacks a special token or, for `whole_word`, the
+            starts of words.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_plm.data import TokenStream
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "text.txt").write_text("a b a\\nb b\\n\\nb a b\\n\\n" * 20)
+    ...     stream = TokenStream.build(f"{folder}/text.txt", tokenizer, f"{folder}/stream", "lines")
+    ...     found = masked_lm_batches(stream, tokenizer, max_length=16, batch_size=2, seed=1)
+    ...     x, y, weights = found[0]
+    >>> x["token_ids"].shape, x["masked_positions"].shape == y["masked_lm"].shape
+    ((2, 16), True)
     """
     check_is_stream(stream, "documents")
     rates = {

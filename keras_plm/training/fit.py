@@ -88,11 +88,19 @@ def check_loss(model, logs, when):
     )
 
 
-def check_outputs(outputs: Any) -> None:
-    """Raises if an array that a model gave is not finite.
+def check_outputs(outputs: np.ndarray) -> None:
+    """Raises if an array of a model's outputs is not finite.
+
+    Args:
+        outputs: The array.
 
     Raises:
         FloatingPointError: With the first such number.
+
+    >>> check_outputs(np.ones(3))
+    >>> check_outputs(np.array([1.0, np.inf]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FloatingPointError: ...
     """
     outputs = np.asarray(outputs)
     if not (finite := np.isfinite(outputs)).all():
@@ -104,18 +112,28 @@ def check_outputs(outputs: Any) -> None:
 
 
 class FitsBatches(Saveable):
-    """Lets a Keras model's `fit` take `Batches` as they are.
+    """Mixin for Keras models whose `fit`, `evaluate` and `predict` take `Batches`.
 
-    They keep their own order, and `class_weight`, which Keras refuses beside sample weights, is
-    worked into the weights. A reloaded model is compiled as it was, its own defaults too. `fit`
-    raises if the loss of an epoch is not finite, see `FiniteLoss`.
-
-    Raises:
-        TypeError: If `fit` or `evaluate` is given texts, or nothing.
-        ValueError: If what it is given has no targets.
+    `fit` keeps the order of `Batches` and multiplies `class_weight` into their weights. A reloaded
+    model is compiled as before, with its own defaults. `fit` raises if the loss of an epoch is not
+    finite, see `FiniteLoss`.
 
     Attributes:
-        learns_from: The fix where texts are given, for errors.
+        learns_from: The fix for texts as an argument, for error messages.
+
+    Raises:
+        TypeError: If `fit` or `evaluate` gets texts, or nothing.
+        ValueError: If the data has no targets.
+
+    >>> from keras_plm.data import batches
+    >>> class Model(FitsBatches, keras.Model):
+    ...     pass
+    >>> x = keras.Input((2,), name="x")
+    >>> model = Model({"x": x}, keras.layers.Dense(1)(x))
+    >>> model.compile("sgd", "mse")
+    >>> found = batches({"x": np.ones((4, 2))}, targets=np.ones((4, 1)), batch_size=2)
+    >>> len(model.fit(found, epochs=2, verbose=0).history["loss"])
+    2
     """
 
     learns_from = (
@@ -231,7 +249,7 @@ class FitsBatches(Saveable):
         return held_out.tf_dataset() if on_tensorflow else held_out
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-        """As `keras.Model.train_on_batch`; `class_weight` also by label name."""
+        """Trains on a batch as `keras.Model.train_on_batch`, with `class_weight` by name or id."""
         self._read_scaled(None)
         options = {"sample_weight": sample_weight, "class_weight": None}
         if class_weight is not None:
@@ -316,7 +334,7 @@ class FitsBatches(Saveable):
             return super().get_metrics_result()
 
     def evaluate(self, x=None, *args, **kwargs):
-        """As `keras.Model.evaluate`; `Batches` are read as those of `training=False`."""
+        """Evaluates as `keras.Model.evaluate`; `Batches` are read as with `training=False`."""
         # `fit` calls this with what it checked; a check again would read on in a generator.
         if not kwargs.get("_use_cached_eval_dataset"):
             x = self._checked(x, args[0] if args else kwargs.get("y"))
@@ -327,7 +345,7 @@ class FitsBatches(Saveable):
             return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """As `keras.Model.predict`; raises for `Batches` in another order than their rows."""
+        """Predicts as `keras.Model.predict`; raises for shuffled or sorted `Batches`."""
         x = self._checked(x, targets=False)
         x = x.for_evaluation() if isinstance(x, Batches) else x
         return super().predict(x, *args, **kwargs)
@@ -418,21 +436,29 @@ def lacks_special_tokens(model, tokenizer):
 def run_on(
     model: keras.Model, batches: Batches, verbose: int = 0
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Runs a model on every batch, in its own shape; batches of training as those of evaluation.
+    """Runs a model on every batch, with outputs of the length of the batch.
 
-    `model.predict` cannot: it joins the outputs of batches of unequal lengths.
+    `model.predict` cannot concatenate outputs of unequal lengths. Training batches are read as with
+    `training=False`.
 
     Args:
         model: The model.
-        batches: `Batches`.
+        batches: The `Batches`.
         verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
     Yields:
-        `(rows, outputs)`: the row numbers of the batch's real rows, and the outputs for them, NumPy
-        arrays in the model's output structure.
+        `(rows, outputs)`: numbers of the real rows of the batch, and their outputs, NumPy arrays in
+        the model's output structure.
 
     Raises:
         FloatingPointError: If an output is not finite.
+
+    >>> from keras_plm.data import batches
+    >>> x = keras.Input((2,), name="x")
+    >>> model = keras.Model({"x": x}, keras.layers.Dense(1, kernel_initializer="ones")(x))
+    >>> found = batches({"x": np.array([[1.0, 2.0], [3.0, 4.0]])}, training=False)
+    >>> [(rows.tolist(), outputs.tolist()) for rows, outputs in run_on(model, found)]
+    [([0, 1], [[3.0], [7.0]])]
     """
     batches = batches.for_evaluation()
     bar = keras.utils.Progbar(len(batches), verbose=verbose) if verbose else None

@@ -9,25 +9,27 @@ from keras_plm.layers._fused_softmax import token_cross_entropy
 
 @keras.saving.register_keras_serializable("keras_plm")
 class TokenCrossEntropy(keras.losses.Loss):
-    """Cross-entropy from logits over a large vocabulary, one number per position.
+    """Cross-entropy of tokens from logits over a large vocabulary.
 
-    Without smoothing it is `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`, in
+    Without smoothing it equals `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`, in
     float32 and without a one-hot row per position.
 
     Reference: label smoothing: Szegedy et al. 2016, arXiv 1512.00567, section 7.
 
     Args:
-        label_smoothing: Share of the target that is spread evenly over all tokens.
+        label_smoothing: Fraction of the target spread evenly over all tokens.
+        name: Name of the loss.
+        **kwargs: Other arguments of `keras.losses.Loss`.
 
     Call arguments:
         y_true: (...) token ids.
         y_pred: (..., V) logits.
 
     Returns:
-        Their weighted mean.
+        The weighted mean over positions, a scalar.
 
     Raises:
-        ValueError: If `label_smoothing` is no share.
+        ValueError: If `label_smoothing` is not from 0 to below 1.
 
     >>> import numpy as np
     >>> loss = TokenCrossEntropy(label_smoothing=0.1)
@@ -53,16 +55,22 @@ class TokenCrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LogisticLoss(keras.losses.Loss):
-    """Telling what is true from what is not: -log σ(score) or -log σ(-score), weighted and summed.
+    """Weighted sum of logistic losses: -log σ(score) of true pairs, -log σ(-score) of others.
 
     Reference: Mikolov et al. 2013, arXiv 1310.4546, equation 4.
 
+    Args:
+        name: Name of the loss.
+        reduction: Reduction of `keras.losses.Loss`. word2vec takes steps of single words, so the
+            default is the sum.
+        **kwargs: Other arguments of `keras.losses.Loss`.
+
     Call arguments:
-        y_true: (..., K) weights: above 0 for what is true, below 0 for what is not, 0 to leave out.
+        y_true: (..., K) weights: above 0 for true pairs, below 0 for others, 0 to ignore a pair.
         y_pred: (..., K) scores.
 
     Returns:
-        The sum over everything, not a mean: the steps of word2vec are one word's, not a batch's.
+        The sum over all pairs, a scalar.
 
     >>> import numpy as np
     >>> loss = LogisticLoss()
@@ -81,13 +89,25 @@ class LogisticLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LabelLoss(keras.losses.SparseCategoricalCrossentropy):
-    """Cross-entropy of labels and logits; 0 for the label -1, which no output has.
+    """Cross-entropy of labels from logits, with the loss 0 for the label -1.
 
-    So `evaluate` can read labels that training did not have; its metrics count them as errors.
+    `evaluate` can thus read labels that do not occur in training; metrics count them as errors.
+
+    Args:
+        from_logits: As in `keras.losses.SparseCategoricalCrossentropy`.
+        name: Name of the loss.
+        **kwargs: Other arguments of that class.
 
     Call arguments:
         y_true: (B,) or (B, W) ids.
         y_pred: (B, K) or (B, W, K) logits.
+
+    Returns:
+        The weighted mean, a scalar.
+
+    >>> import numpy as np
+    >>> round(float(LabelLoss()(np.array([1, -1]), np.zeros((2, 2), "float32"))), 4)  # log(2) / 2
+    0.3466
     """
 
     def __init__(self, from_logits: bool = True, name: str = "label_loss", **kwargs):
@@ -102,10 +122,24 @@ class LabelLoss(keras.losses.SparseCategoricalCrossentropy):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MeanLoss(keras.metrics.Mean):
-    """The mean over all positions of a loss that `fit` sums.
+    """Metric of the mean over all positions, for a loss that `fit` sums.
 
     Args:
-        loss: A Keras loss whose `call` gives one number per position.
+        loss: A Keras loss whose `call` returns one number per position.
+        name: Name of the metric.
+        **kwargs: Other arguments of `keras.metrics.Mean`.
+
+    Call arguments:
+        y_true, y_pred, sample_weight: As in a call of the loss.
+
+    Returns:
+        The mean so far, a scalar.
+
+    >>> import numpy as np
+    >>> metric = MeanLoss(keras.losses.MeanSquaredError(reduction="sum"))
+    >>> metric.update_state(np.array([[1.0], [3.0]]), np.zeros((2, 1)))
+    >>> float(metric.result())
+    5.0
     """
 
     def __init__(self, loss: keras.losses.Loss, name: str = "mean_loss", **kwargs):

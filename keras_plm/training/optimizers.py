@@ -59,34 +59,39 @@ NOT_DECAYED = re.compile(
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
-    """Adam with decoupled weight decay, as BERT was trained: without bias correction.
+    """BERT's AdamW: Adam with decoupled weight decay and without bias correction.
 
-    The first steps are therefore larger than Adam's, which the warm-up is there to tame. Only
-    weights that multiply an input decay, as kernels and embeddings: not biases, the weights of
-    norms, scalars as those of `ScalarMix`, and the transitions of a `CRF`, which are added to
-    scores as biases are; see `NOT_DECAYED`. On torch all weights are updated by one fused kernel.
+    Without the correction the first steps are larger than Adam's: use a warm-up. Only kernels and
+    embeddings decay, not biases, weights of norms, scalars such as those of `ScalarMix`, or the
+    transitions of a `CRF`; see `NOT_DECAYED`. On torch one fused kernel updates all weights.
 
     Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py;
     decoupled decay: Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2.
 
     Args:
         learning_rate: A float or a schedule.
-        weight_decay: Fraction of the learning rate by which weights shrink at each step.
+        weight_decay: Weight decay per step, as a fraction of the learning rate.
         beta_1, beta_2: Decay of the means of gradients and of their squares.
-        epsilon: Added to the root of the mean square.
-        bias_correction: If True, divide both means by `1 - beta^t`, which is AdamW as published.
+        epsilon: Constant added to the root of the mean square.
+        bias_correction: If True, divide both means by `1 - beta^t`, as in the published AdamW.
         global_clipnorm: Largest norm of all gradients together, or `None`.
-        groups: Weights that learn at another rate or start later, from `transfer.layer_groups`: a
-            dict from a weight's `path` to `(factor, start)`. Its learning rate, and with it its
-            decay, is `factor` times the optimizer's, 1 for all others. Before step `start` it is
-            frozen: its gradient counts as zero, in the norm too, and its means stay zero; the bias
-            correction counts steps from there. It is all a function of the number of finished
-            steps, so nothing is recompiled and a resumed run goes on as it would have.
+        groups: Weights with another learning rate or a later start, from `transfer.layer_groups`: a
+            dict from the `path` of a weight to `(factor, start)`. `factor` multiplies the learning
+            rate and the decay. Before step `start` the weight is frozen, with a gradient of zero
+            also in the norm; the bias correction counts steps from `start`. A resumed run behaves
+            the same.
+        name: Name of the optimizer.
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: If a factor or start is negative, or, when the weights are known, if `groups`
-            has a path that none or several of them have.
+        ValueError: If a factor or start is negative. When the weights are known: if a path of
+            `groups` belongs to none or several of them.
+
+    >>> weight = keras.Variable([1.0])
+    >>> optimizer = BertAdamW(learning_rate=0.1, weight_decay=0.0)
+    >>> optimizer.apply([keras.ops.ones(1)], [weight])
+    >>> round(float(weight[0]), 3)  # 1 - 0.1 * 0.1 / 0.001 ** 0.5
+    0.684
     """
 
     def __init__(
@@ -257,19 +262,25 @@ def loss_scaled(optimizer, encoder):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
-    """`keras.optimizers.Adagrad` that takes one pass over the weights on torch's CPU path, not ten.
+    """`keras.optimizers.Adagrad` with one pass over the weights on torch's CPU path.
 
-    A step costs a few passes over all weights whatever the batch, which is most of the work where
-    the weights are tables of word vectors. Sums begin at 1, as GloVe's: the first steps of rare
-    words then are those of plain gradient descent.
+    A step reads all weights for any batch: most of the time for tables of word vectors. The initial
+    accumulator is 1, as in GloVe, so the first steps of rare words are those of plain gradient
+    descent.
 
     Reference: Duchi et al. 2011, JMLR 12.
 
     Args:
         learning_rate: A float or a schedule.
-        initial_accumulator_value: What the sums of squares begin at.
-        epsilon: Added to the sums or, on torch, to their roots, so that nothing is divided by 0.
+        initial_accumulator_value: Initial sums of squares.
+        epsilon: Constant added to the sums, on torch to their roots.
+        name: Name of the optimizer.
         **kwargs: Other arguments of `keras.optimizers.Adagrad`.
+
+    >>> weight = keras.Variable([1.0])
+    >>> AdaGrad(learning_rate=0.3).apply([keras.ops.ones(1)], [weight])
+    >>> round(float(weight[0]), 3)  # 1 - 0.3 / 2 ** 0.5
+    0.788
     """
 
     def __init__(

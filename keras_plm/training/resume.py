@@ -32,10 +32,19 @@ from keras_plm.training.state_files import newest_state, state_files, steps_of, 
 
 
 def set_seed(seed: int) -> None:
-    """Seeds Python, NumPy and the backend.
+    """Seeds the random generators of Python, NumPy and the backend.
 
-    `keras.utils.set_random_seed` does the same, but loads TensorFlow under every backend where
-    it is installed.
+    `keras.utils.set_random_seed` does the same, but also loads TensorFlow under other backends.
+
+    Args:
+        seed: The seed, 0 or more.
+
+    >>> import numpy as np
+    >>> set_seed(1)
+    >>> first = np.random.rand()
+    >>> set_seed(1)
+    >>> bool(np.random.rand() == first)
+    True
     """
     if keras.backend.backend() == "tensorflow":
         keras.utils.set_random_seed(seed)
@@ -49,50 +58,59 @@ def set_seed(seed: int) -> None:
 
 
 class TrainingState(StepCounter):
-    """Saves all state of a `fit` on `Batches` as it goes, and restores it.
+    """Callback that saves and restores all state of a `fit` on `Batches`.
 
-    Weights, optimizer slots, the state of every seed generator (and torch's own), metrics, and
-    the position in the batches, as the number of finished steps. With the same versions, threads
-    and batches the resumed run is bit for bit the one that never stopped.
-    `keras.callbacks.BackupAndRestore` keeps neither random states nor the position in an epoch.
+    The state has the weights, the optimizer, all random generators, the metrics, and the number of
+    finished steps. With the same versions, threads and batches, a resumed run equals an
+    uninterrupted one bit for bit. `keras.callbacks.BackupAndRestore` saves neither random states
+    nor the position in an epoch.
 
-    Each file, `state-000123.safetensors` behind step 123, is written under a temporary name,
-    flushed to the disk and renamed, so that neither a kill nor a full disk harms those before it.
-    It holds a SHA-256 of all it says; where the newest is damaged, the one before is restored.
+    Each file, such as `state-000123.safetensors` after step 123, is written atomically and flushed
+    to the disk. It has a SHA-256 of its content. `restore` skips a damaged file for the one before.
 
-    What cannot be had: Keras counts an epoch from where `fit` begins, so that after a resume within
-    one its epochs, its `History` and validation fall elsewhere. Metrics are nevertheless those
-    of whole passes through the batches; `history` has them. With `steps_per_execution` above 1 that
-    holds where it divides the steps that are left of a pass.
-    Under torch a run with this callback drops other units than one without, from the second
+    Keras counts an epoch from the start of `fit`. After a resume within an epoch, its epochs, its
+    `History` and validation are therefore shifted. `history` has the metrics of whole passes
+    through the batches; with `steps_per_execution` above 1 only if it divides the remaining steps
+    of a pass. Under torch, dropout with this callback differs from that without from the second
     epoch on.
 
     Args:
-        folder: Where the files are kept.
-        batches: The `keras_plm.data.batching.Batches` that `fit` is given.
-        every_seconds: How often to save; at the end of training in any case. `None`: never by time.
-        on_save: Called with this callback after each save.
-        total_steps: Where training ends, the steps before a stop included; by default where `fit`
-            ends.
-        every_steps: Save whenever so many steps more are finished, too.
-        keep: How many files stay, the newest ones.
+        folder: Folder of the files.
+        batches: The `keras_plm.data.batching.Batches` of `fit`.
+        every_seconds: Seconds between saves, or `None`; the end of training always saves.
+        on_save: Function to call with this callback after each save.
+        total_steps: Number of steps of the whole training; by default the end of `fit`.
+        every_steps: Number of steps between saves, or `None`.
+        keep: Number of files to keep, the newest ones.
 
     Attributes:
-        steps: Finished steps, those of resumed runs included.
-        epoch: Finished passes through the batches.
-        finished: Whether `total_steps` are done.
-        history: A dict of metrics for each finished pass, those before a resume included.
+        steps: Number of finished steps, over all runs.
+        epoch: Number of finished passes through the batches.
+        finished: Whether `total_steps` are finished.
+        history: A dict of metrics for each finished pass, over all runs.
 
     Raises:
-        ValueError: If a number is below 1; in `restore` and `fit`, if JAX trains in several
-            processes, of which each sees a part of the state.
+        ValueError: If a number is below 1. In `restore` and `fit`: if JAX trains in several
+            processes, each with a part of the state.
 
-    Example:
-
-        state = TrainingState("run", batches, total_steps=3 * len(batches))
-        state.restore(model)  # compiled; does nothing where there is nothing
-        if not state.finished:
-            model.fit(batches, epochs=3, initial_epoch=state.epoch, callbacks=[state])
+    >>> import tempfile
+    >>> from keras_plm.data import batches as make_batches
+    >>> from keras_plm.training import FitsBatches
+    >>> class Model(FitsBatches, keras.Model):
+    ...     pass
+    >>> x = keras.Input((2,), name="x")
+    >>> model = Model({"x": x}, keras.layers.Dense(1)(x))
+    >>> model.compile("sgd", "mse")
+    >>> batches = make_batches({"x": np.ones((4, 2))}, targets=np.ones((4, 1)), batch_size=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     state = TrainingState(folder, batches, total_steps=2 * len(batches))
+    ...     state.restore(model)  # nothing to restore
+    ...     history = model.fit(
+    ...         batches, epochs=2, initial_epoch=state.epoch, callbacks=[state], verbose=0
+    ...     )
+    ...     state.finished, state.steps, state.restore(model)
+    False
+    (True, 4, True)
     """
 
     def __init__(
@@ -123,10 +141,12 @@ class TrainingState(StepCounter):
 
     @property
     def finished(self) -> bool:
+        """Whether `total_steps` are finished."""
         return self.total_steps is not None and self.steps >= self.total_steps
 
     @property
     def epoch(self) -> int:
+        """Number of finished passes through the batches."""
         return max(self.steps - self.before, 0) // len(self.batches)
 
     @property
@@ -182,11 +202,11 @@ class TrainingState(StepCounter):
             self._metrics = [np.array(keras.ops.convert_to_numpy(v)) for v in found]
 
     def save(self) -> None:
-        """Writes the state as it is now.
+        """Writes the current state.
 
         Raises:
-            OSError: If there is no room, say; the files that are there stay whole.
-            FloatingPointError: If the weights are not finite; the files that are there stay.
+            OSError: If the file cannot be written; earlier files stay intact.
+            FloatingPointError: If the weights are not finite; earlier files stay intact.
         """
         _sync(self.model)
         metrics = self._metric_variables() if self._metrics is None else self._metrics
@@ -221,18 +241,20 @@ class TrainingState(StepCounter):
             self.on_save(self)
 
     def restore(self, model: keras.Model) -> bool:
-        """Puts a compiled model and the batches where the saved run stopped.
+        """Restores a compiled model and the batches from the newest intact file.
 
-        A damaged file is passed over with a warning where there is a whole one. Metrics other than
-        those of the saved run begin anew, with a warning too.
+        It skips a damaged file with a warning. New metrics start from zero, with a warning.
+
+        Args:
+            model: The compiled model.
 
         Returns:
-            True if there was something to restore.
+            True if there was a file to restore.
 
         Raises:
-            ValueError: If all files are damaged, or the newest whole one is of another model (one
-                of other settings, too) or optimizer, other batches or devices that part otherwise;
-                nothing is changed then.
+            ValueError: If all files are damaged, or the file is of another model, other settings,
+                another optimizer, other batches or another split over devices. Nothing changes
+                then.
         """
         check_whole_state()
         with _scope(model, self.batches):

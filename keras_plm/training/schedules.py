@@ -10,18 +10,18 @@ from keras import ops
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises to its peak, then falls to zero, both linearly.
 
-    As in BERT's released code, the fall is that of the whole run and the warm-up replaces its
-    beginning, so that the rate steps down from `peak` to `peak * (1 - warmup / total)`.
+    As in BERT's released code, the decay covers the whole run and the warm-up replaces its
+    start. The learning rate drops from `peak` to `peak * (1 - warmup / total)` after it.
 
     Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py; with
     `decay_in_warmup` openai/finetune-transformer-lm, opt.py, `warmup_linear`.
 
     Args:
         peak: Highest learning rate.
-        total_steps: Number of steps after which the rate is zero.
-        warmup_steps: Number of steps of the rise.
-        decay_in_warmup: If True, the fall lowers the rise, too, as GPT was fine-tuned: nothing
-            steps down then.
+        total_steps: Number of steps after which the learning rate is zero.
+        warmup_steps: Number of warm-up steps.
+        decay_in_warmup: If True, the decay also applies to the warm-up, as in GPT's fine-tuning;
+            there is then no drop.
 
     Raises:
         ValueError: If `warmup_steps` is negative or larger than `total_steps`.
@@ -61,16 +61,16 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises linearly to its peak, then falls to zero along a cosine.
 
-    As in GPT's released code, the fall is that of the whole run and the warm-up replaces its
-    beginning.
+    As in GPT's released code, the decay covers the whole run and the warm-up replaces its
+    start.
 
     Reference: Radford et al. 2018, section 4.1; openai/finetune-transformer-lm, opt.py,
     `warmup_cosine`.
 
     Args:
         peak: Highest learning rate.
-        total_steps: Number of steps after which the rate is zero.
-        warmup_steps: Number of steps of the rise; GPT's pre-training has 2,000.
+        total_steps: Number of steps after which the learning rate is zero.
+        warmup_steps: Number of warm-up steps; GPT's pre-training has 2,000.
 
     Raises:
         ValueError: If `warmup_steps` is negative or larger than `total_steps`.
@@ -114,14 +114,14 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """The Transformer's learning rate: rises linearly, then falls as 1 / sqrt(step).
 
     `scale * hidden_dim^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`, where the first step is 1.
-    It is meant for Adam with beta_2 = 0.98 and epsilon = 1e-9.
+    Use it for Adam with beta_2 = 0.98 and epsilon = 1e-9.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
 
     Args:
         hidden_dim: Width D of the model.
-        warmup_steps: Number of steps of the rise.
-        scale: Factor over the paper's rate.
+        warmup_steps: Number of warm-up steps.
+        scale: Factor of the paper's learning rate.
 
     Raises:
         ValueError: If an argument is not positive.
@@ -162,14 +162,14 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
 
     Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, equation 3.
 
-    Differs from the paper: the fall always ends at `total_steps`. The paper's does where
-    `cut_fraction * total_steps` is whole; else its rate ends early, and goes below zero.
+    Differs from the paper: the decay always ends at `total_steps`. The paper's ends earlier, and
+    below zero, if `cut_fraction * total_steps` is not whole.
 
     Args:
         peak: Highest learning rate.
         total_steps: Number of steps T.
-        cut_fraction: Fraction of the steps in which the rate rises.
-        ratio: How much smaller the lowest rate is than the peak.
+        cut_fraction: Fraction of the steps with a rising learning rate.
+        ratio: Ratio of the peak to the lowest learning rate.
 
     Raises:
         ValueError: If `total_steps` or `ratio` is below 1, or `cut_fraction` not in [0, 1).

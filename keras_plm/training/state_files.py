@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_plm.files.arrays import check_safetensors
+from keras_plm.files.arrays import NUMBERS, read_safetensors
 from keras_plm.files.json_files import Whole, parse_json
 from keras_plm.files.writing import remove_leftovers, replacing
 
@@ -63,21 +63,16 @@ def write_state(path, note, arrays):
 
 def newest_state(folder):
     """`(path, note, arrays)` of the newest whole state, or `None` if there is no file."""
-    from safetensors import SafetensorError, safe_open
-
     damaged = []
     for path in reversed(state_files(folder)):
         try:
-            check_safetensors(path)
-            with safe_open(path, framework="numpy") as file:
-                about = file.metadata()
-                if not about or "state" not in about:
-                    raise ValueError("it holds no state")
-                note = parse_json(about["state"], path, SHAPE, nan=True)
-                arrays = {name: file.get_tensor(name) for name in file.keys()}
+            arrays, about = read_safetensors(path, NUMBERS)
+            if "state" not in about:
+                raise ValueError("it holds no state")
+            note = parse_json(about["state"], path, SHAPE, nan=True)
             if path.stem != "state" and about.get("sha256") != _digest(about["state"], arrays):
                 raise ValueError("its checksum is another")
-        except (SafetensorError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             damaged.append((path, error))
             continue
         if damaged:

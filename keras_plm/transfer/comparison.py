@@ -36,26 +36,38 @@ def compare_layers(
 ) -> list[dict[str, Any]]:
     """Scores every choice of layers of a frozen encoder on one task.
 
-    The encoder runs once over the examples; then each choice is read with each seed.
+    The encoder runs once over the examples. Each choice is then trained with each seed.
 
     Args:
         encoder, tokenizer: The encoder and its tokenizer.
         examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
-            a list, parted 70/15/15 by group.
-        head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`, the class.
-        method: A `FeatureBased` with all that is not the choice; by default `FeatureBased()`.
-        choices: Names of choices; by default all that differ, see `distinct_choices`.
-        seeds: How many seeds.
+            a list, split 70/15/15 by group.
+        head: Class of the head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`.
+        method: A `FeatureBased` with all other settings; by default `FeatureBased()`.
+        choices: Names of choices; by default all distinct ones, see `distinct_choices`.
+        seeds: Number of seeds.
         metric: `(y_true, y_pred) -> float`; by default the head's.
-        store: Folder for features, kept for later calls; by default a temporary one.
-        progress: Called with each row when it is done.
-        words: A `WordVectors` beside the encoder, as in `FeatureBased.fit`.
+        store: Folder for features, kept for later calls; by default a temporary folder.
+        progress: Function to call with each finished row.
+        words: A `WordVectors` next to the encoder, as in `FeatureBased.fit`.
 
     Returns:
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
 
     Raises:
         FloatingPointError: If training diverges, with the choice and the seed.
+
+    >>> import numpy as np
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.heads import Classifier
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> examples = [Example("fine film", "good"), Example("dull film", "bad")] * 4
+    >>> splits = dict.fromkeys(("train", "dev", "test"), examples)
+    >>> method = FeatureBased(epochs=1)
+    >>> table = compare_layers(encoder, encoder.tokenizer(), splits, Classifier, method, seeds=1)
+    >>> [(row["layers"], len(row["scores"])) for row in table]
+    [('embeddings', 1)]
     """
     check_head(head)
     check_encoder(encoder, tokenizer)

@@ -28,25 +28,30 @@ def extract_features(
     batch_size: int | None = None,
     verbose: int = 0,
 ) -> np.ndarray | list[np.ndarray]:
-    """Vectors of texts from chosen layers of an encoder.
+    """Extracts vectors of texts from chosen layers of an encoder.
 
     Args:
         encoder: The encoder; it runs once, without dropout.
-        tokenizer: The encoder's.
+        tokenizer: The encoder's tokenizer.
         texts: A list of texts or of lists of words.
-        layers: As `layer_choice` takes it; not one whose weights are learned.
-        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer puts
-            in its row, marks too; `None` for one per word.
-        feature_gb: Largest store of features while they are computed, in gigabytes.
+        layers: As in `layer_choice`, without learned weights.
+        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, special tokens included; `None`
+            for one vector per word.
+        feature_gb: Largest temporary store of features, in gigabytes.
         batch_size, verbose: As in `FeatureStore.build`.
 
     Returns:
-        (N, D) float32, rounded to float16, with a `pool`; otherwise a list of N arrays (words, D).
-        D is the encoder's width, times the number of layers for a concatenation; of pairs that are
-        read apart, twice that, the first text's vector before the second's.
+        With a `pool` (N, D) float32, rounded to float16; else a list of N arrays (words, D). D is
+        the encoder's width, times the number of layers for a concatenation. For pairs of separate
+        texts it is twice that, the first text before the second.
 
     Raises:
-        ValueError: If the choice of layers has weights to learn, and as `FeatureStore.build`.
+        ValueError: If the choice of layers has learned weights, and as `FeatureStore.build`.
+
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> extract_features(encoder, encoder.tokenizer(), ["fine film", "dull"], pool="mean").tolist()
+    [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
     """
     check_encoder(encoder, tokenizer)
     choice = layer_choice(layers)
@@ -78,22 +83,28 @@ _EXTRACTED = weakref.WeakKeyDictionary()
 
 
 class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Features of texts as a scikit-learn transformer, for "a classifier of your choosing".
+    """Feature extraction as a scikit-learn transformer, for any classifier.
 
-    It learns nothing, works in a `Pipeline` and, on one column of a table, in a
+    It has nothing to fit. It works in a `Pipeline` and, for one column of a table, in a
     `ColumnTransformer`; `set_output(transform="pandas")` names its columns. In `GridSearchCV` over
-    `layers` and `pool` the encoder runs once per text: what was read is kept, all layers of it, for
-    as long as the encoder lives and its weights stay the same.
+    `layers` and `pool` the encoder runs once per text: a cache keeps all layers, as long as the
+    encoder exists with the same weights.
 
     Args:
         encoder: The encoder.
-        tokenizer: The encoder's.
-        layers: As `layer_choice` takes it; not one whose weights are learned.
+        tokenizer: The encoder's tokenizer.
+        layers: As in `layer_choice`, without learned weights.
         pool: `"cls"`, `"mean"` or `"max"`.
         batch_size, verbose: As in `FeatureStore.build`.
 
     Raises:
-        ValueError: On `transform`, if `layers` has weights to learn or `pool` is unknown.
+        ValueError: In `transform`, if `layers` has learned weights or `pool` is unknown.
+
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> extractor = FeatureExtractor(encoder, encoder.tokenizer())
+    >>> extractor.fit_transform(["fine film", "dull"]).tolist()
+    [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
     """
 
     def __init__(
@@ -131,7 +142,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return True
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
-        """Does nothing but check the parameters."""
+        """Checks the parameters and returns the transformer."""
         check_encoder(self.encoder, self.tokenizer)
         choice = layer_choice(self.layers)
         _refuse_learned(choice, self.layers)
@@ -140,7 +151,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return self
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """(N, D) vectors of N texts."""
+        """Extracts vectors (N, D) of N texts."""
         self.fit(X)
         # A `ColumnTransformer` gives a table of one column if it is given a list of names.
         if getattr(X, "ndim", 1) == 2 and X.shape[1] == 1:

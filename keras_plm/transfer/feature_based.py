@@ -42,28 +42,43 @@ from keras_plm.transfer.surgery import clone
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureBased(Method):
-    """Trains a reader on features of the frozen encoder.
+    """Feature-based transfer: trains a task network on features of a frozen encoder.
 
-    The encoder runs once over the examples, whatever is trained on them after: its layers go
-    to a `FeatureStore`, which the methods of several choices may share.
+    The encoder runs once over the examples. A `FeatureStore` keeps its layers; several methods can
+    share it.
 
     Reference: Devlin et al. 2018, section 5.3; Peters et al. 2018, section 3.3.
 
     Args:
-        layers: As `layer_choice` takes it.
-        reader: `"linear"`, an output layer alone; `"bilstm"`, BERT's two-layer BiLSTM; or one of
+        layers: As in `layer_choice`.
+        reader: `"linear"`, only an output layer; `"bilstm"`, BERT's two-layer BiLSTM; or one of
             ELMo's networks: `"bcn"` for texts, `"esim"` for pairs of texts, `"bidaf"` for questions
-            with their passages, see `keras_plm.heads.readers`. Its tagger is `"bilstm"` with
-            `character_filters` under the head `CRFTagger`.
-        pool: How a text's vectors are pooled for a linear reader of texts.
-        units: Width of each direction of the reader's LSTMs; by default half the encoder's.
-        learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: as in `FineTune`.
+            with passages, see `keras_plm.heads.readers`. ELMo's tagger is `"bilstm"` with
+            `character_filters` and the head `CRFTagger`.
+        pool: Pooling of the vectors of a text for a linear reader.
+        units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
+        learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: As in `FineTune`.
         feature_gb: Largest feature store, in gigabytes (10^9 bytes).
-        placement: `"input"`, `"output"` or `"both"`: where the features enter a reader, see
+        placement: Place of the features in a reader, `"input"`, `"output"` or `"both"`, see
             `task_network.Placement`.
-        penalty, mix_norm, feature_dropout: Of learned mixes and of the features, see there.
-        character_filters: Of a convolution over the spelling of words, which the reader reads
-            next to their features, see there; 0 for none.
+        penalty, mix_norm, feature_dropout: Settings of learned mixes and of the features, see
+            `task_network.Placement`.
+        character_filters: Number of filters of a convolution over the characters of words, next to
+            their features; 0 for none.
+
+    Raises:
+        ValueError: If a setting is out of range, or settings do not go together.
+
+    >>> import numpy as np
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.heads import Classifier
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> train = [Example("fine film", "good"), Example("dull film", "bad")] * 4
+    >>> method = FeatureBased(epochs=1, batch_size=8)
+    >>> model = method.fit(encoder, Classifier, encoder.tokenizer(), train)
+    >>> model.labels, model.predict(["fine film"])[0] in model.labels
+    (['bad', 'good'], True)
     """
 
     layers: str | LayerChoice = "last"
@@ -120,12 +135,12 @@ class FeatureBased(Method):
         tokenizer: SubwordTokenizer,
         words: WordVectors | None = None,
     ) -> None:
-        """Raises unless head, reader, examples and what reads them go together.
+        """Raises unless head, reader, examples and tokenizer go together.
 
         Args:
-            head: The class.
-            examples: Those to train on.
-            tokenizer: The encoder's, `feature_store.fitting` to it.
+            head: Class of the head.
+            examples: Training examples.
+            tokenizer: The encoder's tokenizer, after `feature_store.fitting`.
             words: Word vectors next to the features, or `None`.
         """
         self._placement.check(self._reads, words)
@@ -153,7 +168,7 @@ class FeatureBased(Method):
             )
 
     def store_pool(self, head: type[Head]) -> str | None:
-        """How a `FeatureStore` keeps what this reader reads: `build`'s `pool`."""
+        """Argument `pool` of `FeatureStore.build` for this reader."""
         if head.per_token:
             return TOKENS
         return self.pool if not head.per_word and self.reader == "linear" else None
@@ -172,28 +187,28 @@ class FeatureBased(Method):
         store: str | os.PathLike | None = None,
         words: WordVectors | None = None,
     ) -> Head:
-        """Trains a reader; the encoder stays as it is.
+        """Trains a task network; the encoder stays unchanged.
 
-        Two texts that the tokenizer puts in no one row are read apart and pooled, or their words
-        meet in a reader of two texts, see `Classifier`'s `pairs`. An encoder that does not know its
-        tokenizer's special tokens, as a GPT that was not fine-tuned, reads texts without them.
+        If the tokenizer does not pack two texts into one row, the encoder reads them separately,
+        see `pairs` of `Classifier`. An encoder without vectors for its tokenizer's special tokens,
+        such as a GPT that was not fine-tuned, reads texts without them.
 
         Args:
-            encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: as in
+            encoder, head, tokenizer, train, dev, labels, metric, callbacks, verbose: As in
                 `FineTune.fit`.
-            store: Folder for features, kept for later calls; by default a temporary one.
-            words: A `WordVectors` whose vectors the reader reads next to the features, of the same
-                words; needs a reader. It stays as it is.
+            store: Folder for features, kept for later calls; by default a temporary folder.
+            words: A `WordVectors` whose frozen vectors the reader reads next to the features; needs
+                a reader.
 
         Returns:
-            The head around the frozen encoder, a compiled Keras model whose `predict` takes texts.
-            Its `training_log` tells the losses, the best epoch and its score, and the learned
-            `"mixes"` of layers, where there are any, as `model.mixing_weights()`.
+            The head with the frozen encoder, a compiled Keras model whose `predict` takes texts.
+            `training_log` has the losses, the best epoch and its score, and the learned `"mixes"`
+            of layers, as `model.mixing_weights()`.
 
         Raises:
-            ValueError: If there is no reader for `words`, or placement "output" has no `words`;
-                if the head is none of these: `Classifier`, `Regressor`, `Tagger`, `CRFTagger`,
-                `SpanFinder`; if the reader is none for it, or for such examples.
+            ValueError: If there is no reader for `words`, or placement "output" has no `words`. If
+                the head is not a `Classifier`, `Regressor`, `Tagger`, `CRFTagger` or `SpanFinder`,
+                or the reader does not support it or such examples.
             FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
@@ -247,7 +262,7 @@ class FeatureBased(Method):
         parts: Sequence[Any],
         pool: str | None = None,
     ) -> list[FeatureStore] | None:
-        """The stores of word vectors next to those of an encoder; `None` without `words`."""
+        """Stores of word vectors next to those of an encoder; `None` without `words`."""
         if words is None:
             return None
         check_word_vectors(words)
@@ -269,20 +284,20 @@ class FeatureBased(Method):
         verbose: int = 0,
         words: Sequence[FeatureStore] | None = None,
     ) -> tuple[TaskNetwork, dict[str, Any]]:
-        """Trains the part of a head that reads features, from stores alone.
+        """Trains the task network of a head on stored features.
 
         Args:
-            head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`, the class.
+            head: Class of the head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
-            train, dev, labels, metric, callbacks, verbose: as in `FineTune.fit`.
-            words: The stores of word vectors next to them, see `FeatureStore.build_words`.
+            train, dev, labels, metric, callbacks, verbose: As in `FineTune.fit`.
+            words: Stores of word vectors next to the features, see `FeatureStore.build_words`.
 
         Returns:
             `(task_network, log)`: the trained Keras model from features to logits, and the losses,
             the best epoch, its score and the learned mixes.
 
         Raises:
-            ValueError: As `fit`; and if the stores are not of the same words.
+            ValueError: As `fit`; and if the stores have different words.
         """
         set_seed(self.seed)
         labels = head.labels_of(train) if labels is None else labels
@@ -335,17 +350,20 @@ class FeatureBased(Method):
         batch_size: int | None = None,
         verbose: int = 0,
     ) -> list[Any]:
-        """Labels of stored examples by a trained task_network, without running the encoder.
+        """Predicts labels of stored examples with a trained task network.
 
         Args:
-            head: The class.
-            task_network: What `fit_reader` gave.
+            head: Class of the head.
+            task_network: Result of `fit_reader`.
             store: The `FeatureStore` of the examples.
             labels: The label names.
             words: The store of word vectors next to it, or `None`.
-            probabilities: If True, give the probability of each label instead.
-            batch_size: Examples that are read together; by default as many as have 8,192 vectors.
+            probabilities: If True, return probabilities of the labels.
+            batch_size: Number of examples per batch; by default as many as have 8,192 vectors.
             verbose: As in `keras_plm.training.fit.run_on`.
+
+        Returns:
+            A list of labels or of probabilities, as from the head's `predict`.
         """
         size = {"tokens_per_batch": 8192} if batch_size is None else {"batch_size": batch_size}
         options = {"training": False, **size, **self._asks}

@@ -45,28 +45,34 @@ def fitting(tokenizer, encoder):
 class FeatureStore:
     """All layers of a frozen encoder for a list of examples, memory-mapped in float16.
 
-    One vector per word (its first token), or one pooled vector per text, for every layer; choices
-    of layers are computed on reading. The folder's name is a hash of encoder, tokenizer and
-    texts, so that a stale store is never read; a manifest in it tells whether its files are those
-    that were written. Texts that are read apart are read and kept once, in however many examples
-    they stand.
+    It has one vector per word (its first token), or one pooled vector per text, for every layer;
+    reading computes a choice of layers. The name of the folder is a hash of encoder, tokenizer and
+    texts, so no store is stale. A manifest detects changed files. Separate texts of pairs are
+    stored once.
 
     Args:
-        folder: A folder that `build` wrote.
-        windows, words: As `build` gives them.
+        folder: A folder of `build`.
+        windows, words: Set by `build`.
 
     Raises:
-        ValueError: If the folder is no whole store, or was changed since it was written.
+        ValueError: If the folder is not a complete store, or a file has changed.
 
     Attributes:
-        counts: (N,) vectors of each example.
+        counts: (N,) number of vectors of each example.
         array: (vectors, L + 1, D) float16.
-        parts: (N, 2, 2) where those of an example's first and second text begin, and how many there
-            are; `None` where all are one text's.
-        pairs: Whether an example's two vectors are those of two texts that were read apart.
-        windows: With `pool="tokens"` the `Windows` that were read: the store's examples are then
-            these, of which a question may have several.
-        pair_positions: `PairPositions` of an example's two texts; `None` where there is one.
+        parts: (N, 2, 2) start and number of the vectors of the first and the second text of each
+            example; `None` for single texts.
+        pairs: Whether an example has vectors of two separate texts.
+        windows: The `Windows` with `pool="tokens"`. The examples of the store are then windows.
+        pair_positions: `PairPositions` of the two texts of each example, or `None`.
+
+    >>> import tempfile
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = FeatureStore.build(folder, encoder, encoder.tokenizer(), ["fine film", "dull"])
+    ...     len(store), store.counts.tolist(), store.vectors(0, "last").tolist()
+    (2, [2, 1], [[[1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]])
     """
 
     def __init__(
@@ -87,10 +93,10 @@ class FeatureStore:
 
     @functools.cached_property
     def word_character_ids(self) -> CharacterIds:
-        """The `CharacterIds` of the words, one after another, as `self.starts` counts them.
+        """`CharacterIds` of the words, in the order of the vectors.
 
         Raises:
-            ValueError: If the store does not know its words.
+            ValueError: If the store has no words.
         """
         if self._words is None:
             raise ValueError(
@@ -208,16 +214,16 @@ class FeatureStore:
         feature_gb: float = 8.0,
         pool: str | None = None,
     ) -> Self:
-        """A store of word vectors that stand beside the words of another store.
+        """Builds a store of word vectors for the words of another store.
 
         Args:
             words: A `WordVectors`.
-            encoder, tokenizer: Of the other store: they say what a word is.
-            pool: Of the other store: `None`, or `"tokens"` of an encoder whose tokens are words.
+            encoder, tokenizer: Those of the other store, which define the words.
+            pool: `pool` of the other store: `None`, or `"tokens"` if its tokens are words.
             folder, examples, feature_gb: As in `build`.
 
         Raises:
-            ValueError: If `words` is no `WordVectors`, or the store would be too large.
+            ValueError: If `words` is not a `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
         own, limit = words.tokenizer(), encoder.max_sequence_length
@@ -274,7 +280,7 @@ class FeatureStore:
             model.clear()  # its words would stay in memory as long as the encoder
 
     def vectors(self, example: int, choice: str | int | LayerChoice) -> np.ndarray:
-        """(W, n, D) features of one example under a choice of layers, float32."""
+        """Features of one example for a choice of layers: (W, n, D) float32."""
         return self._held(example, choice).astype("float32")
 
     def _held(self, example, choice):
@@ -301,22 +307,22 @@ class FeatureStore:
         pair_positions: bool = False,
         **options,
     ) -> Batches:
-        """`Batches` of features for a head's task network.
+        """Creates `Batches` of features for a head's task network.
 
-        Features stay float16, as the store keeps them: the task network casts them faster.
+        Features are float16; the task network casts them.
 
         Args:
             choice: A choice of layers.
-            targets: The label ids of each example.
+            targets: Label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.
-            word_character_ids: Whether `x` also holds the characters of words, see `data.batches`.
-            pair_positions: Whether `x` also holds the positions of two texts, see there.
+            word_character_ids: If True, `x` also holds characters of words, see `data.batches`.
+            pair_positions: If True, `x` also holds positions of two texts, see `data.batches`.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` is of other words, the words are not known, or there are
-                no two texts.
+            ValueError: If `words` has other words, the words are unknown, or there are no two
+                texts.
         """
         choice = layer_choice(choice)
         targets = None if targets is None else as_rows(targets, "targets")

@@ -57,56 +57,63 @@ FEW_EXAMPLES_SETTINGS = {"epochs": 20, "warmup": 0.1, "bias_correction": True}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTune(Method):
-    """Trains encoder and output layer together on the task.
+    """Fine-tuning: trains encoder and output layer together on a task.
 
-    The defaults are BERT's way. An ELMo is better fine-tuned with `schedule="slanted_triangular"`,
-    a `layer_decay`, `pool="max"` and, where it still forgets, `unfreeze_epochs=1`. A GPT's way is
-    `FineTune(**GPT_SETTINGS)`; where its tokenizer has special tokens that the encoder does not
-    know, they get new vectors, see `resize_token_embeddings`. Where examples are few and seeds
-    differ, `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer. With `pretrained_layers` below the
-    number of layers, the top ones and the pooler start from random weights.
+    The defaults are BERT's. For an ELMo use `schedule="slanted_triangular"`, a `layer_decay`,
+    `pool="max"` and, against forgetting, `unfreeze_epochs=1`. For a GPT use
+    `FineTune(**GPT_SETTINGS)`; special tokens that it does not know get new vectors, see
+    `resize_token_embeddings`. For few examples and differences between seeds,
+    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
-    4.1; for an ELMo Peters et al. 2019,
-    arXiv 1903.05987, section 3, with the means of Howard and Ruder 2018, arXiv 1801.06146.
+    4.1; for an ELMo Peters et al. 2019, arXiv 1903.05987, section 3, with the methods of Howard and
+    Ruder 2018, arXiv 1801.06146.
 
     Args:
-        learning_rate: Highest rate; the paper's grid for its larger models is 2e-5 to 5e-5.
-        epochs: Passes over the training examples.
-        batch_size: Examples per step; the paper uses 16 or 32.
-        warmup: Fraction of the steps in which the rate rises.
-        weight_decay: Of AdamW.
-        dropout: Fraction dropped in the encoder, whatever it was pre-trained with, and before the
-            output layer.
-        seed: Of the order of examples, of initial weights and of dropout.
+        learning_rate: Peak learning rate; the paper's grid for larger models is 2e-5 to 5e-5.
+        epochs: Number of passes over the training examples.
+        batch_size: Number of examples per step; the paper uses 16 or 32.
+        warmup: Fraction of the steps with a rising learning rate.
+        weight_decay: Weight decay of AdamW.
+        dropout: Fraction dropped in the encoder and before the output layer.
+        seed: Seed of the order of examples, the initial weights and dropout.
         schedule: `"linear"` (`schedules.WarmupLinearDecay`), `"gpt_linear"` (the same with
             `decay_in_warmup`), `"cosine"` (`schedules.WarmupCosineDecay`) or
-            `"slanted_triangular"` (`schedules.SlantedTriangular`); all rise for `warmup`.
-        layer_decay: Rate of a layer over that of the next higher one, see
-            `transfer.layer_groups`; ULMFiT's is 1 / 2.6.
-        unfreeze_epochs: Epochs after which the next lower layer starts to learn, beginning with
-            the last and the output layer; 0 for all at once. With more layers than epochs the
-            lowest never learn.
-        pool: How a `Classifier` pools a text's vectors; by default its own choice.
-        bias_correction: Of AdamW; BERT was trained without, GPT with it.
-        language_model_weight: λ of the language model that is trained beside the task, on the
-            task's texts, see `pretraining.WithLanguageModel`; 0 for none.
-        pretrained_layers: Number of layers taken from pre-training, see `keep_pretrained_layers`;
-            by default all.
-            Zhang et al. 2021, section 5, re-initialise one to six of BERT's top layers, and its
-            pooler.
-        reader: `"linear"`, an output layer alone; `"bilstm"`, the two-layer BiLSTM that BERT's
-            ablations put on top, section 5.1, over the vectors of words; of texts also `"bcn"`, of
-            pairs of texts `"esim"`, of questions `"bidaf"`, see `keras_plm.heads.readers`.
-        units: Width of each direction of the reader's LSTMs; by default half the encoder's.
-        lora_rank: If given, the encoder's weights stay as they are and only matrices of this rank
-            learn beside those of attention, see `keras_plm.transfer.lora`; they are added to
-            them at the end. Takes a higher rate, Hu et al. 2021 take 2e-4 and more. New vectors of
-            special tokens then stay as they were drawn.
-        accumulation_steps: Micro-batches into which the examples of a step are split, to save
-            memory; the step is the same but for dropout, see `Batches.in_micro_batches`.
-        remat: Whether a Transformer's blocks are recomputed for their gradients, to save
-            memory, see `TransformerStack`.
+            `"slanted_triangular"` (`schedules.SlantedTriangular`), with the warm-up `warmup`.
+        layer_decay: Ratio of the learning rates of a layer and the next higher one, see
+            `transfer.layer_groups`; 1 / 2.6 in ULMFiT.
+        unfreeze_epochs: Number of epochs between the starts of two layers, from the last layer
+            down; 0 for all at once. With more layers than epochs the lowest stay frozen.
+        pool: Pooling of a `Classifier`; by default that of the class.
+        bias_correction: Bias correction of AdamW; BERT trains without it, GPT with it.
+        language_model_weight: Weight λ of the language model on the texts of the task, see
+            `pretraining.WithLanguageModel`; 0 for none.
+        pretrained_layers: Number of pre-trained layers, see `keep_pretrained_layers`; by default
+            all. The layers above and the pooler have random weights. Zhang et al. 2021, section 5,
+            re-initialise one to six layers of BERT and its pooler.
+        reader: `"linear"`, only an output layer; `"bilstm"`, the two-layer BiLSTM of BERT's
+            ablations, section 5.1, over the vectors of words; `"bcn"` for texts, `"esim"` for pairs
+            of texts, `"bidaf"` for questions, see `keras_plm.heads.readers`.
+        units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
+        lora_rank: Rank of LoRA matrices, or `None`. Only these matrices next to those of attention
+            are trained, and merged at the end, see `keras_plm.transfer.lora`. Use a higher learning
+            rate; Hu et al. 2021 use 2e-4 and more. New vectors of special tokens stay random.
+        accumulation_steps: Number of micro-batches per step, to save memory; the step is the same
+            except for dropout, see `Batches.in_micro_batches`.
+        remat: If True, recompute the blocks of a Transformer for gradients, to save memory, see
+            `TransformerStack`.
+
+    Raises:
+        ValueError: If a setting is out of range, or settings do not go together.
+
+    >>> from keras_plm.data import Example
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> train = [Example("fine film", "good"), Example("dull film", "bad")] * 4
+    >>> method = FineTune(epochs=1, batch_size=8)
+    >>> model = method.fit(encoder, Classifier, encoder.tokenizer(), train)
+    >>> model.labels, model.predict(["fine film"])[0] in model.labels
+    (['bad', 'good'], True)
     """
 
     learning_rate: float = 1e-4
@@ -176,30 +183,31 @@ class FineTune(Method):
         symmetric: bool = False,
         distribution: Distribution | None = None,
     ) -> Head:
-        """Fine-tunes all of a copy of the encoder; the one given stays as it is.
+        """Fine-tunes a copy of the encoder.
 
-        Pairs of texts that the tokenizer puts in no one row are read apart: `Classifier`'s `pairs`.
+        If the tokenizer does not pack two texts into one row, the encoder reads them separately,
+        see `pairs` of `Classifier`.
 
         Args:
             encoder: A pre-trained encoder.
-            head: `Classifier`, `Regressor`, `Tagger`, `MultipleChoice` or `SpanFinder`, the class.
-            tokenizer: The encoder's.
+            head: Class of the head: `Classifier`, `Regressor`, `Tagger`, `MultipleChoice` or
+                `SpanFinder`.
+            tokenizer: The encoder's tokenizer.
             train: A list of `Example`.
-            dev: Examples on which the best epoch is chosen, without them the last is kept; and of
-                a `SpanFinder` the threshold for no answer.
-            labels: The label names, of a `Regressor` the lowest and highest score; by default those
-                in `train`.
-            metric: `(y_true, y_pred) -> float` that chooses; by default the head's.
-            callbacks: More Keras callbacks. The score on `dev` is their `val_score`, as in
+            dev: Examples that choose the best epoch, and the threshold of a `SpanFinder` for no
+                answer. Without them the last epoch counts.
+            labels: Label names, or the lowest and highest score; by default those in `train`.
+            metric: `(y_true, y_pred) -> float` that chooses the epoch; by default the head's.
+            callbacks: More Keras callbacks. `val_score` is the score on `dev`, as for
                 `EarlyStopping("val_score", mode="max")`.
-            verbose: As in `fit`.
-            symmetric: Whether the two texts of a pair have no order: an encoder that reads from
-                left to right is then given both orders.
-            distribution: Of `keras_plm.training.distribution.distribute`, for several devices.
+            verbose: As in `keras.Model.fit`.
+            symmetric: If True, the two texts of a pair have no order, and a causal encoder reads
+                both orders.
+            distribution: Result of `keras_plm.training.distribution.distribute`.
 
         Returns:
-            The trained head, a compiled Keras model whose `predict` takes texts. Its `training_log`
-            tells the losses, the best epoch and its score, and how many numbers learned.
+            The trained head, a compiled Keras model whose `predict` takes texts. `training_log` has
+            the losses, the best epoch and its score, and the number of trained weights.
 
         Raises:
             TypeError: If examples are texts without labels, or `head` is not a class of head.
@@ -286,7 +294,7 @@ class FineTune(Method):
         return "both_orders" if both_orders else False
 
     def prepare_encoder(self, encoder: Encoder, tokenizer: SubwordTokenizer) -> Encoder:
-        """A copy of a pre-trained encoder to fine-tune; a method that overrides it adds to this."""
+        """Creates the copy of a pre-trained encoder to fine-tune; override it to change the copy."""
         if self.pretrained_layers is not None:
             encoder = keep_pretrained_layers(encoder, self.pretrained_layers)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}

@@ -27,11 +27,14 @@ ALIASES = {"mix": "elmo_mix", "top": "last"}
 
 
 def layer_choice(choice: str | int | LayerChoice) -> LayerChoice:
-    """A `LayerChoice` by its name.
+    """Returns the `LayerChoice` of a name.
 
     Args:
-        choice: A row of `LAYER_CHOICES`; `"mix"`, as `"elmo_mix"`; `"top"`, as `"last"`;
+        choice: A name in `LAYER_CHOICES`; `"mix"` for `"elmo_mix"`; `"top"` for `"last"`;
             `"layer_3"`, or the number 3, for a single layer; or a `LayerChoice`.
+
+    Returns:
+        A `LayerChoice`.
 
     Raises:
         ValueError: If the name is unknown.
@@ -62,14 +65,36 @@ def choice_name(choice):
 
 
 def every_choice(encoder: Encoder) -> list[str]:
-    """Names of all choices for an encoder: the rows of `LAYER_CHOICES`, then each single layer."""
+    """Names of all choices of layers for an encoder: those of `LAYER_CHOICES`, then single layers.
+
+    Args:
+        encoder: The encoder.
+
+    Returns:
+        A list of names.
+
+    >>> from keras_plm.models import WordVectors
+    >>> names = every_choice(WordVectors.from_vectors(["fine", "film"], np.eye(2)))
+    >>> set(LAYER_CHOICES) <= set(names), names[-1]
+    (True, 'layer_0')
+    """
     return [*LAYER_CHOICES, *(f"layer_{i}" for i in range(len(encoder.output["layers"])))]
 
 
 def distinct_choices(encoder: Encoder) -> list[str]:
-    """`every_choice` without those that read the same as one before them.
+    """Names of all distinct choices of layers: `every_choice` without repetitions.
 
-    In a four-block encoder "the last four" are "all": only the first name is kept.
+    In a four-block encoder "the last four" layers equal "all".
+
+    Args:
+        encoder: The encoder.
+
+    Returns:
+        A list of names.
+
+    >>> from keras_plm.models import WordVectors
+    >>> distinct_choices(WordVectors.from_vectors(["fine", "film"], np.eye(2)))
+    ['embeddings']
     """
     count, seen, names = len(encoder.output["layers"]), set(), []
     for name in every_choice(encoder):

@@ -8,29 +8,35 @@ from keras_plm.models.encoder import weight_depths
 def layer_groups(
     model: keras.Model, layer_decay: float = 1.0, unfreeze_steps: int = 0
 ) -> dict[str, tuple[float, int]]:
-    """`BertAdamW`'s groups for smaller rates and later starts the lower a layer of an encoder lies.
+    """Groups of `BertAdamW` with a lower learning rate and a later start for lower layers.
 
     The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last
-    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). What lies
-    around the encoder, a head, learns at the full rate from the beginning.
+    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). Weights of a
+    head have the full learning rate from the start.
 
     Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, "discriminative
-    fine-tuning", whose rates fall by 2.6 a layer, and section 3.3, "gradual unfreezing": "first
-    unfreeze the last layer", each next lower one an epoch later.
+    fine-tuning", with a factor of 2.6 per layer, and section 3.3, "gradual unfreezing", one layer
+    per epoch.
 
     Args:
         model: A head, or an encoder.
-        layer_decay: Rate of a layer over that of the next higher one; the last layer learns at
-            the full rate.
-        unfreeze_steps: Steps after which the next lower layer starts to learn; 0 for all at once.
+        layer_decay: Ratio of the learning rates of a layer and the next higher one; the last layer
+            has the full learning rate.
+        unfreeze_steps: Number of steps between the starts of two layers; 0 for all at once.
 
     Returns:
-        A dict from paths to `(factor, start)`, of those that are not at the full rate from the
-        beginning.
+        A dict from paths to `(factor, start)`, without weights at the full learning rate from the
+        start.
 
     Raises:
         ValueError: If `layer_decay` is not in (0, 1], `unfreeze_steps` is negative, or the encoder
             does not number its blocks in their names.
+
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> groups = layer_groups(encoder, layer_decay=0.5)
+    >>> sorted({factor for factor, start in groups.values()})  # embeddings, first block
+    [0.25, 0.5]
     """
     if not 0 < layer_decay <= 1 or unfreeze_steps < 0:
         raise ValueError(

@@ -24,17 +24,26 @@ READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": 
 
 
 class KeepBest(keras.callbacks.Callback):
-    """Scores the model after every epoch and ends training with the best epoch's weights.
+    """Callback that restores the weights of the epoch with the best score.
 
-    The score is added to the epoch's logs as `val_score`, for callbacks behind it. It is no metric
-    of Keras: give them `mode="max"`.
+    It adds the score to the logs of each epoch as `val_score`, for later callbacks. Give them
+    `mode="max"`.
 
     Args:
-        score: A function without arguments that scores the model on the dev set; more is
-            better. NaN is worse than any number.
+        score: A function without arguments that returns the model's score on the dev set. Higher is
+            better; NaN is worse than any number.
 
     Raises:
         ValueError: At the end of training, if every score was NaN.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> scores = iter([0.5, 0.9, 0.7])
+    >>> keep = KeepBest(lambda: next(scores))
+    >>> x, y = np.ones((2, 2)), np.ones((2, 1))
+    >>> history = model.fit(x, y, epochs=3, callbacks=[keep], verbose=0)
+    >>> keep.best, keep.best_epoch
+    (0.9, 2)
     """
 
     def __init__(self, score: Callable[[], float]):
@@ -61,7 +70,7 @@ class KeepBest(keras.callbacks.Callback):
         self.restore()
 
     def restore(self) -> None:
-        """Puts the best epoch's weights into the model."""
+        """Restores the weights of the best epoch."""
         if self._weights is not None:
             self.model.set_weights(self._weights)
 
@@ -191,18 +200,27 @@ def compile_trained(model, optimizer):
 def default_metric(
     head: type[Head], labels: Sequence[Any] | None, examples: Sequence[Example] = ()
 ) -> Callable[[Any, Any], float]:
-    """How a head's labels are scored.
+    """Metric of a head by default.
 
-    By accuracy; scores by Pearson's correlation, tags that mark spans by F1 of spans, answers from
-    a passage by SQuAD's F1.
+    It is accuracy; Pearson's correlation for scores, F1 of spans for tags that mark spans, and
+    SQuAD's F1 for answers from a passage.
 
     Args:
-        head: The class.
-        labels: Its labels.
-        examples: Those that are scored: whether tags mark spans is known better by their order.
+        head: Class of the head.
+        labels: Labels of the head.
+        examples: Examples to score; their tags show whether these mark spans.
+
+    Returns:
+        A function `(y_true, y_pred) -> float`.
 
     Raises:
         ValueError: If tags are of several schemes, see `data.labels.tag_scheme_of`.
+
+    >>> from keras_plm.heads import Classifier, Tagger
+    >>> default_metric(Classifier, ["a", "b"]).__name__
+    'accuracy'
+    >>> default_metric(Tagger, ["O", "B-PER", "I-PER"]).__name__
+    'span_f1'
     """
     if head.per_token:
         return functools.partial(metrics.squad_f1, version=2 if NO_ANSWER in labels else 1)

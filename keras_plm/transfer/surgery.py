@@ -9,14 +9,23 @@ from keras_plm.models.encoder import Encoder, weight_depths
 
 
 def clone(encoder: Encoder, **changes) -> Encoder:
-    """A trainable copy of an encoder with the same weights.
+    """Creates a trainable copy of an encoder with the same weights.
 
     Args:
         encoder: The encoder.
-        **changes: Arguments of its `__init__` that differ, as `dropout` or `dtype`.
+        **changes: Arguments of its class to change, such as `dropout` or `dtype`.
+
+    Returns:
+        The copy.
 
     Raises:
-        ValueError: If the encoder has no such argument, or LoRA is enabled in it.
+        ValueError: If the class has no such argument, or LoRA is enabled in the encoder.
+
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> copy = clone(encoder, dropout=0.3)
+    >>> copy.dropout, all(map(np.array_equal, copy.get_weights(), encoder.get_weights()))
+    (0.3, True)
     """
     check_merged(encoder)
     config = encoder.get_config()
@@ -40,7 +49,7 @@ def check_merged(encoder):
 
 
 def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
-    """A copy of an encoder of which only the lowest layers are pre-trained, the others new.
+    """Creates a copy of an encoder with pre-trained lower layers and random upper layers.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
     released code's `n_transfer`; of a BERT's top layers and pooler Zhang et al. 2021, arXiv
@@ -48,13 +57,22 @@ def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
 
     Args:
         encoder: A pre-trained encoder.
-        count: How many layers above the embeddings are transferred: 0 for the embeddings alone, -1
-            for nothing at all. What stands above the last layer, a final norm or a pooler, is
-            transferred with all of them.
+        count: Number of pre-trained layers above the embeddings: 0 for only the embeddings, -1 for
+            a random encoder. A final norm and a pooler stay pre-trained if all layers do.
+
+    Returns:
+        The copy.
 
     Raises:
         ValueError: If the encoder has fewer layers, its layers share their weights, it does not
             number its blocks in their names, or LoRA is enabled in it.
+
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> copy = keep_pretrained_layers(encoder, 1)
+    >>> new = zip(encoder.weights, encoder.get_weights(), copy.get_weights())
+    >>> {w.path.split("/")[1] for w, old, x in new if not np.array_equal(old, x)}
+    {'block_1'}
     """
     check_merged(encoder)
     layers = len(encoder.output["layers"]) - 1
@@ -79,18 +97,26 @@ def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
 
 
 def resize_token_embeddings(encoder: Encoder, vocabulary_size: int, seed: int = 0) -> Encoder:
-    """A copy of an encoder that knows more tokens, whose vectors are new.
+    """Creates a copy of an encoder with vectors of additional tokens.
 
-    They come behind the others, drawn from N(0, 0.02) as GPT's special tokens: Radford et al. 2018,
-    openai/finetune-transformer-lm, train.py.
+    The new vectors follow the others, from N(0, 0.02) as those of GPT's special tokens: Radford et
+    al. 2018, openai/finetune-transformer-lm, train.py.
 
     Args:
         encoder: An encoder with a `token_embedding`.
-        vocabulary_size: Of the copy.
-        seed: Of the new vectors.
+        vocabulary_size: Number of tokens of the copy.
+        seed: Seed of the new vectors.
+
+    Returns:
+        The copy.
 
     Raises:
         ValueError: If LoRA is enabled in the encoder.
+
+    >>> from keras_plm.models import GPT
+    >>> encoder = GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    >>> resize_token_embeddings(encoder, 16).vocabulary_size
+    16
     """
     check_merged(encoder)
     known = encoder.get_config()["vocabulary_size"]

@@ -43,35 +43,39 @@ def distribute(
     process_id: int | None = None,
     timeout: float = WAIT,
 ) -> Distribution:
-    """Puts training on several devices.
+    """Distributes training over several devices.
 
-    JAX takes all devices of this process, or of all processes of a cluster, and can lay a model's
-    weights over them. TensorFlow takes the devices of one machine (`MirroredStrategy`), or a TPU.
-    torch takes one device a process: begin them with `torchrun`, or name the coordinator.
+    JAX uses all devices of this process, or of all processes of a cluster, and can split the
+    weights of a model over them. TensorFlow uses the devices of one machine (`MirroredStrategy`),
+    or a TPU. torch uses one device per process: launch them with `torchrun`, or name the
+    coordinator.
 
     Args:
-        how: `"data"`: every device has all weights and a part of each batch. `"model"`, of JAX
-            alone: weights lie over devices, too. `"auto"`: `"data"`, on one device where there is
-            one.
-        mesh: Of `"model"`: `(data, model)`, over how many devices each batch lies, and each weight.
-            By default all devices share the weights.
-        layout: Of `"model"`: a name in `LAYOUTS`, or a dict from regular expressions of weights'
-            paths to axes, `"model"` or `None` for each of a weight's.
-        devices: How many devices of this process, the first ones; by default all.
-        coordinator: `"host:port"` of process 0, where there are several that nobody has brought
-            together; see "Security" above. On a TPU pod `"auto"`: it knows its processes.
-        num_processes, process_id: How many there are, and which this is.
-        timeout: Seconds to wait for the others: at the beginning, and in every step, with all that
-            one of them does meanwhile, such as compiling or writing files. Behind it torch raises,
-            and a process of JAX, in which nothing can, says so and ends with status 1.
+        how: `"data"`: every device has all weights and a part of each batch. `"model"`, only on
+            JAX: devices also share the weights. `"auto"`: `"data"`, or one device.
+        mesh: For `"model"`: `(data, model)`, the number of parts of a batch and of the weights. By
+            default all devices share the weights.
+        layout: For `"model"`: a name in `LAYOUTS`, or a dict from regular expressions of weight
+            paths to axes, `"model"` or `None` for each axis of a weight.
+        devices: Number of devices of this process; by default all.
+        coordinator: `"host:port"` of process 0, for several processes without a launcher; see
+            "Security" above. `"auto"` on a TPU pod.
+        num_processes, process_id: Number of processes, and the number of this one.
+        timeout: Seconds to wait for other processes, at the start and in every step, with
+            compilation and writing of files. After it torch raises, and a process of JAX prints an
+            error and exits with status 1.
 
     Returns:
         A `Distribution`.
 
     Raises:
-        ValueError: If an argument has no meaning, there are fewer devices than are asked for, the
-            backend cannot do this, or nobody knows of processes to bring together.
-        TimeoutError: If the others do not come.
+        ValueError: If an argument is invalid, there are too few devices, the backend does not
+            support this, or the processes are unknown.
+        TimeoutError: If other processes do not connect.
+
+    >>> distribution = distribute(devices=1)
+    >>> distribution.num_devices, distribution.num_processes
+    (1, 1)
     """
     if how not in ("auto", "data", "model"):
         raise ValueError(f"`how` is 'auto', 'data' or 'model'. Received: {how!r}")
@@ -130,10 +134,16 @@ def distribute(
 
 
 def begun_processes() -> int:
-    """How many processes `torchrun` began: 1 without it.
+    """Number of processes that `torchrun` launched; 1 without it.
+
+    Returns:
+        The number of processes.
 
     Raises:
-        ValueError: If these are several of another backend, which would not know of each other.
+        ValueError: If there are several processes of another backend, which cannot communicate.
+
+    >>> begun_processes()
+    1
     """
     backend, begun = keras.backend.backend(), int(os.environ.get("WORLD_SIZE", 1))
     if backend == "torch":

@@ -12,16 +12,23 @@ from keras_plm.data.batching import Batches
 
 
 class Distribution:
-    """How training is parted; what `distribute` gives. This class itself is one device's.
+    """Distribution of training over devices, the result of `distribute`; this class is one device.
+
+    Args:
+        num_replicas: Number of devices that share each batch.
+        num_devices: Number of all devices; larger if devices also share the weights.
 
     Attributes:
-        num_replicas: Over how many devices each batch lies.
-        num_devices: All of them: of a model whose weights lie over some, more.
-        num_processes, process_id: How many train together, and which this is.
-        is_chief: Whether this process is the one that writes files and speaks.
-        part: `(index, count)`: this process draws the index-th part of every batch.
-        of_processes: Of the class: the one by which this process and others train together now,
-            or `None`.
+        num_processes, process_id: Number of processes, and the number of this one.
+        is_chief: Whether this process writes files and messages.
+        part: `(index, count)`: this process reads the index-th part of every batch.
+        of_processes: Class attribute: the distribution in use over several processes, or `None`.
+
+    >>> distribution = Distribution()
+    >>> with distribution.scope():
+    ...     layer = keras.layers.Dense(1)
+    >>> distribution.num_replicas, distribution.is_chief, distribution.part
+    (1, True, (0, 1))
     """
 
     num_processes, process_id = 1, 0
@@ -33,28 +40,30 @@ class Distribution:
 
     @property
     def part(self) -> tuple[int, int]:
+        """`(index, count)`: this process reads the index-th part of every batch."""
         return self.process_id, self.num_processes
 
     @property
     def is_chief(self) -> bool:
+        """Whether this process writes files and messages."""
         return self.process_id == 0
 
     def scope(self) -> AbstractContextManager[Any]:
-        """A context in which models are built and compiled."""
+        """Context in which to build and compile models."""
         return contextlib.nullcontext()
 
     def shard(self, batches: Batches) -> Batches:
-        """`Batches` of the same examples, of which this process draws its part.
+        """`Batches` with this process's part of the same examples.
 
         Raises:
-            ValueError: If rows of weight 0 would change what is summed, see `Batches`.
+            ValueError: If rows of weight 0 would change a sum, see `Batches`.
         """
         return batches if type(self) is Distribution else batches.sharded(self)
 
     def optimizer(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-        """An optimizer that steps by the gradient of the whole batch: give it to `compile`.
+        """Optimizer for `compile` that uses the gradient of the whole batch.
 
-        Gradients are summed over the devices before they are clipped.
+        It sums gradients over the devices before clipping.
         """
         return optimizer
 
@@ -62,18 +71,18 @@ class Distribution:
     def running(
         self, model: keras.Model, batches: Batches, training: bool = True
     ) -> AbstractContextManager[Any]:
-        """What `fit` and `evaluate` do around their work; raises where that would go wrong."""
+        """Context of a `fit` or `evaluate`; raises for unsupported models and batches."""
         yield
 
     def drawn(self) -> None:
-        """Takes note that a batch is drawn: training goes on."""
+        """Records that a batch was read: training is alive."""
 
     def wait(self) -> None:
-        """Waits until all processes are here."""
+        """Waits for all processes."""
 
     @contextlib.contextmanager
     def chief_first(self) -> AbstractContextManager[Any]:
-        """A context that the chief passes before the others: files that it writes, they find."""
+        """Context that the chief enters first, so that others find the files it writes."""
         if not self.is_chief:
             self.wait()
         yield
@@ -81,7 +90,7 @@ class Distribution:
             self.wait()
 
     def close(self) -> None:
-        """Ends it: what is built afterwards is on one device again."""
+        """Ends the distribution: later models are on one device."""
         Distribution.of_processes = None
 
 
