@@ -11,18 +11,21 @@ COUNTED = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 
 
 def glue_score(scores: Mapping[str, Any]) -> float:
-    """The leaderboard's mean over nine tasks.
+    """Score of GLUE's leaderboard: the mean over nine tasks.
 
-    Of a task with two metrics their mean counts, and of MNLI the mean of matched and mismatched.
-    BERT's table 1 has another mean: of eight tasks, without WNLI, with F1 of MRPC and QQP and
-    Spearman's correlation of STS-B alone, and the two of MNLI counted apart.
+    It takes the mean of two metrics of a task, and of MNLI matched and mismatched. The mean in
+    BERT's table 1 differs: eight tasks without WNLI, F1 for MRPC and QQP, Spearman's correlation
+    for STS-B, and both parts of MNLI.
 
     Reference: Wang et al. 2018, arXiv 1804.07461, section 3.4 and table 4.
 
     Args:
-        scores: By task, `cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli`: a number, a pair of
-            numbers, or numbers by metric, as a result file's `metrics` has them; in points or as
-            shares, all alike. `ax` may be there and does not count.
+        scores: For each task `cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli` a number, a pair
+            of numbers, or numbers by metric, as the `metrics` of a result; all in points, or all as
+            fractions. `ax` is ignored.
+
+    Returns:
+        The mean, in the unit of the scores.
 
     Raises:
         ValueError: If a task or one of its metrics is missing, or a name is unknown.

@@ -26,20 +26,27 @@ HEADER = "index\tprediction\n"
 def write_predictions(
     folder: str | os.PathLike, task: GlueTask, predictions: Sequence[Any]
 ) -> Path:
-    """Writes a task's file of a folder of predictions, `<task>.tsv`.
+    """Writes the predictions of a task, `<task>.tsv`, to a folder of predictions.
 
     Args:
-        folder: The folder; it is made if it is not there.
-        task: A row of `GLUE`.
-        predictions: One for each row of the official test file, in its order, as `predict` of a
-            head gives them.
+        folder: The folder; it is created if missing.
+        task: A task of `GLUE`.
+        predictions: Predictions for the rows of the official test file, in its order, as from
+            `predict` of a head.
 
     Returns:
-        The file's path.
+        The path of the file.
 
     Raises:
-        ValueError: If there are not as many as rows, or one is none of the task's labels, or no
-            number where the task has scores.
+        ValueError: If the number of predictions is wrong, or one is not a label of the task, or not
+            a number for a task of scores.
+
+    >>> import tempfile
+    >>> from glue_tasks import GLUE
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_predictions(folder, GLUE["cola"], ["1"] * 1063)
+    ...     path.name, path.read_text().splitlines()[1]
+    ('cola.tsv', '0\\t1')
     """
     path = Path(folder) / f"{task.name}.tsv"
     predictions = as_list(predictions, "predictions")
@@ -79,26 +86,33 @@ def read_predictions(folder, task):
 def write_submission(
     folder: str | os.PathLike, out: str | os.PathLike, fill: bool = False
 ) -> list[str]:
-    """Writes the zip that GLUE's evaluation server takes.
+    """Writes the zip file of a submission for GLUE's evaluation server.
 
-    All predictions are read and checked before anything is written, and the file has a temporary
-    name until it is whole.
+    It checks all predictions first, and writes the file atomically.
 
     Reference: Wang et al. 2018, arXiv 1804.07461, whose server is gluebenchmark.com.
 
     Args:
-        folder: Of predictions; see `write_predictions` and the top of this file.
-        out: The zip; one that is there is replaced.
-        fill: Whether a task without predictions gets the commonest label of its train set on
-            every row (STS-B: the mean score), so that the server takes the others.
+        folder: Folder of predictions; see `write_predictions` and the top of this file.
+        out: The zip file; an existing file is replaced.
+        fill: If True, a task without predictions gets the most frequent training label, or the mean
+            score, on every row, as the server requires all tasks.
 
     Returns:
-        The names of the tasks that were filled.
+        The names of the filled tasks.
 
     Raises:
-        ValueError: If a task has no predictions and `fill` is False, if none has, if a file is
-            none of a task's, if predictions are wrong (see `read_predictions`), or if `out` is no
-            zip file in a folder that is there.
+        ValueError: If a task has no predictions and `fill` is False, or no task has. If a file
+            belongs to no task, or predictions are invalid, see `read_predictions`. If `out` is not
+            a zip file in an existing folder.
+
+    >>> import tempfile
+    >>> from glue_tasks import GLUE
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_predictions(f"{folder}/predictions", GLUE["wnli"], ["0"] * 146)
+    ...     filled = write_submission(f"{folder}/predictions", f"{folder}/glue.zip", fill=True)
+    >>> len(filled), "wnli" in filled
+    (10, False)
     """
     folder, out = Path(folder), Path(out)
     if out.suffix != ".zip" or not out.parent.is_dir() or out.is_dir():

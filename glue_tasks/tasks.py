@@ -38,18 +38,27 @@ class GlueTask(Task):
 
 
 def read_unlabelled(task: GlueTask, folder: str | os.PathLike) -> list[Example]:
-    """The examples of a task's official test set, whose labels are not public, to predict on.
+    """Reads the official test set of a task, whose labels are not public.
 
     Args:
-        task: A row of `GLUE`.
-        folder: The data folder, in which `glue/` lies.
+        task: A task of `GLUE`.
+        folder: The data folder with a folder `glue`.
 
     Returns:
-        A list of `Example` without labels, in the order in which a submission has them.
+        A list of `Example` without labels, in the order of submissions.
 
     Raises:
-        ValueError: If the file is not there; naming file and line, if a line is malformed or the
-            rows are not numbered from 0.
+        ValueError: If the file is missing. With file and line, if a line is malformed or the rows
+            are not numbered from 0.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "glue", "CoLA", "test.tsv")
+    ...     file.parent.mkdir(parents=True)
+    ...     size = file.write_text(f"index{chr(9)}sentence{chr(10)}0{chr(9)}Ada sings.{chr(10)}")
+    ...     [example.text for example in read_unlabelled(GLUE["cola"], folder)]
+    ['Ada sings.']
     """
     return task.read_file(folder, "unlabelled")
 

@@ -1,4 +1,4 @@
-"""Where the words of a text look in an encoder made of Transformer blocks.
+"""Attention weights of an encoder of Transformer blocks.
 
 Shapes: B batch, L layers, N heads, T tokens, W words.
 """
@@ -16,17 +16,17 @@ from keras_plm.training.fit import lacks_special_tokens
 
 
 def attention_weights(encoder: Encoder, inputs: Mapping[str, Tensor]) -> np.ndarray:
-    """The attention weights of every layer and head.
+    """Computes the attention weights of every layer and head.
 
-    The encoder runs as it is, and its blocks once more, along the path that writes out the softmax.
+    The encoder runs once, and its blocks once more on the path with an explicit softmax.
 
     Args:
         encoder: A `BERT`, a `GPT`, or another model with one `TransformerStack`.
-        inputs: Its inputs, as `tokenizer.pack` gives them, each (B, T).
+        inputs: Inputs of the encoder, as from `tokenizer.pack`, each (B, T).
 
     Returns:
-        (B, L, N, T, T), a NumPy array: how much of what a token (next to last axis) takes in is of
-        each token. Rows sum to 1; those of padding have no meaning.
+        (B, L, N, T, T), a NumPy array: weights of all tokens (last axis) for each token. Rows sum
+        to 1; those of padding are undefined.
 
     Raises:
         ValueError: If the encoder is not made of Transformer blocks.
@@ -61,24 +61,32 @@ def _stack(encoder):
 def word_attention(
     encoder: Encoder, tokenizer: SubwordTokenizer, text: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Where each word of a text looks: what a page shows, or `keras_plm.plots.attention` draws.
+    """Computes attention weights between the words of a text, for `keras_plm.plots.attention`.
 
-    A word of several tokens looks as they do on the mean, and is looked at as much as they are
-    together. Special tokens stand as words of their own.
+    The weights from a word are the mean over its tokens; the weights to a word are the sum. Special
+    tokens count as words.
 
     Reference: Clark et al. 2019, arXiv 1906.04341, section 4.1.
 
     Args:
-        encoder: As of `attention_weights`.
-        tokenizer: Its tokenizer.
+        encoder: As in `attention_weights`.
+        tokenizer: The encoder's tokenizer.
         text: One text.
 
     Returns:
         `(weights, words)`: (L, N, W, W), a NumPy array, and W strings.
 
     Raises:
-        ValueError: If the encoder has no Transformer blocks, or the text is no string, has no word,
-            or is longer than the encoder reads.
+        ValueError: If the encoder has no Transformer blocks, or the text is not a string, is empty
+            or too long.
+
+    >>> from keras_plm.models import BERT
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##do", "it"])
+    >>> encoder = BERT(len(tokenizer), 1, 2, hidden_dim=4, intermediate_dim=8)
+    >>> weights, words = word_attention(encoder, tokenizer, "undo it")
+    >>> weights.shape, words
+    ((1, 2, 4, 4), ['[CLS]', 'undo', 'it', '[SEP]'])
     """
     _stack(encoder)
     if not isinstance(text, str) or not text.strip():

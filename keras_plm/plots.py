@@ -1,4 +1,4 @@
-"""Pictures as matplotlib figures: returned, so that the caller shows or saves them."""
+"""Plots as matplotlib figures, for the caller to show or save."""
 
 import itertools
 import textwrap
@@ -49,22 +49,27 @@ def score_by_layer(
     baselines: Mapping[str, float] | None = None,
     encoders: Sequence[str] | None = None,
 ) -> "Figure":
-    """Dots of the score of each choice of layers, with the deviation between seeds.
+    """Plots the score of each choice of layers, with the deviation between seeds.
 
     Args:
-        table: Rows with `layers`, `mean` and `deviation`, as `transfer.compare_layers` gives. Rows
-            that also have `encoder` share a line with those of other encoders and the same layers.
-        title: Above the picture.
-        metric: What the score is, under its axis.
-        baselines: A dict of names and scores drawn as lines: fine-tuning, an untrained encoder.
-        encoders: All encoders in the order of their colours, so that pictures agree; by default
-            those of the table as they come.
+        table: Rows with `layers`, `mean` and `deviation`, as from `transfer.compare_layers`. Rows
+            with an `encoder` share a line with those of other encoders and the same layers.
+        title: Title of the plot.
+        metric: Label of the score axis.
+        baselines: A dict from names to scores to draw as lines, such as fine-tuning.
+        encoders: All encoders in the order of their colours, for several plots; by default those of
+            the table.
 
     Returns:
         A matplotlib figure.
 
     Raises:
         ValueError: If the table is empty, or has an encoder that is not among `encoders`.
+
+    >>> table = [{"layers": "last", "mean": 0.8, "deviation": 0.01, "scores": [0.79, 0.81]}]
+    >>> figure = score_by_layer(table, metric="accuracy")
+    >>> figure.axes[0].get_xlabel()
+    'accuracy'
     """
     if not table:
         raise ValueError("There is nothing to draw. Received: an empty table")
@@ -123,20 +128,27 @@ def score_by_cost(
     metric: str = "score",
     cost: str = "seconds",
 ) -> "Figure":
-    """Scores against what they cost: what nothing cheaper reaches is named, others are dots.
+    """Plots scores against costs, with the names of the points on the Pareto front.
 
     Args:
-        points: Rows with `name`, `group` (which has a colour and a marker), `score` and
-            `deviation` in [0, 1], and `cost`, which is larger than 0.
-        title: Above the picture.
-        metric: What the score is.
-        cost: What the cost is, on a logarithmic axis.
+        points: Rows with `name`, `group` (a colour and a marker), `score` and `deviation` in
+            [0, 1], and `cost` above 0.
+        title: Title of the plot.
+        metric: Label of the score axis.
+        cost: Label of the cost axis, which is logarithmic.
 
     Returns:
         A matplotlib figure.
 
     Raises:
         ValueError: If there is no point, or a cost is not larger than 0.
+
+    >>> points = [
+    ...     {"name": "frozen", "group": "BERT", "score": 0.8, "deviation": 0.01, "cost": 10.0},
+    ...     {"name": "fine-tuned", "group": "BERT", "score": 0.9, "deviation": 0.01, "cost": 100.0},
+    ... ]
+    >>> score_by_cost(points, cost="seconds").axes[0].get_xscale()
+    'log'
     """
     from matplotlib.ticker import LogLocator
 
@@ -201,27 +213,29 @@ def score_by_cost(
 def attention(
     weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str], title: str = ""
 ) -> "Figure":
-    """Heat maps of where each query token looks: the darker, the more weight.
+    """Plots attention weights as heat maps: darker cells have more weight.
 
-    All panels share one scale, from white at 0 to the largest weight drawn. Tokens too small to be
-    read, as those of a long sentence in many panels, are left out. Blanks in tokens, as where a
-    word begins in byte pairs, are drawn as ▁. To be compared with Figure 3 of Bahdanau et al. 2015,
-    https://arxiv.org/abs/1409.0473.
+    All panels share one scale from white at 0 to the largest weight. Tokens that would be too small
+    to read are not drawn. A blank in a token is drawn as ▁. Compare Figure 3 of Bahdanau et al.
+    2015, https://arxiv.org/abs/1409.0473.
 
     Args:
-        weights: Of one sentence, an array or tensor: `(T, S)` one picture, `(N, T, S)` a picture
-            for each head, `(L, N, T, S)` a row of them for each layer. Weights beyond the tokens,
-            of padding, are left out.
-        query_tokens: Strings, on the rows: what looks.
-        key_tokens: Strings, on the columns: what is looked at.
-        title: Above the picture.
+        weights: Weights of one sentence: `(T, S)` one panel, `(N, T, S)` a panel for each head,
+            `(L, N, T, S)` a row of panels for each layer. Weights of padding are not drawn.
+        query_tokens: Tokens of the rows.
+        key_tokens: Tokens of the columns.
+        title: Title of the plot.
 
     Returns:
         A matplotlib figure.
 
     Raises:
-        ValueError: If the rank is another, a token has no weight, there is no token, or a weight
-            drawn is negative or not a number.
+        ValueError: If the rank is invalid, a token has no weight, there is no token, or a weight is
+            negative or not a number.
+
+    >>> figure = attention(np.eye(2), ["das", "Haus"], ["the", "house"])
+    >>> len(figure.axes) >= 1
+    True
     """
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -314,29 +328,32 @@ def attention(
 
 
 def mixing_weights(
-    rows: Mapping[str, Mapping[str, Sequence[float]]],
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]],
     layers: Sequence[str] | None = None,
     title: str = "",
 ) -> "Figure":
-    """Heat maps of how much of each layer a learned mix takes, a panel for each place of a mix.
+    """Plots the weights of layers in learned mixes as heat maps, a panel for each place of a mix.
 
-    As in the paper, weights below 1/3, the plain mean of its three layers, are hatched with
-    horizontal lines, and those above 2/3 are speckled.
+    As in the paper, weights below 1/3 have horizontal lines and those above 2/3 have dots.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, figure 2.
 
     Args:
-        rows: A dict from a row's name, as a task or a run, to its mixes by place, as
-            `model.mixing_weights()` and the `mixes` of a result give them. Rows may have unequally
-            many layers.
+        rows: A dict from the name of a row, such as a task, to its mixes by place, as from
+            `model.mixing_weights()` or the `mixes` of a result. Rows may differ in their number of
+            layers.
         layers: Names of the columns, lowest layer first; by default numbers from 0.
-        title: Above the picture.
+        title: Title of the plot.
 
     Returns:
         A matplotlib figure.
 
     Raises:
-        ValueError: If there is no mix, a weight is no share of 1, or a layer has no name.
+        ValueError: If there is no mix, a weight is not in [0, 1], or a layer has no name.
+
+    >>> figure = mixing_weights({"names": {"input": {"weights": [0.2, 0.3, 0.5]}}})
+    >>> len(figure.axes) >= 1
+    True
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
@@ -405,23 +422,27 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> "Figure":
-    """Curves with markers and a band of the deviation, each named at its right end.
+    """Plots curves with markers and a band of the deviation, with names at their right ends.
 
-    Where names would cover each other or a curve, a legend beside the picture takes their place,
-    ordered as the curves end. Colour and marker follow the position in `curves`.
+    If names would overlap, a legend replaces them. Colour and marker follow the position in
+    `curves`.
 
     Args:
-        curves: A dict from a name to `(x, mean, deviation)`, the deviation None for no band.
-        xlabel, ylabel: Along the axes.
-        title: Above the picture.
-        log_x, log_y: Whether an axis is logarithmic.
+        curves: A dict from a name to `(x, mean, deviation)`; the deviation may be `None`.
+        xlabel, ylabel: Labels of the axes.
+        title: Title of the plot.
+        log_x, log_y: If True, the axis is logarithmic.
 
     Returns:
         A matplotlib figure.
 
     Raises:
-        ValueError: If there is no curve or no point, the three are not equally long, or a number
-            is missing or not positive on a logarithmic axis.
+        ValueError: If there is no curve or no point, lengths differ, or a number is missing or not
+            positive on a logarithmic axis.
+
+    >>> figure = lines({"BERT": ([1, 2], [0.5, 0.7], None)}, xlabel="epochs", ylabel="accuracy")
+    >>> figure.axes[0].get_xlabel()
+    'epochs'
     """
     if not curves:
         raise ValueError("There is nothing to draw. Received: no curves")

@@ -112,44 +112,52 @@ def load_bert(
     activation: str | None = None,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> keras.Model:
-    """A BERT that Hugging Face, Google or KerasHub released, or that a library of theirs saved.
+    """Loads a BERT that Hugging Face, Google or KerasHub released, or that their libraries saved.
 
     A folder holds one of:
 
     - Hugging Face's `config.json` and `model.safetensors`, or `pytorch_model.bin`, or shards of
-      either with their index. A `.bin` needs torch, and must hold tensors alone: code in it is
-      refused, not run.
-    - Google's `bert_config.json` and `bert_model.ckpt.index` with its data; needs tensorflow.
-      Adam's slots are passed over.
+      either with their index. A `.bin` needs torch and must contain only tensors; code in it is
+      never run.
+    - Google's `bert_config.json` and `bert_model.ckpt.index` with its data; it needs tensorflow.
     - KerasHub's preset of a `BertBackbone`: `config.json` and `model.weights.h5`, without heads.
 
-    Weights of heads not asked for are passed over, others that are unknown are listed in a warning;
-    an encoder with weights that `BERT` has not is refused.
+    Weights of other heads and of optimizers are skipped. A warning lists unknown weights. Weights
+    of the encoder that `BERT` does not have are an error.
+
+    Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
 
     Args:
-        path: The folder; or a name, as `"bert_base_uncased"` or `"organisation/model"`, which
-            `huggingface_hub` finds in its cache or fetches.
+        path: The folder; or a name, such as `"bert_base_uncased"` or `"organisation/model"`, which
+            `huggingface_hub` finds in its cache or downloads.
         head: `None` for the encoder; `"pretraining"` for a `MaskedLM` with both heads,
             `"masked_lm"` for one without next sentences; `"next_sentence"` for a `Classifier` of
             "next" and "random"; `"classifier"` or `"tagger"` for a `Classifier` or `Tagger` with
             the labels of the configuration's `id2label`; `"span"` for a `SpanFinder`, as of SQuAD
             1.1, `"span_or_none"` for one that may find no answer, as of 2.0.
-        tokenizer: Of a task's head, as it takes it.
-        activation: By default what the configuration says, Google's "gelu" being the exact
-            `"gelu_erf"`, as `transformers` reads it. Google's code since February 2019, and what
-            was trained by it, means `"gelu_tanh"`.
-        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
+        tokenizer: Tokenizer of the head.
+        activation: By default that of the configuration. Google's "gelu" is the exact `"gelu_erf"`,
+            as in `transformers`; models of Google's code since February 2019 use `"gelu_tanh"`.
+        dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
 
     Returns:
-        A `BERT`, or the head's model around it. Its one dropout is the configuration's
-        `hidden_dropout_prob`. The pooler of a folder without one is new, unless the head needs it.
+        A `BERT`, or the model of the head. Its dropout is the configuration's
+        `hidden_dropout_prob`. A missing pooler has random weights, unless the head needs it.
 
     Raises:
         ImportError: If torch, tensorflow or huggingface_hub is needed and not installed.
-        ValueError: If a file is missing, a setting is one that `BERT` has not, or the weights do
-            not fit the configuration.
+        ValueError: If a file is missing, `BERT` lacks a setting, or the weights do not fit the
+            configuration.
 
-    Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
+    >>> import tempfile
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    >>> encoder = BERT(len(tokenizer), 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_bert(folder, encoder, tokenizer)
+    ...     loaded = load_bert(folder)
+    >>> loaded.num_layers, loaded.hidden_dim
+    (1, 8)
     """
     check_one_of(head, "head", (None, *HEADS))
     folder = find_folder(path)
@@ -315,21 +323,29 @@ def _names(encoder):
 def save_bert(
     folder: str | os.PathLike, model: keras.Model, tokenizer: SubwordTokenizer | None = None
 ) -> None:
-    """Writes a BERT as the folder that `transformers` reads.
+    """Writes a BERT as a folder for `transformers`.
 
-    All files are written under temporary names and then put in place together, see
-    `files.writing.replacing_files`.
+    It replaces all files together, atomically.
 
     Args:
-        folder: Where to; an earlier save there is replaced, and keeps its tokenizer if none is
-            given.
-        model: A `BERT`; or, over one, a `MaskedLM`, a `Classifier` of the pooled output, a `Tagger`
-            or a `SpanFinder`, without reader, chosen layers or word vectors. Labels go with it.
-        tokenizer: Its `WordPiece`, written as `vocab.txt`; by default a head's own.
+        folder: The folder; an earlier save is replaced, without `tokenizer` except its tokenizer.
+        model: A `BERT`; or a `MaskedLM`, a `Classifier` of the pooled output, a `Tagger` or a
+            `SpanFinder` over one, without reader, chosen layers or word vectors. The folder also
+            holds the labels.
+        tokenizer: Its `WordPiece`, written as `vocab.txt`; by default that of the head.
 
     Raises:
-        ValueError: If `transformers` has no such model, the tokenizer does not fit it, or `folder`
-            holds files that this function did not write.
+        ValueError: If `transformers` has no such model, the tokenizer does not fit, or `folder`
+            contains other files.
+
+    >>> import tempfile
+    >>> from keras_plm.tokenizers import WordPiece
+    >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    >>> encoder = BERT(len(tokenizer), 1, 2, hidden_dim=8, intermediate_dim=16)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_bert(folder, encoder, tokenizer)
+    ...     load_bert(folder).vocabulary_size
+    7
     """
     from safetensors.numpy import save_file
 

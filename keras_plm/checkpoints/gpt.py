@@ -69,23 +69,30 @@ def load_gpt(
     num_heads: int = 12,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> GPT | CausalLM:
-    """A GPT or GPT-2 that Hugging Face's `transformers` saved, or OpenAI's released GPT.
+    """Loads a GPT or GPT-2 of Hugging Face's `transformers`, or OpenAI's released GPT.
 
     Args:
         path: A folder, or a released model's name as in `keras_plm.load`, with `config.json` and
             `model.safetensors`, or `pytorch_model.bin`, or shards of either with their index, of
             model type `openai-gpt` or `gpt2`; or with `params_shapes.json` and `params_0.npy` ...
-            as openai/finetune-transformer-lm keeps them.
+            as in openai/finetune-transformer-lm.
         head: `None` for the encoder, `"pretraining"` for a `CausalLM` around it.
-        num_heads: Of OpenAI's files alone, which do not tell.
-        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
+        num_heads: Number of heads of OpenAI's files, which do not contain it.
+        dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
 
     Returns:
-        A `GPT`, or a `CausalLM`. Its one dropout is the folder's `resid_pdrop`.
+        A `GPT`, or a `CausalLM`. Its dropout is the folder's `resid_pdrop`.
 
     Raises:
-        ValueError: If a file is missing, a setting is one that `GPT` has not, or the weights do not
-            fit it.
+        ValueError: If a file is missing, `GPT` lacks a setting, or the weights do not fit.
+
+    >>> import tempfile
+    >>> encoder = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt(folder, encoder)
+    ...     loaded = load_gpt(folder)
+    >>> loaded.num_layers, loaded.hidden_dim
+    (1, 8)
     """
     if head not in (None, "pretraining"):
         raise ValueError(f"`head` must be None or 'pretraining'. Received: {head!r}")
@@ -226,19 +233,25 @@ def _load_slices(path, num_heads, dtype):
 def save_gpt(
     path: str | os.PathLike, encoder: GPT, tokenizer: SubwordTokenizer | None = None
 ) -> None:
-    """Writes a GPT as the folder that `transformers` reads, of type `openai-gpt` or `gpt2`.
+    """Writes a GPT as a folder for `transformers`, of type `openai-gpt` or `gpt2`.
 
     Args:
-        path: The folder; files of these names there are replaced.
+        path: The folder; files of these names are replaced.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
         tokenizer: Its `BytePair`, written as `vocab.json`, `merges.txt` and
             `tokenizer_config.json`: tokens and added tokens, without the special tokens of tasks.
-            `transformers` finds other words for a GPT in text with contractions or runs of
-            punctuation, see `BytePair`; and it lower-cases all, as the released GPT was trained:
-            with tokens of upper case there is a warning.
+            `transformers` splits contractions and runs of punctuation differently for a GPT, see
+            `BytePair`. It also lower-cases all text; upper-case tokens give a warning.
 
     Raises:
-        ValueError: If `encoder` or `tokenizer` is none of these, or they do not fit.
+        ValueError: If `encoder` or `tokenizer` is of another type, or they do not fit.
+
+    >>> import tempfile
+    >>> encoder = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_gpt(folder, encoder)
+    ...     load_gpt(folder).vocabulary_size
+    13
     """
     from safetensors.numpy import save_file
 

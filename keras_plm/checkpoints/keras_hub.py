@@ -65,12 +65,12 @@ TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
 def load_hub(
     preset: str, dtype: str | keras.DTypePolicy | None = None
 ) -> tuple["HubEncoder", "HubTokenizer"]:
-    """A KerasHub preset as an encoder and its tokenizer.
+    """Loads a preset of KerasHub as an encoder and its tokenizer.
 
     Args:
-        preset: What `keras_hub.models.Backbone.from_preset` takes: a folder, a name as
-            `"roberta_base_en"`, or a handle as `"kaggle://..."` or `"hf://..."`.
-        dtype: Keras policy of the encoder; by default Keras' own.
+        preset: Argument of `keras_hub.models.Backbone.from_preset`: a folder, a name such as
+            `"roberta_base_en"`, or a handle such as `"kaggle://..."` or `"hf://..."`.
+        dtype: Keras policy of the encoder; Keras' default when omitted.
 
     Returns:
         `(encoder, tokenizer)`, a `HubEncoder` and a `HubTokenizer`.
@@ -78,6 +78,8 @@ def load_hub(
     Raises:
         ImportError: If keras_hub is not installed.
         ValueError: As `HubEncoder` and `HubTokenizer.of`; and KerasHub's own.
+
+    >>> encoder, tokenizer = load_hub("roberta_base_en")  # doctest: +SKIP
     """
     hub = _keras_hub()
     preset = str(preset)
@@ -126,11 +128,25 @@ def _check_preset(folder):
 
 
 def from_hub(backbone: Any, tokenizer: Any) -> tuple["HubEncoder", "HubTokenizer"]:
-    """A KerasHub backbone and its tokenizer as `(encoder, tokenizer)` of ours.
+    """Converts a backbone and a tokenizer of KerasHub to an encoder and a tokenizer of keras_plm.
+
+    Args:
+        backbone: A `keras_hub.models.Backbone`.
+        tokenizer: A `keras_hub.tokenizers.Tokenizer`.
+
+    Returns:
+        `(encoder, tokenizer)`, a `HubEncoder` and a `HubTokenizer`.
 
     Raises:
         ImportError: If keras_hub is not installed.
         ValueError: As `HubEncoder` and `HubTokenizer.of`.
+
+    >>> import keras_hub  # doctest: +SKIP
+    >>> backbone = keras_hub.models.Backbone.from_preset("roberta_base_en")  # doctest: +SKIP
+    >>> their_tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(  # doctest: +SKIP
+    ...     "roberta_base_en"
+    ... )
+    >>> encoder, tokenizer = from_hub(backbone, their_tokenizer)  # doctest: +SKIP
     """
     encoder = HubEncoder(backbone)
     return encoder, HubTokenizer.of(tokenizer, has_segments="segment_ids" in encoder.input)
@@ -169,30 +185,35 @@ def _keras_hub():
 class HubEncoder(Encoder):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
-    For RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others that read
-    `token_ids`: under a head to fine-tune, and in `keras_plm.transfer` to read features, as any
-    encoder here. The backbone's weights are used, not copied.
+    It supports RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others with
+    `token_ids`. Use it as any encoder: under a head to fine-tune, and in `keras_plm.transfer` to
+    extract features. It shares the weights of the backbone.
 
     Args:
         backbone: A `keras_hub.models.Backbone`.
         trainable: If False, the encoder is frozen.
-        name: Of the model.
+        name: Name of the model.
 
     Attributes:
-        causal: Whether a token sees only what stands before it, as GPT-2's.
-        num_blocks: Blocks with weights of their own; fewer than `num_layers` where they are shared.
+        causal: Whether a token attends only to earlier tokens, as in GPT-2.
+        num_blocks: Number of blocks with separate weights; less than L for shared weights.
 
     Call arguments:
-        inputs: A dict of `token_ids`, `padding_mask` (True at real tokens) and, where the backbone
-            has them, `segment_ids`, each (B, T).
+        inputs: A dict of `token_ids`, `padding_mask` (True at real tokens) and, if the backbone has
+            them, `segment_ids`, each (B, T).
 
     Returns:
         A dict: `"sequence"` (B, T, D), `"layers"`, a list of L + 1 tensors (B, T, D) with the
-        embeddings first and `"sequence"` last, and `"pooled"` (B, D) where the backbone has it.
+        embeddings first and `"sequence"` last, and `"pooled"` (B, D) if the backbone has it.
 
     Raises:
         ImportError: If keras_hub is not installed.
-        ValueError: If it is no backbone, reads other inputs, or its blocks are not found.
+        ValueError: If `backbone` is of another type, has other inputs, or its blocks are unknown.
+
+    >>> import keras_hub  # doctest: +SKIP
+    >>> backbone = keras_hub.models.Backbone.from_preset("roberta_base_en")  # doctest: +SKIP
+    >>> HubEncoder(backbone).hidden_dim  # doctest: +SKIP
+    768
     """
 
     def __init__(self, backbone: Any, trainable: bool = True, name: str | None = None):
@@ -288,27 +309,30 @@ def _blocks(backbone):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class HubTokenizer(SubwordTokenizer):
-    """A tokenizer of KerasHub, rebuilt of its vocabulary, with offsets, word ids and `pack`.
+    """A tokenizer with the vocabulary of a KerasHub tokenizer, with offsets, word ids and `pack`.
 
-    The tokens are KerasHub's, found by the `tokenizers` package: WordPiece, byte-level byte pairs,
-    or SentencePiece's unigrams. Texts are framed as the model's pre-training did it:
-    `[CLS] a [SEP] b [SEP]` with the model's own marks, RoBERTa's with two between; of GPT-2
-    `a <|endoftext|> b <|endoftext|>`.
+    The `tokenizers` package computes KerasHub's tokens: WordPiece, byte-level byte pairs, or
+    SentencePiece's unigrams. Texts have the special tokens of the model's pre-training:
+    `[CLS] a [SEP] b [SEP]`, with two separators for RoBERTa; `a <|endoftext|> b <|endoftext|>` for
+    GPT-2. Create one with `HubTokenizer.of`.
 
-    Differs from KerasHub: where WordPiece lower-cases, accents go too, as in the original BERT.
+    Differs from KerasHub: lower-casing WordPiece also removes accents, as in the original BERT.
 
     Args:
-        tokenizer_json: A tokenizer of the `tokenizers` package, as its JSON.
-        special: Ids of special tokens: `pad_id`, `sep_id` and, where there are such, `cls_id`,
-            `mask_id`, `unk_id`.
+        tokenizer_json: A tokenizer of the `tokenizers` package as JSON.
+        special: Ids of special tokens: `pad_id`, `sep_id` and optionally `cls_id`, `mask_id`,
+            `unk_id`.
         between: Number of separators between two texts.
-        has_segments: Whether packs have `segment_ids`.
-
-    Use `HubTokenizer.of` to make one.
+        has_segments: If True, packed texts have `segment_ids`.
 
     Raises:
-        ValueError: If `tokenizer_json` is none that KerasHub's tokenizers become, or an id is not
-            in its vocabulary.
+        ValueError: If `tokenizer_json` is not of a supported kind, or an id is not in its
+            vocabulary.
+
+    >>> import keras_hub  # doctest: +SKIP
+    >>> theirs = keras_hub.tokenizers.Tokenizer.from_preset("roberta_base_en")  # doctest: +SKIP
+    >>> HubTokenizer.of(theirs).tokenize("a fine film")  # doctest: +SKIP
+    ['a', 'Ġfine', 'Ġfilm']
     """
 
     _middle, _last = "sep_id", "sep_id"
@@ -347,7 +371,7 @@ class HubTokenizer(SubwordTokenizer):
 
     @property
     def starts_word(self) -> np.ndarray | None:
-        """(len,) whether a token begins a word; `None` of bytes, whose ids do not tell."""
+        """Mask of the tokens that start a word, (len,) bool; `None` for byte-level tokens."""
         saved = json.loads(self._json)
         kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
         if kind == "WordPiece":
@@ -362,15 +386,15 @@ class HubTokenizer(SubwordTokenizer):
 
     @classmethod
     def of(cls, tokenizer: Any, has_segments: bool = False) -> Self:
-        """One with the vocabulary and the special tokens of a KerasHub tokenizer.
+        """Creates a tokenizer with the vocabulary and special tokens of a KerasHub tokenizer.
 
         Args:
             tokenizer: A `keras_hub.tokenizers.Tokenizer`.
-            has_segments: Whether its model reads `segment_ids`.
+            has_segments: If True, its model has `segment_ids`.
 
         Raises:
             ImportError: If keras_hub is not installed.
-            ValueError: If it is of another kind, or numbers its tokens by rules of its own.
+            ValueError: If it is of another kind, or its ids are not those of a vocabulary.
         """
         hub = _keras_hub().tokenizers
         builders = {
@@ -408,10 +432,10 @@ class HubTokenizer(SubwordTokenizer):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Reads what `save` wrote.
+        """Reads a file of `save`.
 
         Raises:
-            ValueError: If the file is missing or is none.
+            ValueError: If the file is missing or malformed.
         """
         saved = read_json(path, dict)
         check_saved(saved, SHAPE, path)
@@ -424,13 +448,13 @@ class HubTokenizer(SubwordTokenizer):
         return json.dumps({"model": model}, ensure_ascii=False)
 
     def tokenize(self, text: str | Sequence[str]) -> list[str]:
-        """The tokens of a text, or of a list of words, as strings."""
+        """Splits a text, or a list of words, into tokens."""
         return [
             self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
         ]
 
     def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
-        """The text of token ids: tokens joined, special tokens left out."""
+        """Converts token ids to text, without special tokens."""
         marks = {i for name, i in self.special.items() if name != "unk_id"}
         ids = [i for i in one_row(token_ids) if i not in marks]
         return self._tokenizer.decode(ids, skip_special_tokens=False)

@@ -75,23 +75,30 @@ SHAPE = {  # of config.json; folders of early versions have no `files`
 def save(
     folder: str | os.PathLike, encoder: Encoder, tokenizer: SubwordTokenizer, dtype: str = "float32"
 ) -> None:
-    """Writes an encoder and its tokenizer as one folder that every backend reads.
+    """Writes an encoder and its tokenizer as one folder for every backend.
 
     The folder holds `config.json`, `model.safetensors` and `tokenizer.json`. `config.json` has the
-    sizes and checksums of the other two. `load` finds all files of an earlier save or all of this
-    one, also if the process ends in between; several processes may save there, one after another.
-    LoRA matrices are merged into their kernels.
+    sizes and checksums of the other two. If the process ends early, `load` reads the earlier save.
+    Several processes may save to one folder. LoRA matrices are merged into their kernels.
 
     Args:
-        folder: Where to; an earlier save there is replaced.
+        folder: The folder; an earlier save is replaced.
         encoder: The encoder.
-        tokenizer: Its tokenizer.
+        tokenizer: The encoder's tokenizer.
         dtype: Type of the stored weights, `"float32"` or `"float16"`.
 
     Raises:
-        ValueError: If `folder` holds a model of others, encoder and tokenizer do not fit, `load`
-            could not read them, or the encoder is quantized.
-        OSError: If the folder cannot be written, with what is missing.
+        ValueError: If `folder` holds another model, encoder and tokenizer do not fit, `load` cannot
+            read them, or the encoder is quantized.
+        OSError: If the folder cannot be written.
+
+    >>> import tempfile
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "film"], np.eye(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/model", encoder, encoder.tokenizer())
+    ...     sorted(path.name for path in Path(folder, "model").iterdir() if path.suffix)
+    ['config.json', 'model.safetensors', 'tokenizer.json']
     """
     from safetensors.numpy import save_file
 
@@ -146,24 +153,33 @@ def save(
 def load(
     folder: str | os.PathLike, dtype: str | keras.DTypePolicy | None = None, verify: bool = True
 ) -> tuple[Encoder, SubwordTokenizer]:
-    """An encoder with its tokenizer: what `save` wrote, a released BERT or GPT, or KerasHub's.
+    """Loads an encoder and its tokenizer: a folder of `save`, a released BERT or GPT, or a preset.
 
     A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
 
     Args:
-        folder: The folder; or a released model's name, as `"bert_base_uncased"` or
-            `"organisation/model"`, which `huggingface_hub` finds in its cache or fetches; or a
-            handle that KerasHub finds, as `"kaggle://keras/roberta/keras/roberta_base_en"`.
-        dtype: Keras policy of the encoder, as `"mixed_bfloat16"`; by default Keras' own.
-        verify: Whether to compare the checksum of the weights that `save` wrote, a second for
-            each gigabyte. Their size and the tokenizer's checksum are always compared.
+        folder: The folder; or the name of a released model, such as `"bert_base_uncased"` or
+            `"organisation/model"`, which `huggingface_hub` finds in its cache or downloads; or a
+            handle of KerasHub, such as `"kaggle://keras/roberta/keras/roberta_base_en"`.
+        dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        verify: If True, check the checksum of the weights, which takes a second per gigabyte. Sizes
+            and the tokenizer's checksum are always checked.
 
     Returns:
         `(encoder, tokenizer)`.
 
     Raises:
-        ImportError: If it takes a package that is not installed.
+        ImportError: If a needed package is not installed.
         ValueError: If a file is missing, unreadable, or does not fit the others.
+
+    >>> import tempfile
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["fine", "film"], np.eye(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/model", encoder, encoder.tokenizer())
+    ...     loaded, tokenizer = load(f"{folder}/model")
+    >>> loaded.words, tokenizer.tokenize("Fine film")
+    (['fine', 'film'], ['fine', 'film'])
     """
     if isinstance(folder, str) and is_handle(folder):
         return load_hub(folder, dtype)
@@ -271,19 +287,30 @@ def _reader(folder):
 
 
 def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> None:
-    """Gives a model the mean of the weights in several files of it.
+    """Sets the weights of a model to the mean over several checkpoints.
 
-    The last few checkpoints of one run average to a better model than the last alone.
+    The mean of the last checkpoints of a run is often better than the last one.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 6.1: the last 5 (base) or 20 (big).
 
     Args:
-        model: The model, with its weights made.
-        paths: Files that `model.save_weights` or `keras.callbacks.ModelCheckpoint` wrote.
+        model: The built model.
+        paths: Files of `model.save_weights` or `keras.callbacks.ModelCheckpoint`.
 
     Raises:
         ValueError: If there is no path, or a file is missing, damaged, not finite or of another
-            model; the model then keeps its weights.
+            model. The model then keeps its weights.
+
+    >>> import tempfile
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [f"{folder}/{number}.weights.h5" for number in (1, 3)]
+    ...     for path, number in zip(paths, (1.0, 3.0)):
+    ...         model.set_weights([np.array([[number]])])
+    ...         model.save_weights(path)
+    ...     average_weights(model, paths)
+    >>> model.get_weights()[0].tolist()
+    [[2.0]]
     """
     paths = [Path(path) for path in paths]
     missing = [path for path in paths if not path.is_file()]
@@ -322,15 +349,25 @@ def _load_weights(model, path):
 
 
 def load_tokenizer(path: str | os.PathLike) -> SubwordTokenizer:
-    """The tokenizer of a folder that we or others wrote.
+    """Loads the tokenizer of a folder or of a released model.
 
     Args:
-        path: A folder, or a released model's name as in `load`, with `tokenizer.json`, `vocab.txt`,
-            or `vocab.json` and `merges.txt`; or with OpenAI's `encoder_bpe_40000.json` and
-            `vocab_40000.bpe`; or KerasHub's preset of a BERT.
+        path: A folder, or the name of a released model as in `load`, with `tokenizer.json`,
+            `vocab.txt`, or `vocab.json` and `merges.txt`; or with OpenAI's
+            `encoder_bpe_40000.json` and `vocab_40000.bpe`; or KerasHub's preset of a BERT.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ValueError: If none of these is there, or as `tokenizer.read_tokenizer`.
+        ValueError: If the folder has none of these files, or as `tokenizer.read_tokenizer`.
+
+    >>> import tempfile
+    >>> from keras_plm.tokenizers import Words
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(f"{folder}/tokenizer.json")
+    ...     load_tokenizer(folder).tokenize("a b")
+    ['a', '[UNK]']
     """
     path = find_folder(path)
     return read_whole(path, FILES, lambda: _load_tokenizer(path))

@@ -18,33 +18,30 @@ def export(
     pairs: bool = False,
     max_length: int | None = None,
 ) -> None:
-    """Writes a TensorFlow SavedModel that reads strings and gives labels, or scores.
+    """Writes a TensorFlow SavedModel from strings to labels or scores.
 
-    It runs where there is TensorFlow and `tensorflow-text`, without Keras and without this package:
+    It needs only TensorFlow and `tensorflow-text`, not Keras or this package. The endpoint `serve`
+    takes (N,) strings, with `pairs` two such tensors. It returns a dict: for a `Classifier`
+    `labels` (N,) strings and `probabilities` (N, K), for a `Regressor` `scores` (N,).
 
-    ```
-    import tensorflow as tf, tensorflow_text
-    model = tf.saved_model.load(folder)
-    model.serve(tf.constant(["a fine film"]))["labels"]
-    ```
-
-    The graph cleans, splits and packs texts as `WordPiece` does, but for special tokens that are
-    written in a text, as "[MASK]": they are brackets and letters to it.
+    The graph packs texts as `WordPiece`, except for special tokens in a text, such as "[MASK]",
+    which it reads as brackets and letters.
 
     Args:
-        model: A fine-tuned `Classifier` or `Regressor` of a `WordPiece` encoder.
-        folder: Where to; written under a temporary name, then renamed. An earlier export there is
-            replaced.
-        pairs: If True, the graph takes two tensors of strings, texts and second texts.
-        max_length: Longest row, special tokens included; by default what the encoder reads.
-
-    The endpoint `serve` takes (N,) strings, with `pairs` twice, and gives a dict: of a `Classifier`
-    `labels` (N,) strings and `probabilities` (N, K), of a `Regressor` `scores` (N,).
+        model: A fine-tuned `Classifier` or `Regressor` with a `WordPiece` tokenizer.
+        folder: The folder, written atomically; an earlier export is replaced.
+        pairs: If True, the endpoint takes texts and second texts.
+        max_length: Largest number of tokens of a row; by default that of the encoder.
 
     Raises:
         ImportError: If `tensorflow-text` is not installed.
-        ValueError: If Keras runs on another backend, the model is none that can be exported, or
-            `folder` holds something else.
+        ValueError: If Keras runs on another backend, the model is not supported, or `folder`
+            contains other files.
+
+    >>> export(model, "exported")  # doctest: +SKIP
+    >>> import tensorflow as tf, tensorflow_text  # doctest: +SKIP
+    >>> served = tf.saved_model.load("exported")  # doctest: +SKIP
+    >>> served.serve(tf.constant(["a fine film"]))["labels"]  # doctest: +SKIP
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -177,6 +177,18 @@ def write_stream(
         workers: Number of processes.
         shard_tokens: Largest number of tokens per file.
         progress: Function of the number of tokens written so far, or `None`.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_plm.tokenizers import Words
+    >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "text.txt").write_text("a b a")
+    ...     stream = Path(folder, "stream")
+    ...     stream.mkdir()
+    ...     write_stream([f"{folder}/text.txt"], tokenizer, stream, {}, "lines", None, 1, 100, None)
+    ...     "stream.json" in {path.name for path in stream.iterdir()}
+    True
     """
     mark = description["key"][:16]
     temporary = _temporary(folder, mark)

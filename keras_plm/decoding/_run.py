@@ -16,11 +16,15 @@ EXTRA_TOKENS = 50  # Vaswani et al. 2017, section 6.1: at most the source's leng
 
 
 class Decoded(NamedTuple):
-    """What a strategy writes, as NumPy arrays.
+    """Result of a decoding strategy, NumPy arrays.
 
-    Attributes:
-        token_ids: (B, U), of `beam_search` (B, K, U).
-        scores: (B,), of `beam_search` (B, K).
+    Args:
+        token_ids: (B, U); (B, K, U) of `beam_search`.
+        scores: (B,); (B, K) of `beam_search`.
+
+    >>> decoded = Decoded(np.array([[5, 6]]), np.array([-1.5]))
+    >>> decoded.token_ids.tolist(), decoded.scores.tolist()
+    ([[5, 6]], [-1.5])
     """
 
     token_ids: np.ndarray

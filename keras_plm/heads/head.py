@@ -363,7 +363,7 @@ class Head(FitsBatches, keras.Model):
         """Loss of `compile` by default."""
         return LabelLoss()
 
-    def mixing_weights(self) -> dict[str, np.ndarray]:
+    def mixing_weights(self) -> dict[str, dict[str, Any]]:
         """Weights of the learned mixes of layers, see `TaskNetwork.mixing_weights`."""
         return self.task_network.mixing_weights()
 
@@ -573,6 +573,11 @@ class Head(FitsBatches, keras.Model):
             config["layers"] = LayerChoice(**config["layers"])
         config = dict(config)
         trained_on_pairs = config.pop("trained_on_pairs", None)
+        if trained_on_pairs not in (None, True, False):
+            raise ValueError(
+                "`trained_on_pairs` must be true, false or null. "
+                f"Received: {trained_on_pairs!r:.80}"
+            )
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head

@@ -69,9 +69,10 @@ class FeatureStore:
     >>> import tempfile
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
+    >>> last = layer_choice("last")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = FeatureStore.build(folder, encoder, encoder.tokenizer(), ["fine film", "dull"])
-    ...     len(store), store.counts.tolist(), store.vectors(0, "last").tolist()
+    ...     len(store), store.counts.tolist(), store.vectors(0, last).tolist()
     (2, [2, 1], [[[1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]])
     """
 
@@ -279,7 +280,7 @@ class FeatureStore:
         if hasattr(model, "clear"):
             model.clear()  # its words would stay in memory as long as the encoder
 
-    def vectors(self, example: int, choice: str | int | LayerChoice) -> np.ndarray:
+    def vectors(self, example: int, choice: LayerChoice) -> np.ndarray:
         """Features of one example for a choice of layers: (W, n, D) float32."""
         return self._held(example, choice).astype("float32")
 
@@ -299,7 +300,7 @@ class FeatureStore:
 
     def batches(
         self,
-        choice: str | int | LayerChoice,
+        choice: LayerChoice,
         targets: Any = None,
         training: bool = True,
         words: "FeatureStore | None" = None,
@@ -312,7 +313,7 @@ class FeatureStore:
         Features are float16; the task network casts them.
 
         Args:
-            choice: A choice of layers.
+            choice: A `LayerChoice`.
             targets: Label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.

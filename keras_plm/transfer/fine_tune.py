@@ -294,7 +294,7 @@ class FineTune(Method):
         return "both_orders" if both_orders else False
 
     def prepare_encoder(self, encoder: Encoder, tokenizer: SubwordTokenizer) -> Encoder:
-        """Creates the copy of a pre-trained encoder to fine-tune; override it to change the copy."""
+        """Creates the copy of an encoder to fine-tune; override it to change the copy."""
         if self.pretrained_layers is not None:
             encoder = keep_pretrained_layers(encoder, self.pretrained_layers)
         dropout = {"dropout": self.dropout} if "dropout" in encoder.get_config() else {}

@@ -44,19 +44,36 @@ SEEDS = "*.seed*.json"  # the names of runs
 
 
 class NoResult(ValueError):
-    """Nothing was run yet, or it is kept elsewhere."""
+    """Error for missing results: nothing was run, or the results are in another folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         read_results(folder)
+    ...     except NoResult as error:
+    ...         str(error).startswith("No result file")
+    True
+    """
 
 
 class ResultFolder:
     """The result files of a suite, loose or packed.
 
-    Names are paths below the folder, as `result_name` gives them. Next to the record of a run, an
-    NPZ file of the same stem holds what each example adds to its scores. `pack` moves the JSON
-    files of tasks to lines of `results.jsonl`, and the NPZ files to members of `examples.zip`. A
-    loose file hides the packed one of its name.
+    A name is a path in the folder, from `result_name`. Next to the record of a run, an NPZ file of
+    the same stem holds the contribution of each example to its scores. `pack` moves the JSON files
+    of tasks to lines of `results.jsonl`, and the NPZ files to members of `examples.zip`. A loose
+    file takes precedence over a packed one.
 
     Args:
-        path: The folder. It may be missing.
+        path: The folder; it may be missing.
+
+    >>> import tempfile
+    >>> record = Record("films", "bert", "fine_tune", "fine_tune", {"epochs": 1}, score=0.9)
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     folder = ResultFolder(path)
+    ...     folder.write("films/bert.fine_tune.seed0.json", record)
+    ...     folder.names(), folder.record("films/bert.fine_tune.seed0.json").score
+    (['films/bert.fine_tune.seed0.json'], 0.9)
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -65,9 +82,9 @@ class ResultFolder:
     # ---- reading
 
     def names(self, pattern: str = "*") -> list[str]:
-        """The names of all JSON files that fit a pattern, in the order of their paths.
+        """Names of all JSON files that match a pattern, in the order of their paths.
 
-        Damaged lines of `results.jsonl` that name no file are among them, as "results.jsonl:7".
+        They include damaged lines of `results.jsonl` without a name, such as "results.jsonl:7".
         """
         start = len(str(self.path)) + 1
         loose = {
@@ -81,11 +98,11 @@ class ResultFolder:
         return sorted(found, key=lambda name: name.split("/"))
 
     def file(self, name: str) -> Path:
-        """The loose file of a name, whether it is there or not."""
+        """Path of the loose file of a name, which may be missing."""
         return self.path / name
 
     def where(self, name: str) -> str:
-        """Where a result stands, for messages."""
+        """Place of a result, for messages."""
         if self.file(name).is_file() or name not in self._records():
             return str(self.file(name))
         return f"{self.path / RECORDS}, file {name!r},"
@@ -94,7 +111,7 @@ class ResultFolder:
         return self.file(name).is_file() or name in self._records()
 
     def json(self, name: str) -> Any:
-        """The object that a JSON file holds.
+        """Reads the object of a JSON file.
 
         Raises:
             ValueError: If it is damaged or missing.
@@ -111,15 +128,15 @@ class ResultFolder:
         return dict(found)
 
     def record(self, name: str) -> Record:
-        """The `Record` of a run.
+        """Reads the `Record` of a run.
 
         Raises:
-            ValueError: If it is damaged, or something else.
+            ValueError: If it is damaged, or not a record.
         """
         return self._record(name, self.json(name))
 
     def done(self, name: str, hash: str) -> Record | None:
-        """The `Record` of a run, or `None` where there is none that was made with this hash."""
+        """Reads the `Record` of a run; `None` if there is none with this hash."""
         if name not in self:
             return None
         found = self.json(name)
@@ -134,20 +151,20 @@ class ResultFolder:
             raise ValueError(f"{self.where(name)}: {error}") from error
 
     def has_examples(self, name: str) -> bool:
-        """Whether there is a file of what each example adds to the scores of a result."""
+        """Whether there is a file with the contributions of examples to the scores of a result."""
         member = _of_examples(name)
         return self.file(member).is_file() or member in self._members()
 
     def examples(self, name: str, hash: str) -> dict[str, tuple[str, np.ndarray]] | None:
-        """What each example adds to the scores of a result.
+        """Reads the contribution of each example to the scores of a result.
 
         Args:
             name: Name of the result.
-            hash: The result's, by which it is known that they belong together.
+            hash: Hash of the result.
 
         Returns:
-            `{metric: (kind, array (N, k))}`, see `statistics.summands`; `None` if that is missing
-            or another result's.
+            `{metric: (kind, array (N, k))}`, see `statistics.summands`; `None` if there is no file
+            with this hash.
 
         Raises:
             ValueError: If the file is damaged.
@@ -180,12 +197,12 @@ class ResultFolder:
     def write(
         self, name: str, record: Record, parts: Mapping[str, tuple[str, np.ndarray]] | None = None
     ) -> None:
-        """Writes a `Record` to a loose file; one of other settings or data is archived.
+        """Writes a `Record` to a loose file, and archives one of other settings or data.
 
         Args:
             name: Name of the result.
             record: A `Record`.
-            parts: What each example adds to its scores, as `examples` gives it.
+            parts: Contributions of examples to its scores, as from `examples`.
         """
         with self.changing():
             if self.done(name, record.hash) is None:
@@ -195,9 +212,9 @@ class ResultFolder:
             write_json(self.file(name), record.to_json())
 
     def changing(self) -> AbstractContextManager[Any]:
-        """The lock under which results are archived and written: no seed of two settings remains.
+        """Lock for archiving and writing, so that no two settings have results.
 
-        Others wait for it; a thread that holds it may take it again.
+        Other processes wait for it. It is reentrant in a thread.
         """
         return one_writer(self.path / LOCKS / "write", wait=True)
 
@@ -205,11 +222,11 @@ class ResultFolder:
     def one_writer(
         self, name: str, say: Callable[[str], Any] | None = None
     ) -> AbstractContextManager[Any]:
-        """Holds the lock of a result; waits for another process that makes it.
+        """Lock of a result; waits for another process that computes it.
 
         Args:
             name: Name of the result.
-            say: Called with a line of text before waiting.
+            say: Function to call with a line of text before waiting.
 
         Raises:
             OSError: If the folder cannot be written.
@@ -225,29 +242,32 @@ class ResultFolder:
             yield
 
     def try_to_write(self, name: str) -> None:
-        """Raises an OSError unless the files of a result could be written now."""
+        """Raises an OSError unless the files of a result can be written."""
         try_to_write(self.file(name).parent)
 
     def write_examples(
         self, name: str, hash: str, parts: Mapping[str, tuple[str, np.ndarray]]
     ) -> None:
-        """Writes what each example adds to the scores of a result with this hash."""
+        """Writes the contributions of examples to the scores of a result with this hash."""
         arrays = {f"{metric}.{kind}": array for metric, (kind, array) in parts.items()}
         with replacing(self.file(_of_examples(name)), ".npz") as temporary:
             np.savez_compressed(temporary, hash=np.array(hash), **arrays)
 
     def archive(self, name: str) -> Path | None:
-        """Keeps a result under its name and a hash of its content; gives the path, or `None`."""
+        """Renames a result by a hash of its content; returns the path, or `None`."""
         self.unpack([name])  # a packed one would count again once the loose one is away
         for path in (self.file(_of_examples(name)), self.file(name)):
             kept = archive(path) if path.is_file() else None
         return kept
 
     def pack(self) -> tuple[int, int]:
-        """Moves the loose files of tasks to the packed ones; gives the number of each kind.
+        """Moves the loose files of tasks to the packed files.
 
-        The packed files are written whole and read again before a loose file is removed, so that
-        it may be stopped at any time and called again.
+        It removes loose files after writing and checking the packed files, so a stopped call can be
+        repeated.
+
+        Returns:
+            The numbers of records and of files of examples.
 
         Raises:
             ValueError: If a loose file or a packed record is damaged. Nothing is packed then.
@@ -298,10 +318,10 @@ class ResultFolder:
                     temporary.write_bytes(self._content(member))
 
     def unpack(self, names: Iterable[str] | None = None) -> int:
-        """Moves packed files back to loose ones; gives the number of records.
+        """Moves packed files back to loose files, and returns the number of records.
 
         Args:
-            names: Names of results, by default of all. A loose file stays as it is.
+            names: Names of results; by default all. Loose files stay unchanged.
         """
         if names is not None and not self._records().keys() & set(names):
             return 0
@@ -457,7 +477,21 @@ def _is_inside(name, suffix=".json"):
 
 
 def folders_below(root: str | os.PathLike) -> list[ResultFolder]:
-    """`ResultFolder`s of all suites below a folder, in the order of their paths."""
+    """Finds the `ResultFolder`s of all suites below a folder.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        A list of `ResultFolder`, in the order of their paths.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     record = Record("films", "bert", "fine_tune", "fine_tune", score=0.9)
+    ...     ResultFolder(f"{root}/small").write("films/bert.fine_tune.seed0.json", record)
+    ...     [folder.path.name for folder in folders_below(root)]
+    ['small']
+    """
     root = Path(root)
     found = {path.parent for path in root.rglob(RECORDS)}
     found |= {path.parents[1] for path in root.glob(f"**/*/{SEEDS}")}
@@ -465,10 +499,25 @@ def folders_below(root: str | os.PathLike) -> list[ResultFolder]:
 
 
 def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = None) -> list[Record]:
-    """All `Record`s of runs in a folder, or those of one task, in the order of their names.
+    """Reads all `Record`s of runs in a folder, or those of one task.
+
+    Args:
+        folder: The folder, or a `ResultFolder`.
+        task: Name of the task; by default all tasks.
+
+    Returns:
+        A list of `Record`, in the order of their names.
 
     Raises:
-        ValueError: If there is none, one is damaged or foreign, or two are of one run and seed.
+        ValueError: If there is no record, one is damaged or of another kind, or two have the same
+            run and seed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = Record("films", "bert", "fine_tune", "fine_tune", score=0.9)
+    ...     ResultFolder(folder).write("films/bert.fine_tune.seed0.json", record)
+    ...     [record.score for record in read_results(folder, task="films")]
+    [0.9]
     """
     kept, results, names = ResultFolder(folder), [], {}
     for name in kept.names(SEEDS if task is None else f"{task}/{SEEDS}"):
@@ -493,10 +542,22 @@ def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = No
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The value that a JSON file holds, which may have `NaN` for a number.
+    """Reads the value of a JSON file, which may have `NaN` for a number.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The value.
 
     Raises:
-        ValueError: If it is damaged or missing.
+        ValueError: If the file is damaged or missing.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "result.json").write_text('{"score": NaN}')
+    ...     read_json(f"{folder}/result.json")
+    {'score': nan}
     """
     path = Path(path)
     try:
@@ -511,37 +572,91 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def marked(suite: str, scale: str | None = None) -> str:
-    """A suite's name at a scale, as the marks of pages have it."""
+    """Name of a suite at a scale, as in the marks of pages.
+
+    Args:
+        suite: Name of the suite.
+        scale: Name of the scale; `None` for the small one.
+
+    Returns:
+        The name.
+
+    >>> marked("elmo"), marked("elmo", "large")
+    ('elmo', 'elmo_large')
+    """
     return suite if scale in (None, "small") else f"{suite}_{scale}"
 
 
 def suite_folder(results: str | os.PathLike, home: str, scale: str | None = None) -> Path:
-    """Where the results of suites that share a `home` are, at a scale."""
+    """Folder of the results of suites with one `home`, at a scale.
+
+    Args:
+        results: Folder of all results.
+        home: Name of the home of the suites.
+        scale: Name of the scale; `None` for the small one.
+
+    Returns:
+        The path.
+
+    >>> suite_folder("results", "elmo", "large").as_posix()
+    'results/elmo_large'
+    """
     return Path(results) / marked(home, scale)
 
 
-def archive(path: str | os.PathLike) -> Path:
-    """Keeps an older file under its name and a hash of its content; gives the new path."""
+def archive(path: Path) -> Path:
+    """Renames a file by a hash of its content.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The new path.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     size = Path(folder, "result.json").write_text("{}")
+    ...     archive(Path(folder, "result.json")).name
+    'result.json.44136fa3'
+    """
     mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return path.replace(path.with_name(f"{path.name}.{mark}"))
 
 
 def failure_of(path: str | os.PathLike) -> Path:
-    """The file that tells why a run has no result, next to where its result file would be."""
+    """Path of the file with the error of a run without a result.
+
+    Args:
+        path: The result file of the run.
+
+    Returns:
+        The path, next to the result file.
+
+    >>> failure_of("films/bert.fine_tune.seed0.json").name
+    'bert.fine_tune.seed0.failed'
+    """
     return Path(path).with_suffix(".failed")
 
 
 def write_failure(
     path: str | os.PathLike, task: str, encoder: str, run: Any, seed: int, error: BaseException
 ) -> None:
-    """Writes why a run has no result, with the traceback of the error that is being handled.
+    """Writes the error of a run without a result, with the current traceback.
 
     Args:
-        path: Of the result file.
-        task, encoder: Their names.
+        path: The result file of the run.
+        task, encoder: Names of the task and the encoder.
         run: A `Run`.
-        seed: The run's.
-        error: What was raised.
+        seed: Seed of the run.
+        error: The exception.
+
+    >>> import tempfile
+    >>> from keras_plm.experiments.config import Run
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "bert.fine_tune.seed0.json")
+    ...     write_failure(path, "films", "bert", Run(), 0, ValueError("no data"))
+    ...     read_json(failure_of(path))["error"]
+    'ValueError: no data'
     """
     record = {
         "task": task,

@@ -17,24 +17,24 @@ MEASURED = ("backend", "device", "versions", "commit")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record(collections.abc.Mapping):
-    """The record of one run with one seed, as a result file holds it.
+    """The record of one run with one seed, the content of a result file.
 
-    A record reads like its JSON object: `record["score"]`. Keys whose value is `None` are left out
-    of it, but for `score` and `commit`. All records of a suite as a table:
+    A record reads like its JSON object: `record["score"]`. The object leaves out keys with the
+    value `None`, except `score` and `commit`. All records of a suite as a table:
     `pandas.read_json("benchmarks/results/elmo/results.jsonl", lines=True)`; there `file` is the
     name of the result file, and `.str` reads nested keys, as in `table.settings.str["layers"]`.
 
-    Attributes:
+    Args:
         task: Name of the task.
         encoder: Name of the encoder.
-        method: How the encoder was used, one of `config.METHODS`; or the kind of another model.
-        run: `Run.name`: the method and what tells its variants apart.
+        method: Use of the encoder, one of `config.METHODS`; or the kind of another model.
+        run: `Run.name`: the method and its variant.
         settings: The settings by name, see `Run.to_json`.
         seed: Seed of the run, from 0.
-        learning_rate: The learning rate that the search on the dev set chose.
-        trials: The search, a dict a learning rate: `learning_rate`, `dev_score` (a fraction, `None`
-            if training diverged), `best_epoch` or `error`, `seconds`. All seeds repeat that of
-            seed 0.
+        learning_rate: Learning rate chosen on the dev set.
+        trials: Trials of the search, a dict for each learning rate: `learning_rate`, `dev_score` (a
+            fraction, `None` if training diverged), `best_epoch` or `error`, `seconds`. All seeds
+            repeat those of seed 0.
         dev_score: Score of the model on the dev set, a fraction.
         score: Score on the evaluation split by the task's first metric: a fraction, or a
             perplexity (`None`: infinite).
@@ -44,20 +44,24 @@ class Record(collections.abc.Mapping):
         mixes: Learned weights of layers by the place where features enter the reader.
         curve: `updates` (numbers of optimizer steps) and `dev_scores` after each epoch.
         seconds: Duration of the run in seconds, its search included.
-        encoder_passes: How often the encoder read the training examples.
-        learned_weights: Number of weights that were trained.
+        encoder_passes: Number of passes of the encoder over the training examples.
+        learned_weights: Number of trained weights.
         feature_bytes: Size of the stored features of the training and dev examples, in bytes.
         peak_mb: Peak memory of the process since the run began, in megabytes.
         backend: Keras backend.
         device: Processor or accelerators, in words.
-        devices: Number of devices, where the encoder was trained on several.
+        devices: Number of devices, if several.
         versions: Versions of the packages by name.
         commit: Abbreviated commit of the repository, with "+" if files were changed; `None`
             outside a clone.
-        hash: `result_hash` of everything that decides the result.
+        hash: `result_hash` of the result.
         inputs: Hash of the data and of the pre-trained weights.
-        extra: Further keys, which belong to one suite; they stand next to the others in JSON.
-        where: The file that it was read from, for messages; it does not stand in JSON.
+        extra: Further keys of a suite, next to the others in JSON.
+        where: Source file, for messages; not in JSON.
+
+    >>> record = Record("films", "bert", "fine_tune", settings={"epochs": 1}, score=0.9)
+    >>> record["score"], record.to_json()["settings"], "device" in record
+    (0.9, {'epochs': 1}, False)
     """
 
     task: str
@@ -91,15 +95,15 @@ class Record(collections.abc.Mapping):
     where: str = dataclasses.field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as an object of JSON."""
+        """Converts the record to an object of JSON."""
         return dict(self._json)
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
-        """A record from an object of JSON.
+        """Creates a record from an object of JSON.
 
         Raises:
-            ValueError: If it is no record of a run, or a number in it is not finite.
+            ValueError: If it is not the record of a run, or a number is not finite.
         """
         check_shape(found, SHAPE, "This is no result of a run, move it elsewhere")
         settings = found["settings"]
@@ -141,18 +145,37 @@ SHAPE = {
 
 
 def result_name(task: str, encoder: str, run: Any, seed: int) -> str:
-    """The name of a result in its folder: the path of its file."""
+    """Name of a result in its folder: the path of its file.
+
+    Args:
+        task, encoder: Names of the task and the encoder.
+        run: Name of the run.
+        seed: Seed of the run.
+
+    Returns:
+        The path.
+
+    >>> result_name("films", "bert", "fine_tune", 0)
+    'films/bert.fine_tune.seed0.json'
+    """
     return f"{task}/{encoder}.{run}.seed{seed}.json"
 
 
 def result_hash(task: str, settings: Mapping[str, Any], seed: int, inputs: Any) -> str:
-    """The hash of everything that decides a result.
+    """Hash of everything that determines a result.
 
     Args:
         task: Name of the task.
-        settings: The settings as an object of JSON. The order of its keys does not count.
+        settings: Settings as an object of JSON, with keys in any order.
         seed: Seed of the run.
         inputs: Hashes of the data and of the pre-trained weights.
+
+    Returns:
+        The hash, 64 hexadecimal digits.
+
+    >>> first = result_hash("films", {"epochs": 1}, seed=0, inputs=None)
+    >>> len(first), first == result_hash("films", {"epochs": 2}, seed=0, inputs=None)
+    (64, False)
     """
     decisive = {"task": task, "settings": settings, "seed": seed, "inputs": inputs}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
