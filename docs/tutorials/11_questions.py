@@ -16,10 +16,9 @@ from keras_plm.datasets.microworld import World
 from keras_plm.heads import SpanFinder
 from keras_plm.transfer import FineTune
 
-answered = 300  # in tests: 12
-unanswered = 100  # in tests: 4
-test_size = 200  # in tests: 8
-epochs = 5  # in tests: 1
+train_size = 300  # in tests: 12
+test_size = 300  # in tests: 8
+epochs = 8  # in tests: 1
 
 # %% [markdown]
 # ## Questions
@@ -39,20 +38,31 @@ print("question:", example.text)
 print("answer:  ", example.label, "at", example.starts)
 
 # %% [markdown]
-# SQuAD 2.0 adds questions that the passage does not answer (Rajpurkar et al. 2018). Here they are questions about
-# the passage of another example. They have no answers and no starts:
+# SQuAD 2.0 adds questions that the passage does not answer (Rajpurkar et al. 2018). Here, two thirds of the passages
+# lose a fact that the question does not need. The others lose the fact with the answer. So all have two facts, and a
+# model cannot see by the length which question has an answer. A question without one has empty lists:
 
 
 # %%
-def with_unanswered(examples, answered, unanswered):
-    pairs = zip(examples[:unanswered], examples[1:], strict=False)
-    foreign = [Example(question.text, [], pair=other.pair, starts=[]) for question, other in pairs]
-    return examples[:answered] + foreign
+def shorten(example, answered):
+    """Leaves out one fact of a passage: one that is not needed, or the one with the answer."""
+    (answer,) = example.label
+    facts = [f"{fact} ." for fact in example.pair.removesuffix(" .").split(" . ")]
+    needed = next(fact for fact in facts if f" {answer} " in f" {fact} ")
+    facts.remove(next(fact for fact in facts if (fact != needed) == answered))
+    passage = " ".join(facts)
+    if not answered:
+        return Example(example.text, [], pair=passage, starts=[])
+    start = f" {passage} ".index(f" {answer} ")
+    return Example(example.text, [answer], pair=passage, starts=[start])
 
 
-train = with_unanswered(train, answered, unanswered)
-dev, test = (with_unanswered(part, test_size, test_size // 2) for part in (dev, test))
-print(len(train), "questions to train on; the last one:", train[-1].text, train[-1].label)
+train, dev, test = (
+    [shorten(example, answered=i % 3 > 0) for i, example in enumerate(part[:size])]
+    for part, size in ((train, train_size), (dev, test_size), (test, test_size))
+)
+for example in train[:2]:
+    print(example.pair, "|", example.text, "|", example.label)
 
 # %% [markdown]
 # ## One row, or several windows
@@ -63,7 +73,7 @@ print(len(train), "questions to train on; the last one:", train[-1].text, train[
 
 # %%
 encoder, tokenizer = keras_plm.load("benchmarks/weights/bert_mini")
-long = Example("where does Ada live ?", pair=" ".join(e.pair for e in train[:2]))
+long = Example("where does Ada live ?", pair=" ".join(e.pair for e in train[:3]))
 windows = Windows([long], tokenizer, max_length=44, stride=16)
 for row in range(len(windows)):
     first = windows.begins[row]
@@ -99,7 +109,7 @@ print("loss by epoch:", np.round(model.training_log["loss"], 2))
 # with $i \le j$ and at most 30 tokens.
 
 # %%
-example = test[0]
+example = test[1]
 batch = model.batches([example], training=False)[0][0]
 starts, ends = np.asarray(model.predict_on_batch(batch))[0]
 tokens = [tokenizer.vocabulary[i] for i in batch["token_ids"][0]]
@@ -214,8 +224,8 @@ for name, part in {
     print(f"{name:14} {len(y):9} {100 * exact:6.1f} {100 * f1:6.1f}")
 
 # %% [markdown]
-# These are results of one seed, on passages of three sentences. SQuAD's passages are longer and its questions say
-# things in other words: see the results of this library on [SQuAD](../../results/features_or_fine_tuning.md).
+# These are results of one seed, on passages of two facts. SQuAD's passages are longer and its questions say things in
+# other words: see the results of this library on [SQuAD](../../results/features_or_fine_tuning.md).
 #
 # The errors, by the first word of the question:
 
@@ -236,8 +246,8 @@ for example, answer in wrong[:3]:
 #
 # 1. Put a passage of ten sentences together and ask about the last one. Does the answer change with `stride`?
 #    Hint: `model.max_length, model.stride = 64, 16`, then `predict([question], pairs=[passage])`.
-# 2. Train without the unanswered questions, and ask them. Which answers does the model give?
-#    Hint: `FineTune.fit` then knows the labels `start` and `end` only, so that it never refuses.
+# 2. Ask about a person who is not in the passage. Does the model refuse, or does it read "lives in" only?
+#    Hint: `predict(questions, pairs=passages)` with the passages moved by one; Jia and Liang 2017 fool models so.
 # 3. Read frozen features by BiDAF instead of fine-tuning (Seo et al. 2017; Clark and Gardner 2018). Which is better
 #    with 300 questions?
 #    Hint: `FeatureBased(layers="mix", reader="bidaf", units=32).fit(encoder, SpanFinder, tokenizer, train, dev)`.
