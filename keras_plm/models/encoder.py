@@ -19,7 +19,7 @@ class Encoder(Saveable, keras.Model):
 
     | part | meaning | default |
     |---|---|---|
-    | `input` | dict of what the tokenizer's `pack` gives: `padding_mask` (B, T), True at real positions, with `token_ids` (B, T), `segment_ids` (B, T) or `character_ids` (B, T, C) | |
+    | `input` | dict with the keys that the tokenizer's `pack` gives, neither more nor fewer: `padding_mask` (B, T), True at real positions, with `token_ids` (B, T), `segment_ids` (B, T) or `character_ids` (B, T, C) | |
     | `output["layers"]` | list of L + 1 tensors (B, T, D), the lowest first | |
     | `output["sequence"]` | `layers[-1]`, after any final norm | |
     | `output["pooled"]` | (B, D), one vector of the text | absent |
@@ -28,7 +28,7 @@ class Encoder(Saveable, keras.Model):
     | `vocabulary_size` | V, or `None` where words enter as characters | `None` |
     | `max_sequence_length` | most positions T, or `None` for any length | `None` |
     | `causal` | True if a position sees only itself and those before it; padding comes last | False |
-    | `token_embedding` | layer whose `token_embedding(sequence, reverse=True)` are logits, or `None` | `None` |
+    | `token_embedding` | `keras_plm.layers.TokenEmbedding` of the ids, which pre-training and generation need; `token_embedding(sequence, reverse=True)` are logits; or `None` | `None` |
     | `carried_rows` | rows whose states go from one batch to the next; 0 for none | 0 |
     | `stacked_layers()` | model from `input` to all layers (B, T, L + 1, D) | of `output` |
     | paths of weights | `block_<i>/` or `layer_<i>/` with i from 0 to L - 1, for learning rates and copies by layer | |
@@ -48,7 +48,9 @@ class Encoder(Saveable, keras.Model):
 
     >>> @keras.saving.register_keras_serializable("examples")
     ... class BagOfTokens(Encoder):
-    ...     def __init__(self, vocabulary_size, hidden_dim, name=None, dtype=None):
+    ...     def __init__(
+    ...         self, vocabulary_size, hidden_dim, dropout=0.1, trainable=True, dtype=None, name=None
+    ...     ):
     ...         inputs = {
     ...             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
     ...             "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
@@ -56,16 +58,23 @@ class Encoder(Saveable, keras.Model):
     ...         words = keras.layers.Embedding(
     ...             vocabulary_size, hidden_dim, dtype=dtype, name="words"
     ...         )
-    ...         x = words(inputs["token_ids"])
+    ...         drop = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")
+    ...         x = drop(words(inputs["token_ids"]))
     ...         super().__init__(inputs, {"sequence": x, "layers": [x]}, name=name)
-    ...         self.vocabulary_size = vocabulary_size
+    ...         self.dtype_policy = words.dtype_policy
+    ...         self.vocabulary_size, self.dropout = vocabulary_size, dropout
+    ...         self.trainable = trainable
     ...
     ...     def get_config(self):
-    ...         names = ("vocabulary_size", "hidden_dim", "name")
-    ...         return {name: getattr(self, name) for name in names}
+    ...         names = ("vocabulary_size", "hidden_dim", "dropout", "trainable", "name")
+    ...         config = {name: getattr(self, name) for name in names}
+    ...         return {**config, "dtype": self.dtype_policy.name}
     >>> encoder = BagOfTokens(13, 8)
     >>> encoder.hidden_dim, encoder.num_blocks, encoder.causal
     (8, 0, False)
+    >>> copy = BagOfTokens.from_config({**encoder.get_config(), "dtype": "mixed_bfloat16"})
+    >>> copy.get_config() == {**encoder.get_config(), "dtype": "mixed_bfloat16"}
+    True
     """  # noqa: E501
 
     causal = False
