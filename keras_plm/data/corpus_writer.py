@@ -171,7 +171,7 @@ def write_stream(
         files: A list of paths, plain or `.gz`.
         tokenizer: The tokenizer of the ids.
         folder: An empty folder, or one with an older stream; with one writer at a time.
-        description: Content of `stream.json` known so far, a dict.
+        description: Content of `stream.json` so far, a dict with the `key` of the content.
         sentences: `"split"` to split paragraphs into sentences, `"lines"` for one per line.
         end_id: Id after each sentence, or `None`.
         workers: Number of processes.
@@ -183,10 +183,11 @@ def write_stream(
     >>> from keras_plm.tokenizers import Words
     >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     size = Path(folder, "text.txt").write_text("a b a")
-    ...     stream = Path(folder, "stream")
+    ...     file, stream = Path(folder, "text.txt"), Path(folder, "stream")
+    ...     size = file.write_text("a b a")
     ...     stream.mkdir()
-    ...     write_stream([f"{folder}/text.txt"], tokenizer, stream, {}, "lines", None, 1, 100, None)
+    ...     about = {"key": "0" * 64}
+    ...     write_stream([file], tokenizer, stream, about, "lines", None, 1, 9, None)
     ...     "stream.json" in {path.name for path in stream.iterdir()}
     True
     """

@@ -8,7 +8,6 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_plm.decoding._loops import best_beams, greedy_rows, sampled_rows
@@ -18,7 +17,7 @@ __all__ = ["Decoded", "beam_search", "greedy", "sample"]
 
 
 def greedy(
-    model: keras.Model,
+    model: Any,
     inputs: Mapping[str, Any],
     start_token_id: int,
     stop_token_ids: int | Sequence[int],
@@ -69,7 +68,7 @@ def greedy(
 
 
 def sample(
-    model: keras.Model,
+    model: Any,
     inputs: Mapping[str, Any],
     start_token_id: int,
     stop_token_ids: int | Sequence[int],
@@ -144,7 +143,7 @@ def _uniform(seed, batch, steps):
 
 
 def beam_search(
-    model: keras.Model,
+    model: Any,
     inputs: Mapping[str, Any],
     start_token_id: int,
     stop_token_ids: int | Sequence[int],

@@ -233,7 +233,7 @@ def alignment(
 
 def until_stop(
     token_ids: Sequence[int] | np.ndarray, stop_token_ids: int | Sequence[int]
-) -> list[int]:
+) -> Sequence[int] | np.ndarray:
     """Token ids before the first stop token.
 
     Args:
@@ -241,7 +241,7 @@ def until_stop(
         stop_token_ids: The id, or several ids, at the end of a text.
 
     Returns:
-        A list of ids; all ids without a stop token.
+        A part of `token_ids`; all ids without a stop token.
 
     >>> until_stop([5, 6, 2, 0], 2)
     [5, 6]

@@ -135,7 +135,7 @@ class ResultFolder:
         """
         return self._record(name, self.json(name))
 
-    def done(self, name: str, hash: str) -> Record | None:
+    def done(self, name: str, hash: str | None) -> Record | None:
         """Reads the `Record` of a run; `None` if there is none with this hash."""
         if name not in self:
             return None
@@ -155,7 +155,7 @@ class ResultFolder:
         member = _of_examples(name)
         return self.file(member).is_file() or member in self._members()
 
-    def examples(self, name: str, hash: str) -> dict[str, tuple[str, np.ndarray]] | None:
+    def examples(self, name: str, hash: str | None) -> dict[str, tuple[str, np.ndarray]] | None:
         """Reads the contribution of each example to the scores of a result.
 
         Args:
@@ -246,7 +246,7 @@ class ResultFolder:
         try_to_write(self.file(name).parent)
 
     def write_examples(
-        self, name: str, hash: str, parts: Mapping[str, tuple[str, np.ndarray]]
+        self, name: str, hash: str | None, parts: Mapping[str, tuple[str, np.ndarray]]
     ) -> None:
         """Writes the contributions of examples to the scores of a result with this hash."""
         arrays = {f"{metric}.{kind}": array for metric, (kind, array) in parts.items()}
