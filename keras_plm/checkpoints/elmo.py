@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_plm.checkpoints.settings import check_settings_of, check_weights_of
-from keras_plm.files.arrays import open_hdf5, read_weights
+from keras_plm.files.arrays import open_hdf5, read_weights, text_attribute
 from keras_plm.files.json_files import Whole, check_shape, parse_json
 from keras_plm.files.locks import one_writer
 from keras_plm.files.opening import as_text, read_bytes
@@ -50,24 +50,33 @@ def load_elmo(
     dropout: float = 0.1,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> ELMo:
-    """An ELMo from the two files that allenai/bilm-tf and AllenNLP read.
+    """Loads an ELMo from the two files of allenai/bilm-tf and AllenNLP.
 
-    Its tokenizer is `tokenizers.Characters()`. The originals' vectors depend on what was read
-    before; for the same ones give `carried_rows`, and the sentences in the same order to the
-    encoder itself, `encoder(tokenizer.pack(sentences))`; `encoder.reset_states()` forgets.
+    Its tokenizer is `tokenizers.Characters()`. The original's vectors depend on the sentences read
+    before. For equal vectors use `carried_rows`, and call `encoder(tokenizer.pack(sentences))` with
+    the sentences in the same order; `encoder.reset_states()` restarts.
 
     Args:
-        options: Path of the options, a JSON file on this machine.
-        weights: Path of the weights, an HDF5 file on this machine. Those of `save_elmo` hold their
-            options, too, which count if its process ended before it replaced the other file.
+        options: Path of the options, a local JSON file.
+        weights: Path of the weights, a local HDF5 file. A file of `save_elmo` also holds the
+            options, in case its process ended between the two files.
         carried_rows, dropout, dtype: As in `ELMo`.
 
     Returns:
         An `ELMo`.
 
     Raises:
-        ValueError: If a file is missing or damaged, an option is one that `ELMo` has not, or a
-            weight is missing, unknown or of another shape, naming it.
+        ValueError: If a file is missing or damaged, `ELMo` lacks an option, or a weight is missing,
+            unknown or of another shape.
+
+    >>> import tempfile
+    >>> encoder = ELMo(6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     options, weights = f"{folder}/options.json", f"{folder}/weights.hdf5"
+    ...     save_elmo(options, weights, encoder)
+    ...     loaded = load_elmo(options, weights)
+    >>> loaded.units, loaded.projection_dim
+    (6, 4)
     """
     options, weights = Path(options), Path(weights)
     arguments, arrays = read_whole(
@@ -100,15 +109,23 @@ def load_elmo(
 
 
 def save_elmo(options: str | os.PathLike, weights: str | os.PathLike, encoder: ELMo) -> None:
-    """Writes an ELMo as the two files that allenai/bilm-tf and AllenNLP read.
+    """Writes an ELMo as the two files of allenai/bilm-tf and AllenNLP.
 
     Args:
-        options, weights: Paths of the two files, each written under a temporary name first, the
-            weights with the options in an attribute before the options.
+        options, weights: Paths of the two files, each written atomically. The file of weights also
+            holds the options.
         encoder: The `ELMo`.
 
     Raises:
-        ValueError: If `encoder` is none, or a path is a folder or that of both files.
+        ValueError: If `encoder` is not an `ELMo`, a path is a folder, or both paths are equal.
+
+    >>> import tempfile
+    >>> encoder = ELMo(6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     options, weights = f"{folder}/options.json", f"{folder}/weights.hdf5"
+    ...     save_elmo(options, weights, encoder)
+    ...     load_elmo(options, weights).hidden_dim
+    8
     """
     if not isinstance(encoder, ELMo):
         raise ValueError(f"`encoder` must be an ELMo. Received: {type(encoder).__name__}")
@@ -146,7 +163,8 @@ def _write(options, weights, text, encoder):
 
     before = hashlib.sha256(read_bytes(options)).hexdigest() if options.is_file() else ""
     with replacing(weights) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs[OPTIONS], file.attrs[REPLACED] = text, before
+        for name, value in ((OPTIONS, text), (REPLACED, before)):
+            file.attrs[name] = np.bytes_(value.encode())
         for key, (variables, shape) in _places(encoder):
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
             file[key] = np.concatenate(arrays).reshape(shape).astype("float32")
@@ -233,14 +251,12 @@ def _attributes(path):
     with open_hdf5(path) as file:
         for name in (OPTIONS, REPLACED):
             try:
-                value = file.attrs.get(name)
+                value = text_attribute(file, name)
             except Exception as error:  # of HDF5, many
+                received = str(error) if type(error) is ValueError else "a damaged file"
                 raise ValueError(
-                    f"{path} must have the attribute {name!r} whole. Received: a damaged file"
+                    f"{path}: the attribute {name!r} must be text of a fixed length; "
+                    f"`save_elmo` writes it. Received: {received}"
                 ) from error
-            if value is not None and not isinstance(value, str):
-                raise ValueError(
-                    f"{path}: the attribute {name!r} must be text. Received: {type(value).__name__}"
-                )
             found.append(value)
     return found

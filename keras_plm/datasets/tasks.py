@@ -74,7 +74,7 @@ def untokenized(text):
 
 
 def read_snli(path):
-    """Pairs of SNLI with their gold labels; those on which its readers did not agree are left out.
+    """Pairs of SNLI with their gold labels. Pairs without one, whose label is "-", are left out.
 
     Texts are written without the spaces of tokenization that some copies have.
 
@@ -88,10 +88,13 @@ def read_snli(path):
                 f"{example.where}: `sentence1` and `sentence2` must be texts. "
                 f"Received: {example.text!r:.60} and {example.pair!r:.60}"
             )
+    labelled = [example for example in examples if example.label != "-"]
+    if not labelled:
+        raise ValueError(
+            f"{path} must hold pairs with a gold label. Received: {len(examples):,} without one"
+        )
     return [
-        dataclasses.replace(e, text=untokenized(e.text), pair=untokenized(e.pair))
-        for e in examples
-        if e.label != "-"
+        dataclasses.replace(e, text=untokenized(e.text), pair=untokenized(e.pair)) for e in labelled
     ]
 
 

@@ -338,6 +338,24 @@ def hdf5_arrays(file, path):
     return arrays
 
 
+def text_attribute(file, name):
+    """A text that an open HDF5 file has as an attribute of fixed length, or `None`.
+
+    Text of variable length lies in a heap. HDF5 can read a damaged heap for ever.
+
+    Raises:
+        ValueError: If the attribute is of another kind, or no UTF-8.
+    """
+    import h5py
+
+    if name not in file.attrs:
+        return None
+    kind = h5py.h5a.open(file.id, name.encode()).dtype
+    if kind.kind != "S":
+        raise ValueError(f"an attribute of type {kind}")
+    return file.attrs[name].decode("utf-8")
+
+
 def keras_shapes(arrays, path):
     """The shapes of a Keras model's arrays, by their paths.
 

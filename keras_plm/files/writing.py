@@ -54,6 +54,7 @@ def replacing(path, suffix="", needed=None):
     """
     path = Path(path)
     if path.exists() and not path.is_file():
+        _check_read(path)
         yield path
         return
     path = Path(os.path.realpath(path))
@@ -67,6 +68,22 @@ def replacing(path, suffix="", needed=None):
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _check_read(path):
+    """Raises where a named pipe has no reader: writing to it would wait for ever."""
+    if not path.is_fifo():
+        return
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(
+            errno.ENXIO,
+            f"{path} must be a file, or a pipe that a process reads. "
+            "Received: a pipe that no process reads",
+        ) from error
 
 
 @contextlib.contextmanager

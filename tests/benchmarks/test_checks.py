@@ -15,7 +15,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [4])
 def test_each_kind_of_folder_is_whole_and_of_one_writer(processes, tmp_path):
     for name, found in try_writers(tmp_path, KINDS, 2, processes).items():
         assert found["errors"] == [], name

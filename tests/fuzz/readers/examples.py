@@ -126,7 +126,9 @@ def rows_of_csv(text):
 
 
 def rows_of_tsv(text):
-    """Rows of a TSV file without quotation marks as dicts."""
+    """Rows of a TSV file as dicts, in which only empty fields are quoted."""
+    if not text.replace('\t""', "\t").count('"'):
+        text = text.replace('\t""', "\t")
     rows = [line.split("\t") for line in text.split("\n") if line]
     return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
@@ -532,7 +534,8 @@ def opened(kind):
 
 def open_and_predict(folder):
     model = open_model(folder / "m.keras")
-    model.predict(["a good film"])
+    pairs = ["we saw it"] if model.trained_on_pairs else None
+    model.predict(["a good film"], pairs=pairs)
     return model
 
 

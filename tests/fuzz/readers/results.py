@@ -121,7 +121,7 @@ def one_record(folder):
 def same_record(folder, found):
     """A record is what its file holds."""
     path = folder / "t" / "r.json"
-    text = path.read_text() if path.exists() else (folder / "results.jsonl").read_text()
+    text = (path if path.exists() else folder / "results.jsonl").read_bytes().decode()
     if not path.exists():  # damaged lines next to it are named, and left out
         text = next(line for line in text.split("\n") if line.startswith('{"file": "t/r.json"'))
     right = json.loads(text)

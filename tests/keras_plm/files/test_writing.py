@@ -538,3 +538,14 @@ def test_errors_of_reading_are_those_of_whole_saves(tmp_path):
         assert read_whole(tmp_path, ["a"], read) == f"new {fails}"
     with pytest.raises(ValueError, match="really"):
         read_whole(tmp_path, ["a"], lambda: (_ for _ in ()).throw(ValueError("really")))
+
+
+def test_a_pipe_without_a_reader_is_refused(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="must be a file, or a pipe that a process reads"):
+        write_text(pipe, "text")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
