@@ -63,7 +63,7 @@ TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
 
 
 def load_hub(
-    preset: str, dtype: str | keras.DTypePolicy | None = None
+    preset: str | os.PathLike, dtype: str | keras.DTypePolicy | None = None
 ) -> tuple["HubEncoder", "HubTokenizer"]:
     """Loads a preset of KerasHub as an encoder and its tokenizer.
 

@@ -149,7 +149,7 @@ class PackedExamples:
         self.targets = [ids[e][first : first + count] for e, first, count in windows]
 
     def collate(
-        self, rows: np.ndarray, length: int, rng: np.random.Generator, epoch: int
+        self, rows: np.ndarray, length: int, rng: np.random.Generator | None, epoch: int
     ) -> tuple[dict[str, Any], Any, Any]:
         """Arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
         x, *others = (self.tokenizer.arrays(part, rows, length) for part in self.parts)

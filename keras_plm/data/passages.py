@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_plm.data.batching import Batches, few_lengths, warn_of_cuts
 from keras_plm.data.pair_positions import PairPositions
-from keras_plm.data.task import Example, place_of
+from keras_plm.data.task import place_of
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_list
 from keras_plm.tokenizers import Characters, Words
@@ -76,7 +76,7 @@ class Windows:
 
     def __init__(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[Any],
         tokenizer: SubwordTokenizer,
         max_length: int = MAX_LENGTH,
         stride: int = STRIDE,
@@ -197,7 +197,7 @@ class Windows:
         self,
         rows: np.ndarray,
         length: int,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         epoch: int,
         pair_positions: bool = False,
         few_shapes: bool = False,

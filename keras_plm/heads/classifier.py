@@ -121,7 +121,9 @@ class Classifier(Head):
         self.pool = pool
 
     @classmethod
-    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
+    def features_of(
+        cls, encoded: Encoded, pool: str | None, pairs: bool | str
+    ) -> tuple[Tensor, Tensor]:
         if pairs is True:
             return encoded.tokens_by_row()  # (B, 2, T, n, D), (B, 2, T)
         return super().features_of(encoded, pool, pairs)
@@ -172,7 +174,7 @@ class Classifier(Head):
 
     @staticmethod
     def before_output(
-        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+        x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
         """Vector of each example, pooled by the reader."""
         if texts_of(reader) is not None:
@@ -194,7 +196,7 @@ class Classifier(Head):
     @staticmethod
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
-    ) -> list[Any]:
+    ) -> list[Any] | np.ndarray:
         """Label names from the logits (K,) of each row, the mean over the windows of an example."""
         rows, windows = np.stack(logits), np.bincount(source.examples_of)
         logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)

@@ -180,7 +180,9 @@ class Head(FitsBatches, keras.Model):
             )
 
     @classmethod
-    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
+    def features_of(
+        cls, encoded: Encoded, pool: str | None, pairs: bool | str
+    ) -> tuple[Tensor, Tensor]:
         """Computes the features of the task network, and their mask.
 
         Args:

@@ -100,7 +100,7 @@ class MultipleChoice(Head):
 
     @staticmethod
     def before_output(
-        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+        x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
         """Vector of each choice, (B, P, D)."""
         return x
@@ -137,7 +137,7 @@ class MultipleChoice(Head):
     @staticmethod
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
-    ) -> list[Any]:
+    ) -> list[Any] | np.ndarray:
         """Number of the chosen answer of each example."""
         logits = np.stack(logits)
         return softmax(logits) if probabilities else [int(i) for i in logits.argmax(axis=-1)]

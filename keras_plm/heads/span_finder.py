@@ -222,7 +222,9 @@ class SpanFinder(Head):
         return windows.targets
 
     @classmethod
-    def features_of(cls, encoded: Encoded, pool: str, pairs: bool | str) -> tuple[Tensor, Tensor]:
+    def features_of(
+        cls, encoded: Encoded, pool: str | None, pairs: bool | str
+    ) -> tuple[Tensor, Tensor]:
         if not pairs:
             return encoded.tokens()
         features, mask = encoded.words()
@@ -238,7 +240,7 @@ class SpanFinder(Head):
 
     @staticmethod
     def before_output(
-        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+        x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
         """A vector (B, T, D) of each token."""
         return x
@@ -314,7 +316,7 @@ class SpanFinder(Head):
         n_best: int = 20,
         max_answer_length: int = 30,
         null_threshold: float | None = 0.0,
-    ) -> list[Any]:
+    ) -> list[Any] | np.ndarray:
         """Answers from the logits (2, T) of each window.
 
         Returns:

@@ -123,7 +123,7 @@ class Tagger(Head):
 
     @staticmethod
     def before_output(
-        x: Tensor, mask: Tensor, reader: keras.Layer, pairs: bool | str = False
+        x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
         """Vector of each word, (B, W, D)."""
         return x
@@ -147,7 +147,7 @@ class Tagger(Head):
     @staticmethod
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
-    ) -> list[Any]:
+    ) -> list[Any] | np.ndarray:
         """Tags from the logits (W, K) of each row, with the windows of a sentence joined."""
         count = int(source.examples_of[-1]) + 1
         decoded = [[] for _ in range(count)]
@@ -233,7 +233,7 @@ class CRFTagger(Tagger):
         source: Any,
         probabilities: bool = False,
         scheme: str | None = None,
-    ) -> list[Any]:
+    ) -> list[Any] | np.ndarray:
         """Tags from the scores (W, K, K) of each row, with the windows of a sentence joined."""
         allowed = None if scheme is None else allowed_transitions(labels, scheme)
         decoded = [[] for _ in range(int(source.examples_of[-1]) + 1)]

@@ -49,7 +49,7 @@ class Dropout(keras.layers.Dropout):
     [0.0, 2.0]
     """
 
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         if self.noise_shape is not None:
             return super().call(inputs, training=training)
         if not training or self.rate == 0:

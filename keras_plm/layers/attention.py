@@ -17,7 +17,7 @@ from keras_plm.layers._fused_softmax import additive_mask, float32_softmax
 def combine_masks(
     padding_mask: Tensor | None = None,
     attention_mask: Tensor | None = None,
-    causal_steps: tuple[int, int, int] | None = None,
+    causal_steps: tuple[int | Tensor, int | Tensor, int | Tensor] | None = None,
 ) -> Tensor | None:
     """Combines the masks of a call into one, `True` where a query may attend to a key.
 

@@ -248,9 +248,9 @@ class GloVe(FitsByAdaGrad, keras.Model):
 
     def batches(
         self,
-        rows: np.ndarray,
-        columns: np.ndarray,
-        counts: np.ndarray,
+        rows: Sequence[int] | np.ndarray,
+        columns: Sequence[int] | np.ndarray,
+        counts: Sequence[float] | np.ndarray,
         x_max: float = 100.0,
         alpha: float = 0.75,
         batch_size: int = 65536,

@@ -159,7 +159,7 @@ class GPT(Encoder):
         self.trainable = trainable
 
     def prefill(
-        self, inputs: dict[str, Tensor], max_new_tokens: int
+        self, inputs: dict[str, Tensor], max_new_tokens: int | None
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """Reads prompts into a cache, for `keras_plm.decoding`.
 

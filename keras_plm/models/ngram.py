@@ -350,7 +350,7 @@ class NGram:
         """Perplexity of a text: e to the mean of `-log_prob`."""
         return float(np.exp(-np.mean(self.log_prob(token_ids))))
 
-    def distribution(self, context: Sequence[int] = ()) -> np.ndarray:
+    def distribution(self, context: Sequence[int] | np.ndarray = ()) -> np.ndarray:
         """(V,) the probabilities of the token behind a context of ids, the most recent last.
 
         What lies more than `order - 1` back or before an `end_id` does not matter. A context
@@ -380,7 +380,11 @@ class NGram:
         return context[ends[-1] :] if ends else context
 
     def generate(
-        self, length: int, context: Sequence[int] = (), seed: int = 0, temperature: float = 1.0
+        self,
+        length: int,
+        context: Sequence[int] | np.ndarray = (),
+        seed: int = 0,
+        temperature: float = 1.0,
     ) -> list[int]:
         """A list of ids drawn one by one, until there are `length` or `end_id` is the last.
 
@@ -532,7 +536,7 @@ class Mixture:
     [0.25, 0.417, 0.333]
     """
 
-    def __init__(self, models: Sequence[Any], weights: Sequence[float]):
+    def __init__(self, models: Sequence[Any], weights: Sequence[float] | np.ndarray):
         weights = [float(weight) for weight in weights]
         if len(weights) != len(models) or not models:
             raise ValueError(

@@ -270,7 +270,7 @@ class NNLM(FitsBatches, keras.Model):
         """Perplexity of a stream: e to the mean of `-log_prob`."""
         return math.exp(-self.log_prob(token_ids, batch_size).mean())
 
-    def distribution(self, context: Sequence[int] = ()) -> np.ndarray:
+    def distribution(self, context: Sequence[int] | np.ndarray = ()) -> np.ndarray:
         """Probability of every word after a context.
 
         Args:
@@ -285,7 +285,11 @@ class NNLM(FitsBatches, keras.Model):
         return self._distribution(self._last(context), 1.0)
 
     def generate(
-        self, length: int, context: Sequence[int] = (), seed: int = 0, temperature: float = 1.0
+        self,
+        length: int,
+        context: Sequence[int] | np.ndarray = (),
+        seed: int = 0,
+        temperature: float = 1.0,
     ) -> list[int]:
         """Samples words after a context, one after the other.
 

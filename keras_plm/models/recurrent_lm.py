@@ -107,7 +107,7 @@ class RecurrentLM(Encoder):
         self.initializer_range = initializer_range
         self.trainable = trainable
 
-    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int | None) -> tuple[Any, Any]:
         """Reads prompts, as `GPT.prefill`: returns the last tokens (B,) and the LSTM states."""
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         last = ops.sum(ops.cast(mask, "int32"), axis=1) - 1  # (B,)

@@ -262,7 +262,7 @@ class Seq2Seq(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int | None) -> tuple[Any, Any]:
         """See `EncoderDecoder`."""
         source, state = self._read(inputs["token_ids"], inputs["padding_mask"])
         return self._decoder.prepare(**source), state

@@ -285,7 +285,7 @@ class Transformer(EncoderDecoder):
         self.share_embeddings = share_embeddings
         self.trainable = trainable
 
-    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Any, Any]:
+    def prefill(self, inputs: dict[str, Tensor], max_new_tokens: int | None) -> tuple[Any, Any]:
         """See `EncoderDecoder`."""
         sequence = self._encode(inputs)
         memory = {

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -216,7 +216,11 @@ class WordVectors(Encoder):
 
     @classmethod
     def from_vectors(
-        cls, words: Sequence[str], vectors: np.ndarray, character_filters: int = 0, **options
+        cls,
+        words: Sequence[str],
+        vectors: Sequence[Any] | np.ndarray,
+        character_filters: int = 0,
+        **options,
     ) -> Self:
         """Creates an encoder from words and their vectors.
 

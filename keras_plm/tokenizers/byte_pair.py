@@ -126,7 +126,7 @@ class BytePair(SubwordTokenizer):
     def __init__(
         self,
         vocabulary: Sequence[str],
-        merges: Sequence[tuple[str, str]],
+        merges: Sequence[Sequence[str]],
         lowercase: bool | None = None,
         unknown: str | None = None,
         scheme: str = "space",

@@ -300,7 +300,7 @@ class FeatureStore:
 
     def batches(
         self,
-        choice: LayerChoice,
+        choice: str | int | LayerChoice,
         targets: Any = None,
         training: bool = True,
         words: "FeatureStore | None" = None,
@@ -313,7 +313,7 @@ class FeatureStore:
         Features are float16; the task network casts them.
 
         Args:
-            choice: A `LayerChoice`.
+            choice: As in `layer_choice`.
             targets: Label ids of each example.
             training: If True, shuffle.
             words: A store of word vectors of the same words, see `build_words`.

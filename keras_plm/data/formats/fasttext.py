@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +62,8 @@ class SubwordVectors:
     def __init__(
         self,
         words: Sequence[str],
-        word_rows: np.ndarray,
-        bucket_rows: np.ndarray,
+        word_rows: Sequence[Any] | np.ndarray,
+        bucket_rows: Sequence[Any] | np.ndarray,
         counts: Sequence[int] | np.ndarray | None = None,
         min_n: int = 3,
         max_n: int = 6,

@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -406,7 +407,10 @@ def _read_bin(path, wanted, limit, dtype, errors):
 
 
 def write_vectors(
-    path: str | os.PathLike, words: Sequence[str], vectors: np.ndarray, format: str = "word2vec"
+    path: str | os.PathLike,
+    words: Sequence[str],
+    vectors: Sequence[Any] | np.ndarray,
+    format: str = "word2vec",
 ) -> None:
     """Writes word vectors as float32, without loss, for `read_vectors` and other programs.
 
