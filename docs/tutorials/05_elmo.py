@@ -98,7 +98,7 @@ for direction, name in enumerate(("forward", "backward")):
 
 # %%
 history = model.fit(batches, epochs=passes, verbose=0).history
-figure, axes = plt.subplots(figsize=(6, 3.2))
+figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
 for name, marker in (("forward", "o"), ("backward", "s")):
     axes.plot(np.arange(1, passes + 1), history[f"{name}_perplexity"], marker=marker, label=name)
 axes.set_yscale("log")
@@ -136,7 +136,7 @@ for layer in ("layer_0", "layer_1", "layer_2"):
 # %%
 shown = [(text.format(word), word, "month") for text in of_months for word in ("may", "june")]
 shown += [(text.format(word), word, "modal verb") for text in of_modals for word in ("may", "can")]
-figure, panels = plt.subplots(1, 3, figsize=(10, 3.2))
+figure, panels = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
 for layer, axes in enumerate(panels):
     features = extract_features(elmo, characters, [text for text, *_ in shown], f"layer_{layer}")
     vectors = np.stack(
@@ -151,7 +151,6 @@ for layer, axes in enumerate(panels):
     axes.set_xlabel("first component")
 panels[0].set_ylabel("second component")
 figure.suptitle("blue: month, orange: modal verb; dots: may, crosses: june and can")
-figure.tight_layout()
 plt.show()
 
 # %% [markdown]
@@ -258,7 +257,7 @@ for layers in choices:
     print(f"{layers:12} F1 of names {scores[layers]:.3f}")
 
 # %%
-figure, axes = plt.subplots(figsize=(5, 2.5))
+figure, axes = plt.subplots(figsize=(5, 2.5), layout="constrained")
 axes.barh([name.replace("_", " ") for name in scores], list(scores.values()))
 axes.set_xlim(0, 1)
 axes.set_xlabel(f"F1 of names, test set, {len(train)} training examples")

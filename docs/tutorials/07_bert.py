@@ -79,7 +79,7 @@ print(tokenizer.tokenize(corpus[0][0]))
 # good vector (Devlin et al. 2018, appendix A.1). Two functions are the whole rule:
 
 # %%
-rng = np.random.default_rng(1)
+rng = np.random.default_rng(42)  # a seed with all three cases in this row
 row = tokenizer.pack([corpus[0][0]], [corpus[0][1]])
 token_ids, real = row["token_ids"], row["padding_mask"]
 text = real & ~np.isin(token_ids, [tokenizer.cls_id, tokenizer.sep_id])  # marks are never chosen
@@ -191,7 +191,7 @@ print(f"loss of masked tokens {history['masked_lm_loss'][-1]:.2f}, of frequencie
 print(f"masked tokens predicted right {history['masked_lm_accuracy'][-1]:.1%}")
 print(f"next sentences predicted right {history['next_sentence_accuracy'][-1]:.1%}")
 
-figure, axes = plt.subplots(figsize=(6.5, 3.5))
+figure, axes = plt.subplots(figsize=(6.5, 3.5), layout="constrained")
 done = np.arange(passes + 1)
 axes.plot(done, [first_loss, *history["masked_lm_loss"]], marker="o", label="masked tokens")
 axes.axhline(np.log(len(tokenizer)), color="grey", linestyle=":", label="all tokens alike")
@@ -237,8 +237,10 @@ fill(
 )
 
 # %% [markdown]
-# Compare the two sentences about the concert: the word to predict stands *before* the word that
-# tells them apart. A model that reads from left to right cannot use it.
+# A model this small, after ten passes, mostly knows which *kind* of word fits: an adjective after
+# "very", a noun after "the". Compare the two sentences about the concert: the word that tells good
+# from bad stands *after* the mask. A model that reads from left to right cannot use it; whether
+# this one does is for you to see in the two rows.
 #
 # ## A BERT that read novels
 #
@@ -295,7 +297,7 @@ for name, start in {"pre-trained": encoder, "random weights": untrained}.items()
     )
 
 # %%
-figure, axes = plt.subplots(figsize=(5, 2))
+figure, axes = plt.subplots(figsize=(5, 2), layout="constrained")
 axes.barh(list(scores), list(scores.values()), color=["tab:blue", "tab:grey"])
 axes.set_xlim(0, 1)
 axes.set_xlabel(f"F1 of names, test set, {len(train)} training examples")
