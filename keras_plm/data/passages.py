@@ -67,6 +67,7 @@ class Windows:
             for a token of it, only some questions have answers, an answer has no token, or the
             tokenizer does not pack two texts into one row.
 
+    >>> from keras_plm.data import Example
     >>> from keras_plm.tokenizers import WordPiece
     >>> tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
     >>> windows = Windows([Example("a", ["f"], "b c d e f g h", starts=[8])], tokenizer, 8, 2)
