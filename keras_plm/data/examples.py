@@ -31,6 +31,7 @@ def batches(
     batch_size: int | None = None,
     tokens_per_batch: int | None = None,
     class_weight: Mapping[Any, float] | None = None,
+    inputs: Iterable[str] | None = None,
     **options,
 ) -> Batches:
     """Creates `Batches` of examples, texts or arrays, for `fit`, `evaluate` and `predict`.
@@ -61,13 +62,15 @@ def batches(
             metrics of heads count it as an error.
         batch_size, tokens_per_batch: As in `Batches`; 32 rows when both are omitted.
         class_weight: Weight of each class in the training loss, by name or id.
+        inputs: Names of the model's inputs; other arrays of the tokenizer are left out. By default
+            `x` holds all of them.
         **options: Other arguments of `Batches`; `fill_last` is False by default without labels.
 
     Returns:
         `Batches`. For tagged words `y` and the weights are (B, T), with a tag per word.
 
     Raises:
-        ValueError: If in training a label is not among `labels`, or only some examples have labels.
+        ValueError: If the tokenizer does not give one of `inputs`. If in training a label is not among `labels`, or only some examples have labels.
             If tags are of several schemes, see `tag_scheme_of`.
 
     >>> from keras_plm.data import Example
@@ -102,7 +105,7 @@ def batches(
         source.few_shapes = not training
     made = Batches(
         source.lengths,
-        source.collate,
+        source.collate if inputs is None else _Inputs(source.collate, inputs),
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
@@ -119,6 +122,26 @@ def batches(
             )
         made.class_weight = class_weights(class_weight, labels)
     return made
+
+
+class _Inputs:
+    """A function `collate` whose `x` holds a model's inputs and no more.
+
+    Keras assigns the arrays of a dict with other keys by position, to wrong inputs.
+    """
+
+    def __init__(self, collate, names):
+        self.collate, self.names = collate, tuple(names)
+
+    def __call__(self, *arguments):
+        x, *rest = self.collate(*arguments)
+        missing = [name for name in self.names if name not in x]
+        if missing:
+            raise ValueError(
+                "Encoder and tokenizer must belong together. Received: a model of "
+                f"{', '.join(self.names)}, examples that give {', '.join(x)}"
+            )
+        return {name: x[name] for name in self.names}, *rest
 
 
 class _Arrays:

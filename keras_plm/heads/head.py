@@ -518,8 +518,12 @@ class Head(FitsBatches, keras.Model):
             word_character_ids="word_character_ids" in self.input,
             pair_positions=texts_of(self.reader) is not None,
             scores=self.scores,
-            **options,
+            **{"inputs": self._batch_inputs(), **options},
         )
+
+    def _batch_inputs(self):
+        """Names of the arrays that batches hold."""
+        return list(self.input)
 
     def _check_pairs(self, examples):
         paired = [getattr(example, "pair", None) is not None for example in examples]

@@ -168,3 +168,13 @@ def test_the_command_imports_its_class(table, tmp_path):
     assert done.returncode == 2 and "import the module that defines it first" in done.stderr
     done = run(*command, "--method", "fine_tune", "--import", "my_encoder")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_head_reads_the_inputs_of_its_encoder_only():
+    """The tokenizer also gives `segment_ids`, which this encoder does not have."""
+    encoder = GRUEncoder(len(TOKENIZER), num_layers=1, hidden_dim=8)
+    head = Classifier(encoder, ["no", "yes"], tokenizer=TOKENIZER, dropout=0.0)
+    first, second = head.predict(["a b c", "d e f"], probabilities=True)
+    assert not np.allclose(first, second, rtol=1e-4)
+    (x, *_) = head.batches(examples(4))[0]
+    assert set(x) == {"token_ids", "padding_mask"}
