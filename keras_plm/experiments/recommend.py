@@ -101,7 +101,7 @@ def markdown(choices):
     """A table of choices, the best first, each beside the first."""
     first, *_ = order = ranked(choices)
     text = [
-        "| layers | dev set | evaluation split | first is above by | seconds a fit | features |",
+        "| layers | dev set | evaluation split | first minus this | seconds per fit | features |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for choice in order:
@@ -134,34 +134,28 @@ def recommendation(frozen, tuned=None):
         apart = best.above(other)
         if apart is None or apart.low <= 0 <= apart.high:
             alike.append(other.name.replace("_", " "))
-    words = f"Frozen, read {best.name.replace('_', ' ')}"
-    if not others:
-        words += "."
-    elif not alike:
-        seeds = min(len(choice.results) for choice in frozen)
-        explained = "seeds and examples explain." if seeds > 1 else "examples explain."
-        words += f": every other choice is below it by more than {explained}"
-    else:
-        words += f"; no worse by what can be told here: {', '.join(alike)}."
+    words = f"Frozen features: use {best.name.replace('_', ' ')}."
+    if others and not alike:
+        words += " Every other choice scores lower; the interval of the difference excludes zero."
+    elif alike:
+        words += f" Not separable from it: {', '.join(alike)}."
     if min(len(choice.results) for choice in frozen) == 1:
-        words += " One seed says nothing of other seeds: run two or more."
+        words += " One seed has no spread: run two or more."
     if tuned is None:
-        return f"{words} Fine-tuning was not tried."
+        return f"{words} Fine-tuning was not run."
     taken = duration(tuned.seconds)
-    cost = f"{taken} a fit instead of less than {LEAST} s"
+    cost = f"{taken} for one training, next to less than {LEAST} s"
     if best.seconds >= LEAST:
-        cost = f"{tuned.seconds / best.seconds:.1f} times the time of a fit ({taken})"
+        cost = f"{tuned.seconds / best.seconds:.1f} times the cost of one training ({taken})"
     apart: Difference | None = tuned.above(best)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])
         return (
-            f"{words} Fine-tuning is {gain:+.1f} points from it, for {cost}; how sure is not known."
+            f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval, at "
+            f"{cost}."
         )
     if apart.low > 0:
-        return f"{words} Better, fine-tune: {apart} points above it, for {cost}."
+        return f"{words} Fine-tuning is better: {apart} points, at {cost}."
     if apart.high < 0:
-        return f"{words} Do not fine-tune: {apart} points, for {cost}."
-    return (
-        f"{words} Fine-tuning is not worth its cost by what can be told here: {apart} "
-        f"points, for {cost}."
-    )
+        return f"{words} Fine-tuning is worse: {apart} points, at {cost}."
+    return f"{words} Fine-tuning is not separable from it: {apart} points, at {cost}."

@@ -33,6 +33,8 @@ from keras_plm.transfer import (
 )
 from keras_plm.transfer.feature_store import fitting
 
+TRAINING = 3  # times the operations of a forward pass: forward, and backward twice as many
+
 
 @dataclasses.dataclass
 class Runner:
@@ -246,14 +248,41 @@ class Runner:
 
     def _of_method(self, run, model, log):
         """The keys of a record that only runs on features have, or only those that train."""
+        flops = self._flops(run, log["learned_weights"])
         if run.reads_features:
-            return {"encoder_passes": 1, "mixes": model.mixing_weights() or None}
+            mixes = model.mixing_weights() or None
+            return {"encoder_passes": 1, "mixes": mixes, "flops": flops}
         count = self.distribution.num_devices
         return {
             "encoder_passes": run.epochs,
+            "flops": flops,
             "curve": _curve(log),
             "devices": count if count > 1 else None,
         }
+
+    def _flops(self, run, learned_weights):
+        """The `flops` of a record: an estimate from numbers of weights and tokens."""
+        encoder = sum(
+            int(np.prod(weight.shape))
+            for weight in self.pretrained.weights
+            if len(weight.shape) > 1 and "embedding" not in weight.path
+        )
+        trained = learned_weights if run.reads_features else encoder
+        frozen = encoder if run.reads_features else 0
+        tokens = self._count_tokens(self.train_examples(run))
+        return 2 * tokens * (frozen + TRAINING * run.epochs * trained)
+
+    def _count_tokens(self, examples):
+        """The number of tokens of all texts of examples."""
+        texts = [
+            text if isinstance(text, str) else " ".join(text)
+            for example in examples
+            for text in (example.text, example.pair, *(example.choices or ()))
+            if text is not None
+        ]
+        if hasattr(self.tokenizer, "encode"):
+            return int(self.tokenizer.encode(texts).lengths.sum())
+        return sum(len(text.split()) for text in texts)
 
     def _labels(self):
         """The labels of the training examples; of scores the range that the task has."""

@@ -23,7 +23,8 @@ GROUPS = {
 # Keys of results: a head, and what a number is divided by.
 COSTS = {
     "parameters": ("M weights", 1e6),
-    "learned_weights": ("M weights that learned", 1e6),
+    "learned_weights": ("M trained weights", 1e6),
+    "flops": ("TFLOP", 1e12),
     "encoder_passes": ("encoder passes", 1),
     "feature_bytes": ("features on disk, MB", 1e6),
     "peak_mb": ("peak memory, MB", 1),

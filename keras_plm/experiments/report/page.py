@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import keras_plm
 from keras_plm.experiments.report import costs, tables
+from keras_plm.experiments.report.answers import answers
 from keras_plm.experiments.report.tables import Table, cell, to_html
 from keras_plm.experiments.report.views import (
     attention_html,
@@ -20,12 +21,22 @@ from keras_plm.experiments.report.views import (
 from keras_plm.files.writing import replacing, write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
+BY_LAYER = "_by_layer"  # ends the names of pictures of scores by layer
 LONG = 40  # rows from which on a table scrolls in its own box
 HOW = (
-    "Scores are in points, means over seeds ± their standard deviation, the number of seeds in "
-    "parentheses. Learning rates and epochs were chosen on a dev set, the same search for all runs "
-    "of a table; the evaluation split was read once. The best mean of a column is **bold**, which "
-    "does not say that it is better than the next: the claims say that."
+    "Scores are in points: means over seeds ± their standard deviation, with the number of seeds "
+    "in parentheses. A dev set chose learning rates and epochs, by the same search for all runs of "
+    "a table. Bold marks the best mean of a column. It may not be separable from the next one."
+)
+ANSWERS = (
+    "The dev set ranks the runs of a task. The score is that of the first one on the evaluation "
+    "split, with a 95 % interval from a bootstrap over seeds and examples. A run is not separable "
+    "from it if the interval of their difference holds zero. Seconds are of one training, after "
+    "the search. TFLOP are of its matrix products, where the record holds them."
+)
+LAYERS = (
+    "Scores of the frozen encoder by layer, on the evaluation split. Lines show fine-tuning and "
+    "training from random weights."
 )
 
 
@@ -64,6 +75,7 @@ class Page:
             self.broken |= {str(path.relative_to(self.root)): why for path, why in strays}
         self.where = costs.where(self.folders)
         self.failed = [why for kept in self.folders.values() for why in costs.failed(kept)]
+        self.answers = answers(self.folders)
         self.costs, self.cost_pictures = {}, {}
         for name, kept in self.folders.items():
             results, odd = costs.priced(kept)
@@ -87,6 +99,8 @@ class Page:
             for i, table in enumerate(own, 1):
                 found[f"{name}.{i}"] = table
         found |= {f"cost.{name}": table for name, table in self.costs.items() if table}
+        if self.answers:
+            found["answers"] = self.answers
         if self.where:
             found["where"] = self.where
         if self.claims and not isinstance(self.claims, str):
@@ -114,27 +128,35 @@ class Page:
             name = f"h{level}"
             parts.append(f'<section id="{mark}"><{name}>{to_html(title)}</{name}>{body}</section>')
 
+        if self.answers:
+            body = f"<p>{to_html(ANSWERS)}</p>{_table_html(self.answers, 'Answers')}"
+            part("answers", "Best run of each task", body)
+        if any(self.cost_pictures.values()):
+            part("score-against-cost", "Score against cost", self._cost_pictures_html())
+        if layers := self._layers_html():
+            part("layers", "Layers", f"<p>{to_html(LAYERS)}</p>{layers}")
+        if self.claims is not None:
+            part("claims", "Claims", self._claims_html())
         if self.broken:
             items = "".join(
                 f"<li><b>{html.escape(name)}</b>: {html.escape(why)}</li>"
                 for name, why in self.broken.items()
             )
             part("left-out", "Left out", f'<ul class="warning">{items}</ul>')
-        if self.claims is not None:
-            part("claims", "Claims", self._claims_html())
-        part("suites", "Comparisons", f"<p>{to_html(HOW)} A click on a head sorts.</p>")
+        part("suites", "All comparisons", f"<p>{to_html(HOW)} Click a table's head to sort it.</p>")
         for section in self.shown:
-            part(slug(section.name), section.name.replace("_", " "), _section_html(section), 3)
+            title = section.name.replace("_", " ")
+            part(slug(section.name), title, _folded(section.title, _section_html(section)), 3)
         if self.not_run:
             names = "; ".join(f"{s.name} ({s.title})" for s in self.not_run)
             parts.append(f'<p class="quiet">Not run here: {html.escape(names)}.</p>')
         for (name, title), text in self.more.items():
-            part(slug(name), title, _text_html(text, title))
-        part("where", "What was run on what", self._where_html())
+            part(slug(name), title, _folded("Table", _text_html(text, title)))
+        part("where", "Machines, versions and commits", _folded("Table", self._where_html()))
         if any(self.costs.values()):
-            part("costs", "Scores and what they cost", self._costs_html())
+            part("costs", "Costs of each run", self._costs_html())
         if self.attention is not None:
-            part("attention", "Where words look", attention_html(*self.attention))
+            part("attention", "Attention of a text", attention_html(*self.attention))
         links = "".join(
             f'<li class="level{level}"><a href="#{mark}">{to_html(title)}</a></li>'
             for mark, title, level in contents
@@ -154,43 +176,62 @@ class Page:
         if not self.claims:
             return "<p>None was tried.</p>"
         said = (
-            "Each is an ordering that a paper published, tried on the results here. Effects are "
-            "differences of means in the claim's unit, by default points, with an interval of a "
-            "paired bootstrap over seeds and examples; p is adjusted within a table (Holm). What "
-            "is not separable may still hold: only a difference as large as its column says could "
-            "have been seen. A verdict of few seeds alone is descriptive. Each encoder is one "
-            "pre-trained checkpoint, to which a verdict is limited."
+            "A claim is an ordering that a paper published, compared with the results here. An "
+            "effect is a difference of means in the unit of the claim, by default points. Its "
+            "interval comes from a paired bootstrap over seeds and examples; p is adjusted within "
+            "a table (Holm). A claim that is not separable may still hold: a column states the "
+            "smallest difference that this comparison detects. A verdict of few seeds is "
+            "descriptive. Each encoder is one pre-trained checkpoint, which limits its verdicts."
         )
         return f"<p>{said}</p>{claims_html(self.claims)}"
 
     def _where_html(self):
         said = (
-            "A row for each folder of results, task, machine and set of versions. A commit with + "
-            "had changes that were not committed; its day is that of the commit. Hours are of "
-            "search and training."
+            "A row for each folder of results, task, machine and set of versions. A + after a "
+            "commit marks uncommitted changes; the day is that of the commit. Hours are of search "
+            "and training."
         )
         failed = "".join(f"<li>{html.escape(why)}</li>" for why in self.failed)
         failed = f'<p>Runs that failed:</p><ul class="warning">{failed}</ul>' if failed else ""
-        return f"<p>{said}</p>{_table_html(self.where, 'What was run on what')}{failed}"
+        return f"<p>{said}</p>{_table_html(self.where, 'Machines')}{failed}"
 
-    def _costs_html(self):
-        body = [
-            "<p>Seconds are of one seed, with the search of its rates. Those of encoders that are "
-            "read, not trained, hold the readers' training, and the encoder's passes where they "
-            "were not yet stored. In the pictures a number stands where nothing cheaper is as "
-            "good.</p>"
-        ]
-        for name, table in self.costs.items():
+    def _cost_pictures_html(self):
+        """The pictures of the folder with the most tasks, then those of the others, folded."""
+        said = (
+            "Seconds are of one seed, with the search of its learning rates. A number marks a run "
+            "where no cheaper run is as good."
+        )
+        folders = sorted(self.cost_pictures, key=lambda name: -len(self.cost_pictures[name]))
+        body = [f"<p>{said}</p>"]
+        for place, name in enumerate(folders):
             pictures = "".join(
                 _figure_html(figure, f"cost.{name}.{task}", f"{name}, {task}: score against cost")
                 for task, figure in self.cost_pictures[name].items()
             )
-            if table:
-                body.append(
-                    f"<details><summary>{html.escape(name)}: {len(table.rows)} runs</summary>"
-                    f"{pictures}{_table_html(table, f'Costs of {name}')}</details>"
-                )
+            if pictures:
+                body.append(_folded(name, pictures) if place else pictures)
         return "".join(body)
+
+    def _layers_html(self):
+        """The pictures of scores by layer."""
+        return "".join(
+            _figure_html(figure, f"{section.name}.{name}", name.replace("_", " "))
+            for section in self.shown
+            for name, figure in section.pictures.items()
+            if name.endswith(BY_LAYER)
+        )
+
+    def _costs_html(self):
+        said = (
+            "Seconds are of one seed, with the search of its learning rates. Those of a frozen "
+            "encoder hold the training of the reader, and the passes of the encoder where its "
+            "features were not stored."
+        )
+        return f"<p>{said}</p>" + "".join(
+            _folded(f"{name}: {len(table.rows)} runs", _table_html(table, f"Costs of {name}"))
+            for name, table in self.costs.items()
+            if table
+        )
 
     def markdown(self, pictures=None):
         """The same as Markdown.
@@ -198,18 +239,21 @@ class Page:
         Args:
             pictures: `{name of a picture: its file}`, as links lead to it.
         """
-        text = ["# Results of keras_plm", self.summary(), HOW]
-        if self.broken:
-            lines = [f"- {cell(name)}: {cell(why)}" for name, why in self.broken.items()]
-            text += ["## Left out", "\n".join(lines)]
+        text = ["# Results of keras_plm", self.summary()]
+        if self.answers:
+            text += ["## Best run of each task", ANSWERS, self.answers.markdown()]
         if isinstance(self.claims, str):
             text += ["## Claims", cell(self.claims)]
         elif self.claims:
             counts = "; ".join(count_claims(self.claims).values())
             text += ["## Claims", f"{counts}.", claims_table(self.claims).markdown()]
+        if self.broken:
+            lines = [f"- {cell(name)}: {cell(why)}" for name, why in self.broken.items()]
+            text += ["## Left out", "\n".join(lines)]
+        text += ["## All comparisons", HOW]
         links = pictures or {}
         for section in self.shown:
-            text += [f"## {cell(section.name.replace('_', ' '))}", f"{cell(section.title)}."]
+            text += [f"### {cell(section.name.replace('_', ' '))}", f"{cell(section.title)}."]
             text.append(section.text)
             for name in section.pictures:
                 path = links.get(f"{section.name}.{name}")
@@ -219,7 +263,7 @@ class Page:
         for (_, title), table in self.more.items():
             text += [f"## {title}", table]
         if self.where:
-            text += ["## What was run on what", self.where.markdown()]
+            text += ["## Machines, versions and commits", self.where.markdown()]
         if self.failed:
             text += ["Runs that failed:", "\n".join(f"- {cell(w)}" for w in self.failed)]
         for name, table in self.costs.items():
@@ -229,7 +273,7 @@ class Page:
                 text += [f"![{cell(task)}: score against cost]({quote(path)})"] if path else []
         if self.attention is not None:
             weights, words, name = self.attention
-            text += [f"## Where words look: {cell(name)}", _looks(weights, words).markdown()]
+            text += [f"## Attention of a text: {cell(name)}", _looks(weights, words).markdown()]
         return "\n\n".join(part.strip("\n") for part in text) + "\n"
 
 
@@ -269,13 +313,17 @@ def _figure_html(figure, name, label):
     )
 
 
+def _folded(title, body):
+    return f"<details><summary>{to_html(title)}</summary>{body}</details>"
+
+
 def _section_html(section):
     pictures = "".join(
         _figure_html(figure, f"{section.name}.{name}", name.replace("_", " "))
         for name, figure in section.pictures.items()
+        if not name.endswith(BY_LAYER)
     )
-    source = f'<p class="source">{html.escape(section.title)}</p>'
-    return source + _text_html(section.text, section.name) + pictures
+    return _text_html(section.text, section.name) + pictures
 
 
 def _looks(weights, words):

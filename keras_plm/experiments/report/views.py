@@ -150,7 +150,40 @@ def count_claims(rows):
 
 
 def claims_html(rows):
-    """Counts that filter, a field to search, and the table."""
+    """Counts that filter, a field to search, and a table for each paper."""
+    buttons = "".join(
+        f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
+        f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} {text}</button>'
+        for verdict, text in count_claims(rows).items()
+    )
+    papers = {}
+    for row in rows:
+        papers.setdefault(paper_of(row), []).append(row)
+    parts = "".join(
+        f"<details open><summary>{html.escape(paper)}: {_counts(of_paper)}</summary>"
+        f'<div class="scroll tall" tabindex="0" role="region" aria-label="Claims of '
+        f'{html.escape(paper)}">{_verdicts_html(of_paper)}</div></details>'
+        for paper, of_paper in sorted(papers.items(), key=lambda item: -len(item[1]))
+    )
+    return (
+        f'<div class="filters" role="group" aria-label="Filter of claims">{buttons}'
+        '<label>Search <input type="search" autocomplete="off"></label>'
+        f'<output aria-live="polite">{len(rows)} of {len(rows)} shown</output></div>'
+        f'<div id="claims-tables">{parts}</div>'
+    )
+
+
+def paper_of(row):
+    """The paper of a claim: its source without the table or section."""
+    return str(row.get("source") or "No source").partition(",")[0]
+
+
+def _counts(rows):
+    found = Counter(verdict_of(row) for row in rows)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+
+
+def _verdicts_html(rows):
     table = claims_table(rows).html()
     for verdict, sign in VERDICTS.items():
         slug = verdict.replace(" ", "-")
@@ -160,18 +193,7 @@ def claims_html(rows):
                 f'<tr data-verdict="{slug}"><th scope="row" class="verdict {slug}">{shown}</th>',
                 table,
             )
-    buttons = "".join(
-        f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
-        f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} {text}</button>'
-        for verdict, text in count_claims(rows).items()
-    )
-    return (
-        f'<div class="filters" role="group" aria-label="Filter of claims">{buttons}'
-        '<label>Search <input type="search" autocomplete="off"></label>'
-        f'<output aria-live="polite">{len(rows)} of {len(rows)} shown</output></div>'
-        f'<div class="scroll tall" id="claims-table" tabindex="0" role="region" '
-        f'aria-label="Claims">{table}</div>'
-    )
+    return table
 
 
 def attention_html(weights, words, about):

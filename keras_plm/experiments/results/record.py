@@ -46,6 +46,9 @@ class Record(collections.abc.Mapping):
         seconds: Duration of the run in seconds, its search included.
         encoder_passes: Number of passes of the encoder over the training examples.
         learned_weights: Number of trained weights.
+        flops: Estimate of the floating-point operations of one training, without the search: two
+            for each weight and token, three times as many where the weight is trained.
+            Embeddings and attention's products of two sequences are left out.
         feature_bytes: Size of the stored features of the training and dev examples, in bytes.
         peak_mb: Peak memory of the process since the run began, in megabytes.
         backend: Keras backend.
@@ -82,6 +85,7 @@ class Record(collections.abc.Mapping):
     seconds: float | None = None
     encoder_passes: int | None = None
     learned_weights: int | None = None
+    flops: int | None = None
     feature_bytes: int | None = None
     peak_mb: float | None = None
     backend: str | None = None
@@ -138,7 +142,8 @@ SHAPE = {
     "learning_rate?": _NUMBER, "trials?": ([dict], None), "dev_score?": _NUMBER, "score": _NUMBER,
     "metrics": {str: object}, "counts?": (_COUNTS, None), "scheme?": _TEXT,
     "curve?": (dict, None), "seconds?": _NUMBER, "encoder_passes?": _NUMBER,
-    "learned_weights?": _COUNT, "feature_bytes?": _COUNT, "peak_mb?": _NUMBER, "backend?": _TEXT,
+    "learned_weights?": _COUNT, "flops?": _COUNT, "feature_bytes?": _COUNT, "peak_mb?": _NUMBER,
+    "backend?": _TEXT,
     "device?": _TEXT, "devices?": _COUNT, "versions?": ({str: _TEXT}, None), "commit?": _TEXT,
     "hash?": _TEXT, "inputs?": (str, [str], None),
 }  # fmt: skip

@@ -62,7 +62,7 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
     text = page.read_text()
     links = Links(text)
     assert "60.5 ± 0.7 (2)" in text and "<strong>60.5 ± 0.7 (2)</strong>" in text
-    for words in ("first", "words", "bert tasks", "What was run on what", "keras 3.15", "abcdef0+"):
+    for words in ("first", "words", "bert tasks", "Machines, versions and commits", "keras 3.15", "abcdef0+"):
         assert words in links.text
     assert "A &amp; B, 2 cores" in text and "<i>x" not in text  # escaped
     assert re.search(r"Not run here: .*seq2seq", links.text)
@@ -243,7 +243,7 @@ def test_costs_and_failures_are_told(root):
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["run"] == "pre-trained, fine-tuned" and row["runs"] == "2"
     assert row["seconds"] == "40 ± 1" and row["fits of the search"] == "3"
-    assert row["M weights that learned"] == "2.5" and row["peak memory, MB"] == "812"
+    assert row["M trained weights"] == "2.5" and row["peak memory, MB"] == "812"
     assert "words/sst/x.seed2.failed: ValueError: a &lt; b" in page.html()
     assert "x.seed2.failed: ValueError" in page.markdown()
     where = dict(zip(page.where.columns, page.where.rows[0], strict=True))
@@ -259,7 +259,7 @@ def test_pages_have_claims_or_why_not(root):
     found = sections(root)
     assert 'id="claims"' not in Page(root, found).html()
     page = Page(root, found, CLAIMS)
-    assert 'id="claims-table"' in page.html() and "claims" in page.tables()
+    assert 'id="claims-tables"' in page.html() and "claims" in page.tables()
     assert "2 reproduced; 2 contradicted; 1 not separable; 1 not run." in page.markdown()
     broken = Page(root, found, "x is <broken>")
     assert "x is &lt;broken&gt;" in broken.html() and r"x is \<broken\>" in broken.markdown()
@@ -279,7 +279,7 @@ def test_attention_of_a_text(root, tmp_path, capsys):
     assert data["words"] == ["[CLS]", "The", "<", "/", "script", ">", "cat", "[SEP]"]
     weights = np.array(data["weights"]).reshape(2, 3, 8, 8)
     assert np.abs(weights.sum(-1) - 1000).max() <= 8  # rounded to thousandths
-    assert "## Where words look: bert" in (tmp_path / "p.md").read_text()
+    assert "## Attention of a text: bert" in (tmp_path / "p.md").read_text()
     with pytest.raises(ValueError, match=f"{MOST_WORDS} words at most. Received: 81"):
         attention_html(np.ones((1, 1, 81, 81)), ["a"] * 81, "bert")
     assert report(root, "--html", out, "--attention", tmp_path, "--text", "a") == 2

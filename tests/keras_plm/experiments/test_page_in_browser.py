@@ -131,16 +131,16 @@ def test_tables_sort_by_number_and_by_word(open_page):
 
 def test_claims_are_filtered(open_page):
     page = open_page()
-    assert len(column(page, "#claims-table", 0)) == 6
+    assert len(column(page, "#claims-tables", 0)) == 6
     page.get_by_role("button", name="reproduced").click()
-    assert column(page, "#claims-table", 0) == ["✓ reproduced"] * 2
+    assert column(page, "#claims-tables", 0) == ["✓ reproduced"] * 2
     page.get_by_role("searchbox").fill("SST5")
     assert page.locator(".filters output").inner_text() == "0 of 6 shown"
     page.get_by_role("button", name="contradicted").click()
-    assert column(page, "#claims-table", 0) == ["✗ contradicted"] * 2
-    p = page.locator("#claims-table thead th").nth(9)
+    assert column(page, "#claims-tables", 0) == ["✗ contradicted"] * 2
+    p = page.locator("#claims-tables thead th").nth(9)
     p.get_by_role("button").click()
-    assert column(page, "#claims-table", 9) == ["0.010", "1e-06"]
+    assert column(page, "#claims-tables", 9) == ["0.010", "1e-06"]
 
 
 def test_words_show_where_they_look(open_page):
@@ -169,7 +169,7 @@ def test_page_does_not_scroll_sideways(open_page, width):
         details.evaluate("e => { e.open = true }")
     size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1] == width
-    wide = page.locator("#claims-table")
+    wide = page.locator("#claims-tables")
     assert wide.evaluate("e => e.scrollWidth > e.clientWidth")  # in its own box
 
 

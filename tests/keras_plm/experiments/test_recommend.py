@@ -38,14 +38,14 @@ def test_the_dev_set_ranks():
 
 def test_what_is_told_apart_is_told():
     far = [choice("last", 0.8), choice("embeddings", 0.5, seed=1)]
-    assert "every other choice is below" in recommendation(far)
+    assert "Every other choice scores lower" in recommendation(far)
     near = [choice("last", 0.8), choice("layer_2", 0.797, seed=1), choice("embeddings", 0.5)]
     words = recommendation(near)
-    assert words.startswith("Frozen, read last; no worse by what can be told here: layer 2.")
-    assert words.endswith("Fine-tuning was not tried.")
-    assert recommendation(far[:1]) == "Frozen, read last. Fine-tuning was not tried."
+    assert words.startswith("Frozen features: use last. Not separable from it: layer 2.")
+    assert words.endswith("Fine-tuning was not run.")
+    assert recommendation(far[:1]) == "Frozen features: use last. Fine-tuning was not run."
     one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
-    assert "more than examples explain. One seed says nothing of other" in recommendation(one)
+    assert "excludes zero. One seed has no spread" in recommendation(one)
 
 
 def test_a_fit_that_was_held_up_does_not_stand_for_all():
@@ -57,25 +57,25 @@ def test_a_fit_that_was_held_up_does_not_stand_for_all():
 @pytest.mark.parametrize(
     "share, words",
     [
-        (0.9, "Better, fine-tune: +"),
-        (0.8, "not worth its cost by what can be told here"),
-        (0.6, "Do not fine-tune: -"),
+        (0.9, "Fine-tuning is better: +"),
+        (0.8, "Fine-tuning is not separable from it: "),
+        (0.6, "Fine-tuning is worse: -"),
     ],
 )
 def test_fine_tuning_is_worth_it_where_it_is(share, words):
     frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
-    assert words in said and "12.0 times the time of a fit (2 min)" in said
+    assert words in said and "12.0 times the cost of one training (2 min)" in said
     at_once = [choice("last", 0.8, seconds=0.0)]
     said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
-    assert "for 4 s a fit instead of less than 0.1 s" in said
+    assert "at 4 s for one training, next to less than 0.1 s" in said
     assert "| < 0.1 |" in markdown(at_once)
 
 
 def test_without_examples_nothing_is_sure():
     frozen = [choice("last", 0.8, kept=False), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", 0.9))
-    assert "no worse by what can be told here: embeddings" in said and "not known" in said
+    assert "Not separable from it: embeddings" in said and "without an interval" in said
     assert "| | 10.0 |" in markdown(frozen).splitlines()[3].replace("|  |", "| |")
 
 

@@ -121,6 +121,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
     assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
     assert (cost["feature_bytes"] > 0) == reads
+    assert cost["flops"] > 2 * 3 * 42 * cost["learned_weights"] * (not reads)
     assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
@@ -357,7 +358,7 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert main([*flags, "--plot", str(picture)]) == 0
     results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
     shown = capsys.readouterr().out
-    assert shown.count("Frozen, read") == 2 == shown.count("| layers | dev set |")
+    assert shown.count("Frozen features: use") == 2 == shown.count("| layers | dev set |")
     assert "Fine-tuning was not tried.\nFine-tuning, to compare" in shown
     assert {r["method"] for r in results} == {"features", "fine_tune"}
     names = {result["settings"]["layers"] for result in results}
