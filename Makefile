@@ -55,4 +55,4 @@ $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .demo .compiled .fuzz.json build docs/build docs/reference/generated dist *.egg-info
+	rm -rf $(VENV) .demo .compiled .fuzz.json build docs/build docs/jupyter_execute docs/reference/generated dist *.egg-info

@@ -31,7 +31,7 @@ extensions = [
     "sphinx_argparse_cli",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["build"]
+exclude_patterns = ["build", "jupyter_execute"]
 templates_path = ["templates"]
 default_role = "code"  # docstrings write `names` in single backticks
 suppress_warnings = ["config.cache"]
@@ -116,7 +116,9 @@ def _escaped(text):
 def visit_math(self, node):
     """Writes a formula as MathML, which browsers show without a script from a network."""
     block = isinstance(node, nodes.math_block)
-    mathml = latex2mathml.tex2mathml(node.astext(), as_block=block)
+    # docutils does not know \dots and \Big.
+    text = re.sub(r"\\[Bb]ig\b", "", node.astext().replace(r"\dots", r"\ldots"))
+    mathml = latex2mathml.tex2mathml(text, as_block=block)
     self.body.append(f'<div class="math">{mathml}</div>' if block else mathml)
     raise nodes.SkipNode
 

@@ -1,8 +1,8 @@
 """Builds the notebooks of the tutorials: `make notebooks`, or `python docs/notebooks.py NAME ...`.
 
-A tutorial is a script `docs/tutorials/NAME.py` with cell marks (the percent format of Jupytext). Its
-notebook in `docs/tutorials/notebooks` holds the same cells with their output, and is a page of the
-documentation. Edit the script only, then run this.
+A tutorial is a script `docs/tutorials/NAME.py` with cell marks (the percent format of Jupytext).
+Its notebook in `docs/tutorials/notebooks` holds the same cells with their output, and is a page of
+the documentation. Edit the script only, then run this.
 """
 
 import os

@@ -40,6 +40,7 @@ feature_rates = [1e-3, 1e-2]  # in tests: [1e-2]
 tuning_rates = [3e-4, 1e-3]  # in tests: [1e-3]
 feature_epochs = 30  # in tests: 1
 tuning_epochs = 8  # in tests: 1
+command_rates = "3e-4,1e-2"  # in tests: "1e-2"
 command = ["layers"]  # in tests: ["run", "--method", "features", "--layers", "last"]
 
 folder = Path(tempfile.mkdtemp())
@@ -109,8 +110,8 @@ print(f"most frequent label: {frequent:.3f} of the evaluation split")
 # random weights of the same sizes. They show how much is due to pre-training, and how much to the
 # network itself.
 #
-# Fair terms: each arm searches the same number of learning rates with seed 0 on the dev set, and its
-# other seeds take the best one. Each arm keeps its best epoch on the dev set. The rates differ,
+# Fair terms: each arm searches the same number of learning rates with seed 0 on the dev set, and
+# its other seeds take the best one. Each arm keeps its best epoch on the dev set. The rates differ,
 # because an output layer needs a higher one than an encoder.
 
 # %%
@@ -260,7 +261,7 @@ status = main([
     "--label", "subject",
     "--encoder", "benchmarks/weights/bert_mini",
     "--train-limit", str(train_limit),
-    "--learning-rates", ",".join(map(str, {*feature_rates[-1:], *tuning_rates[:1]})),
+    "--learning-rates", command_rates,
     "--batch-size", "16",
     "--epochs", str(tuning_epochs),
     "--seeds", str(min(seeds, 2)),
@@ -270,7 +271,7 @@ status = main([
 assert status == 0
 
 # %% [markdown]
-# The rows are sorted by the dev set. *first is above by* is the interval of the difference to the
+# The rows are sorted by the dev set. *first minus this* is the interval of the difference to the
 # first row on the evaluation split. [Your own task](../../how-to/own_task.md) describes files,
 # columns and flags.
 #

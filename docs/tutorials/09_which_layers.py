@@ -234,7 +234,7 @@ for name in models:
 # %%
 blocks, width = len(encoder.output["layers"]) - 1, encoder.hidden_dim
 labels = len(Tagger.labels_of(examples["train"]))
-print(f"{'layers':24} {'F1':>5} {'blocks':>7} {'width':>6} {'weights':>8} {'seconds a fit':>14}")
+print(f"{'layers':24} {'F1':>5} {'blocks':>7} {'width':>6} {'weights':>8} {'seconds per fit':>14}")
 for row in ranked[::-1]:
     choice = layer_choice(row["layers"])
     wide = choice.width(blocks + 1, width)

@@ -70,8 +70,9 @@ def batches(
         `Batches`. For tagged words `y` and the weights are (B, T), with a tag per word.
 
     Raises:
-        ValueError: If the tokenizer does not give one of `inputs`. If in training a label is not among `labels`, or only some examples have labels.
-            If tags are of several schemes, see `tag_scheme_of`.
+        ValueError: If the tokenizer does not give one of `inputs`; if in training a label is not
+            among `labels`, or only some examples have labels; if tags are of several schemes, see
+            `tag_scheme_of`.
 
     >>> from keras_plm.data import Example
     >>> from keras_plm.tokenizers import WordPiece

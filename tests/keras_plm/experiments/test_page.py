@@ -62,7 +62,14 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
     text = page.read_text()
     links = Links(text)
     assert "60.5 ± 0.7 (2)" in text and "<strong>60.5 ± 0.7 (2)</strong>" in text
-    for words in ("first", "words", "bert tasks", "Machines, versions and commits", "keras 3.15", "abcdef0+"):
+    for words in (
+        "first",
+        "words",
+        "bert tasks",
+        "Machines, versions and commits",
+        "keras 3.15",
+        "abcdef0+",
+    ):
         assert words in links.text
     assert "A &amp; B, 2 cores" in text and "<i>x" not in text  # escaped
     assert re.search(r"Not run here: .*seq2seq", links.text)
