@@ -1,5 +1,6 @@
 """Configuration of the documentation. `make docs` builds it."""
 
+import inspect
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 import keras  # noqa: E402, F401  # before keras_plm, so that all its classes are registered
 from docutils import nodes  # noqa: E402
 from docutils.utils.math import latex2mathml  # noqa: E402
+from sphinx.util.inspect import stringify_signature  # noqa: E402
 
 import keras_plm  # noqa: E402
 
@@ -60,6 +62,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_context = {"default_mode": "auto"}
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 
@@ -113,6 +116,13 @@ def _escaped(text):
     return "".join(parts)
 
 
+def arguments_of(app, what, name, thing, options, signature, returns):
+    """Gives the constructor's arguments: Keras' own `__new__` hides them."""
+    if what == "class" and issubclass(thing, keras.layers.Layer | keras.metrics.Metric):
+        return stringify_signature(inspect.signature(thing)), returns
+    return None
+
+
 def visit_math(self, node):
     """Writes a formula as MathML, which browsers show without a script from a network."""
     block = isinstance(node, nodes.math_block)
@@ -124,6 +134,8 @@ def visit_math(self, node):
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", mark_blocks, priority=400)  # before napoleon
-    app.connect("autodoc-process-docstring", escape_markup, priority=900)
-    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("autodoc-process-docstring", mark_blocks, priority=400)
+    app.connect("autodoc-process-docstring", escape_markup, priority=450)  # before napoleon
+    app.connect("autodoc-process-signature", arguments_of)
+    app.add_html_context = {"default_mode": "auto"}
+html_math_renderer("mathml", (visit_math, None), (visit_math, None))

@@ -109,6 +109,8 @@ def column(page, table, place):
 
 def test_tables_sort_by_number_and_by_word(open_page):
     page = open_page()
+    assert not page.locator("#first table").is_visible()
+    page.get_by_role("link", name="first", exact=True).click()  # which unfolds it
     head = page.locator("#first thead th").nth(1)
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
@@ -169,7 +171,7 @@ def test_page_does_not_scroll_sideways(open_page, width):
         details.evaluate("e => { e.open = true }")
     size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1] == width
-    wide = page.locator("#claims-tables")
+    wide = page.locator("#claims-tables .scroll").first
     assert wide.evaluate("e => e.scrollWidth > e.clientWidth")  # in its own box
 
 
