@@ -1,4 +1,4 @@
-"""What the terminal shows while work goes on: bars in a terminal, plain lines in a log."""
+"""Progress of running work: bars in a terminal, plain lines in a log."""
 
 import contextlib
 import time

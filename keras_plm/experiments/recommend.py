@@ -98,7 +98,7 @@ def ranked(choices):
 
 
 def markdown(choices):
-    """A table of choices, the best first, each beside the first."""
+    """A table of choices, the best first, each compared with the best."""
     first, *_ = order = ranked(choices)
     text = [
         "| layers | dev set | evaluation split | first minus this | seconds per fit | features |",

@@ -349,7 +349,7 @@ class Runner:
                     "seconds": round(time.monotonic() - begun, 1),
                 }
             )
-            self.say(f"{run.name} rate {rate:g}: {log['dev_score']:.4f} on the dev set")
+            self.say(f"{run.name} learning rate {rate:g}: {log['dev_score']:.4f} on the dev set")
         if best is None:
             raise FloatingPointError(
                 "Training must converge with one learning rate at least: give lower ones with "
@@ -388,7 +388,9 @@ class Runner:
         method, metric = run.build(rate, seed), next(iter(self.task.metrics.values()))
         train, dev = self.train_examples(run), self.dev_examples(run)
         shown = (
-            [_ShowEpoch(self.epoch, f"{run.name} rate {rate:g}", run.epochs)] if self.epoch else []
+            [_ShowEpoch(self.epoch, f"{run.name} learning rate {rate:g}", run.epochs)]
+            if self.epoch
+            else []
         )
         if run.reads_features:
             stores = [self._features(run, seed, part) for part in (train, dev)]

@@ -113,9 +113,9 @@ METRICS = {
 
 
 def summands(metric, y_true, y_pred):
-    """What each example adds to the sums of which a metric is a function.
+    """Each example's terms of the sums from which a metric is computed.
 
-    Spearman's correlation is that of the ranks among all examples, also where some are left out.
+    Spearman's correlation uses the ranks among all examples, also where some are left out.
 
     Args:
         metric: A function of `keras_plm.metrics`, or a partial one.

@@ -34,8 +34,8 @@ from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
-OBJECTIVE = "objective.safetensors"  # what the objective has beside the encoder
-WORDS = "words.json"  # what a biLM predicts
+OBJECTIVE = "objective.safetensors"  # weights that the encoder does not have
+WORDS = "words.json"  # the words that a biLM predicts
 
 
 class _Objective:
@@ -95,7 +95,7 @@ class _Objective:
         return self.distribution.shard(found)
 
     def restore(self):
-        """Takes over what the objective of `--init` has beside its encoder, where it is kept."""
+        """Loads the objective's own weights from the folder of `--init`, if it holds them."""
         path = None if self.init is None else self.init / OBJECTIVE
         if path is None or not path.is_file():
             return
@@ -114,7 +114,7 @@ class _Objective:
         return {}
 
     def save(self, out):
-        """Writes the encoder's folder, and what the objective has beside it."""
+        """Writes the encoder's folder, and into it the objective's own weights."""
         keras_plm.save(out, self.encoder, self.tokenizer)
         weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
         if not weights:
@@ -253,11 +253,11 @@ class NextToken(_SubwordObjective):
         self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
     def training_batches(self, length):
-        """Of full windows of so many tokens."""
+        """Batches of full windows of `length` tokens."""
         return self._batches(self.stream, length)
 
     def held_out_batches(self, valid):
-        """A held-out file in windows one behind the other."""
+        """Batches of a held-out file in consecutive windows."""
         stream = self._stream([valid], "valid")
         words = Words.train([valid])
         with open_text(valid) as file:
@@ -376,7 +376,7 @@ def about_init(settings, init):
 
 
 def lexicon(files, first=None, split="punctuation"):
-    """A `Words` tokenizer of all words of files, behind those that are to come first."""
+    """A `Words` tokenizer of all words of files, after the words of `first`."""
     every = Words.train(files, split=split).vocabulary
     if first is not None:
         known = set(first)

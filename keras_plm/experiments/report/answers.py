@@ -12,7 +12,7 @@ from keras_plm.experiments.statistics import contrast_of
 
 SHOWN = ("flops", "learned_weights")  # keys of `COSTS`, next to seconds
 RESAMPLES = 1_000
-MOST_NAMED = 2  # of the runs that cannot be told apart from the best one
+MOST_NAMED = 2  # of the runs that are not separable from the best one
 
 
 def answers(folders):
@@ -31,7 +31,7 @@ def answers(folders):
     for name, folder in folders.items():
         for task, choices in _choices(ResultFolder(folder)).items():
             if len(choices) > 1:
-                rows.append({"task": cell(task), "results": cell(name), **_answer(choices)})
+                rows.append({"task": cell(task), **_answer(choices), "results": cell(name)})
     rows.sort(key=lambda row: (row["task"], row["results"]))
     numeric = ("runs compared", "seconds", *(COSTS[key][0] for key in SHOWN))
     return Table.of(rows, numeric) if rows else None
@@ -79,20 +79,21 @@ def _answer(choices):
     first = best.results[0]
     interval = f" [{100 * low:.1f}, {100 * high:.1f}]" if np.isfinite(low) else ""
     row = {
-        "best run on the dev set": cell(best.name),
-        "metric": cell(next(iter(first["metrics"]), "score").replace("_", " ")),
         "score [95 % interval]": f"{100 * mean:.1f}{interval}",
+        "metric": cell(next(iter(first["metrics"]), "score").replace("_", " ")),
+        "best run on the dev set": cell(best.name),
         "not separable from it": _listed(alike),
-        "interval over": "seeds" if scores_of_best is None else "seeds, examples",
-        "runs compared": str(len(choices)),
-        "training examples": f"{first['counts']['train']:,}",
         "seconds": f"{best.seconds:,.1f}",
     }
     for key in SHOWN:
         head, unit = COSTS[key]
         values = [result[key] for result in best.results if result.get(key) is not None]
         row[head] = f"{np.mean(values) / unit:,.4g}" if values else ""
-    return row
+    return row | {
+        "training examples": f"{first['counts']['train']:,}",
+        "runs compared": str(len(choices)),
+        "interval over": "seeds" if scores_of_best is None else "seeds, examples",
+    }
 
 
 def _apart(best, of_best, other, of_other):

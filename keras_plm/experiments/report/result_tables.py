@@ -44,8 +44,8 @@ def variant(fields):
     Results hold these fields only where they are not at their defaults.
     """
     places = {
-        "output": "features behind the reader",
-        "both": "features before and behind the reader",
+        "output": "features after the reader",
+        "both": "features before and after the reader",
     }
     words = {
         "words": "{} word vectors",

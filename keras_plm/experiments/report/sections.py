@@ -220,7 +220,7 @@ def blame(kept, error):
 
 
 def reason(root, files, error):
-    """Why what is kept beside the suites cannot be shown."""
+    """The reason why files next to the suites cannot be shown."""
     if explains(error):
         return str(error)
     return (

@@ -19,7 +19,7 @@ VERDICTS = {
     "not separable": "≈",
     "not run": "–",
 }
-DESCRIPTIVE = " (descriptive)"  # behind a verdict that rests on few seeds alone
+DESCRIPTIVE = " (descriptive)"  # after a verdict that rests on few seeds only
 MOST_WORDS = 80  # of the attention view: numbers grow with their square
 
 
@@ -98,14 +98,14 @@ def claims_table(rows):
             "95 % interval": f"{interval[0]} to {interval[1]}" if all(interval) else "",
             "source": cell(source),
             "published": cell(_listed(row.get("published"))),
-            "could have been seen": _signed(row.get("detectable")).removeprefix("+"),
+            "detectable": _signed(row.get("detectable")).removeprefix("+"),
             "p": "" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.1g}",
             "seeds": cell(_listed(row.get("seeds"))),
             "trained on": trained_on(row),
             "note": cell(row.get("note") or ""),
             "name": cell(row.get("name") or ""),
         })  # fmt: skip
-    return Table.of(table, ("effect", "95 % interval", "p", "could have been seen"))
+    return Table.of(table, ("effect", "95 % interval", "p", "detectable"))
 
 
 def trained_on(row):

@@ -221,7 +221,7 @@ def test_claims_are_counted_and_escaped():
     table = claims_table(CLAIMS)
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["effect"], row["95 % interval"], row["p"]) == ("+1.50", "+0.00 to +2.00", "0.100")
-    assert (row["could have been seen"], row["seeds"]) == ("0.70", "5, 3")
+    assert (row["detectable"], row["seeds"]) == ("0.70", "5, 3")
     assert table.rows[3][3:6] == ("", "", "")
     nats = claims_table([CLAIMS[0] | {"unit": "nats"}])
     assert nats.rows[0][nats.columns.index("unit")] == "nats"

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from keras_plm.experiments.config import Run
 from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
-from keras_plm.experiments.results import ResultFolder
+from keras_plm.experiments.report.answers import answers
+from keras_plm.experiments.results import Record, ResultFolder, result_name
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -92,3 +94,41 @@ def test_examples_are_read_beside_their_results(tmp_path):
     np.testing.assert_array_equal(found.parts, made.parts)
     hashes[1] = "another"
     assert Choice.read("last", made.results, read(*hashes)).parts is None
+
+
+def plant(kept, name, share, method, layers="", train=100, examples=True):
+    """Writes the results of a run with their examples."""
+    planted, run = choice(name, share), Run(method=method, layers=layers)
+    for seed, result in enumerate(planted.results):
+        record = Record(
+            "sst2", "mini", method, run.name, run.to_json(), seed, dev_score=share,
+            score=float(result["score"]), metrics={"accuracy": float(result["score"])},
+            trials=[{}, {}], counts={"train": train}, seconds=result["seconds"], flops=3 * 10**12,
+            learned_weights=2_000_000, hash=f"{run.name}{seed}", backend="torch", device="cpu",
+        )  # fmt: skip
+        parts = {"accuracy": ("mean", planted.parts[seed])} if examples else {}
+        kept.write(result_name("sst2", "mini", run.name, seed), record, parts)
+
+
+@pytest.mark.parametrize("examples, over", [(True, "seeds, examples"), (False, "seeds")])
+def test_the_page_answers_for_each_task(tmp_path, examples, over):
+    kept = ResultFolder(tmp_path / "first")
+    plant(kept, "last", 0.8, "features", "last", examples=examples)
+    plant(kept, "layer_1", 0.797, "features", "layer_1", examples=examples)
+    plant(kept, "embeddings", 0.5, "features", "embeddings", examples=examples)
+    plant(kept, "few", 0.9, "scratch", train=10, examples=examples)
+    table = answers({"first": tmp_path / "first"})
+    (row,) = table.rows
+    found = dict(zip(table.columns, row, strict=True))
+    assert found["best run on the dev set"] == "mini: pre-trained, frozen; last; linear reader"
+    assert found["not separable from it"].startswith("mini: pre-trained, frozen; layer 1")
+    assert "embeddings" not in found["not separable from it"]
+    assert found["runs compared"] == "3" and found["interval over"] == over
+    assert found["seconds"] == "10.0" and found["TFLOP"] == "3" and found["M trained weights"] == "2"
+    low, high = found["score [95 % interval]"].partition("[")[2].rstrip("]").split(", ")
+    assert float(low) < 80 < float(high) and float(high) - float(low) < 15
+
+
+def test_without_two_runs_there_is_no_answer(tmp_path):
+    plant(ResultFolder(tmp_path / "first"), "last", 0.8, "features", "last")
+    assert answers({"first": tmp_path / "first"}) is None

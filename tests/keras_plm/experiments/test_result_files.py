@@ -338,7 +338,7 @@ def test_a_process_that_makes_a_result_is_waited_for(kept):
         pass
     thread.join()
     assert "another process makes this result, waiting" in said[0]
-    with kept.one_writer(name_of(1), pytest.fail):  # nobody holds it
+    with kept.one_writer(name_of(1), pytest.fail):  # no process holds it
         pass
 
 

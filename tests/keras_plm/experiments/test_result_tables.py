@@ -92,7 +92,7 @@ def test_tables_and_pictures_tell_variants_of_reading_apart():
         ({"penalty": 1.0, "mix_norm": True}, "λ = 1, layers normalised"),
         (
             {"placement": "output", "words": "glove"},
-            "glove word vectors, features behind the reader",
+            "glove word vectors, features after the reader",
         ),
         ({"feature_dropout": 0.5, "units": 9}, "feature dropout 0.5, 9 units"),
     ]

@@ -265,7 +265,7 @@ def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp
         assert len(mix["weights"]) == 3 and sum(mix["weights"]) == pytest.approx(1)
         assert mix["gamma"] > 0
     assert first["settings"]["words"] == "vectors"
-    row = "vectors word vectors; features before and behind the reader; λ = 0.01; 3 units"
+    row = "vectors word vectors; features before and after the reader; λ = 0.01; 3 units"
     assert row in re.sub(r"\s+", " ", capsys.readouterr().out)
     time = file.stat().st_mtime_ns
     assert main(flags) == 0 and file.stat().st_mtime_ns == time
