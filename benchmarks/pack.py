@@ -7,13 +7,17 @@ from benchmarks import RESULTS
 
 def add_pack(commands):
     texts = {
-        "pack": "move the result files of each task to two files a suite: results.jsonl and "
-        "examples.zip",
-        "unpack": "move packed results back to a file each",
+        "pack": "move the result files of each suite to two files, results.jsonl and examples.zip",
+        "unpack": "move packed results back to one file per result",
     }
     for name, text in texts.items():
         parser = commands.add_parser(name, help=text, description=text)
-        parser.add_argument("suites", nargs="*", metavar="SUITE", help="(default all)")
+        parser.add_argument(
+            "suites",
+            nargs="*",
+            metavar="SUITE",
+            help=f"{name} the results of these suites (default all)",
+        )
         parser.add_argument(
             "--results",
             default=RESULTS,

@@ -66,7 +66,7 @@ def _elmo_layers():
 def _elmo_places():
     both, into, out = "ELMo at input and output", "ELMo at the input", "ELMo at the output"
     for task in ("wikigold", "sst5"):
-        note = "our reader has no attention behind it, as that of semantic roles"
+        note = "our network has no attention after the reader, like the paper's for semantic roles"
         arms = {row: _elmo(row, task, label, "elmo_placement")
                  for row, label in (("mix", into), ("both", both), ("output", out))}  # fmt: skip
         for one, two, published in (("mix", "both", (84.7, 84.3)), ("mix", "output", (84.7, 80.9))):
@@ -172,7 +172,8 @@ ELMO_ROWS = [
          f"{ELMO}, table 5", (69.0, 65.9), WSD),
     _row("elmo-t6-layers", _probe(1, "part of speech: layer 1"), _probe(2, "layer 2"),
          f"{ELMO}, table 6", (97.3, 96.8), "Penn Treebank accuracy", conclusion=True),
-    *(_row(f"elmo-t7-{task}", _adapted(task, "perplexity behind the task's text", "valid"),
+    *(_row(f"elmo-t7-{task}",
+           _adapted(task, "perplexity after fine-tuning on the task's text", "valid"),
            _adapted(task, "before it", "valid_before"), f"{ELMO}, table 7", published, on,
            verified=False, **NATS)
       for task, published, on in (("wikigold", (46.3, 103.2), "CoNLL-2003"),
@@ -229,7 +230,7 @@ def _gpt_depths():
             yield _row(name, more, less, f"{GPT}, figure 2", on=on)
 
 
-def _untaught(task, label, last):
+def _zero_shot(task, label, last):
     def read(folder):
         kept = ResultFolder(folder)
         names = kept.names(f"{gpt_zero_shot.KEPT}/gpt_mini.step_*.json")
@@ -272,8 +273,8 @@ GPT_ROWS = [
     *_gpt_ablation(), *_gpt_depths(),
     _row("gpt-s5-auxiliary", _gain(0, "gain of the auxiliary LM with 21,605 examples"),
          _gain(5_000, "its gain with 5,000"), f"{GPT}, section 5", on="GLUE's tasks by size"),
-    *(_row(f"gpt-f2-untaught-{task}", _untaught(task, "untaught, pre-trained", True),
-           _untaught(task, "untaught, random weights", False), f"{GPT}, figure 2")
+    *(_row(f"gpt-f2-zero-shot-{task}", _zero_shot(task, "zero-shot, pre-trained", True),
+           _zero_shot(task, "zero-shot, random weights", False), f"{GPT}, figure 2")
       for task in ("cola", "sst2")),
 ]  # fmt: skip
 
@@ -438,8 +439,8 @@ BERT_ROWS = [
 
 
 def _tune():
-    """Fine-tuned next to frozen with a mix of all layers under a reader."""
-    source = f"{TUNE}, features beside fine-tuning"
+    """Fine-tuning against a frozen encoder with a mix of all layers under a reader."""
+    source = f"{TUNE}, features and fine-tuning"
     elmo = {"wikigold": ("NER", 91.7, 91.9), "sst5": ("SST-2", 91.8, 91.2),
             "snli": ("MNLI", 79.6, 76.4), "sick_r": ("", 86.1, 83.3), "mrpc": ("", 76.0, 74.7),
             "stsb": ("", 75.9, 75.5)}  # fmt: skip

@@ -27,19 +27,20 @@ DESCRIPTIVE = " (descriptive)"
 VERDICTS = ("reproduced", "contradicted", "reproduced" + DESCRIPTIVE, "contradicted" + DESCRIPTIVE,
             "not separable", "not run")  # fmt: skip
 LIMIT = (
-    "One pre-trained checkpoint of each encoder was read, so a verdict is of these checkpoints, "
-    "not of another pre-training of the same kind."
+    "One pre-trained checkpoint of each encoder was used, so a verdict applies to these "
+    "checkpoints, not to another pre-training run of the same kind."
 )
 RULE = (
-    "Effects are in points unless they say otherwise, with 95 % intervals that are not adjusted "
-    "for their number. The smallest difference that could have been seen is 2.8 standard errors, "
-    "an interval's width over 3.92: four of five such experiments would tell it from nothing. "
-    "Verdicts are at 5 % after Holm's correction among the claims of one published table, of a "
-    "bootstrap over seeds and examples (three seeds or more) or of Welch's t test (eight seeds or "
-    "more). Descriptive are those of fewer seeds whose examples were not kept, where each of three "
-    "or more seeds of one side is above each of the other and the interval of the seeds leaves out "
-    "0: up to one in twenty pairs of equal methods looks so too, and nothing is corrected for "
-    "their number."
+    "Effects are in points unless another unit is named. Their 95 % intervals are not adjusted for "
+    "the number of claims. The smallest detectable difference is 2.8 standard errors. The standard "
+    "error is the interval's width over 3.92. Four of five such experiments would detect a "
+    "difference of this size. Verdicts use the 5 % level after Holm's correction among the claims "
+    "of one published table. The test is a bootstrap over seeds and examples (three seeds or more) "
+    "or, where examples were not kept, Welch's t test (eight seeds or more). With fewer seeds and "
+    "without examples a verdict is at most descriptive. It then needs three seeds or more of each "
+    "side, all seeds of one side above all of the other, and a Welch interval that excludes 0. Up "
+    "to one in twenty pairs of equal methods looks like this by chance, and no correction for the "
+    "number of claims is applied."
 )
 
 
@@ -54,8 +55,8 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
 
     Returns:
         A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
-        high`, in points (or in `unit`), and `detectable`, the smallest difference that
-        could have been seen, `None` where unknown; `means` of both arms' seeds, in points, or
+        high`, in points (or in `unit`), and `detectable`, the smallest detectable
+        difference, `None` where unknown; `means` of both arms' seeds, in points, or
         perplexities where lower is better; `p` and `adjusted`, of tested claims; `metric`;
         `basis` of the verdict; `seeds`, of both arms; `trained`, examples of both
         arms, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
@@ -144,7 +145,7 @@ def _measure(row, claim, results):
 
 
 def _see(row):
-    """Puts the smallest difference that could have been seen into a row."""
+    """Adds the smallest detectable difference to a row."""
     if row["low"] is not None:
         row["detectable"] = SEEN * (row["high"] - row["low"]) / 3.92
 
@@ -292,13 +293,13 @@ def text(found):
 
 
 def _effect(row):
-    """Means, effect, interval, what could have been seen, p and seeds, of what was run."""
+    """A claim's means, effect, interval, smallest detectable difference, p and seeds, if run."""
     if row["effect"] is None:
         return ""
     said = f"{_two(row['means'], 1)}: {_signed(row['effect'])} {row['unit']}"
     if row["low"] is not None:
         said += f" ({_signed(row['low'])} to {_signed(row['high'])})"
-        said += f", could have been seen: {row['detectable']:.1f}"
+        said += f", detectable: {row['detectable']:.1f}"
     if row["adjusted"] is not None:
         said += f", p {row['adjusted']:.2g} after Holm"
     said += f"; training examples: {trained_on(row)}" if row["trained"] else ""
@@ -306,7 +307,7 @@ def _effect(row):
 
 
 def _two(numbers, digits=0):
-    """Two numbers with as many digits behind the point, as many as they have."""
+    """Two numbers with the same number of decimals: `digits`, or by default as many as needed."""
     digits = max([digits] + [len(f"{n:g}".partition(".")[2]) for n in numbers if not digits])
     return " and ".join(f"{number:.{digits}f}" for number in numbers)
 
@@ -336,7 +337,7 @@ def markdown(found, brief=False):
     """
     lines = [f"**{counts_line(found)}**", ""]
     lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "
-              "| could have been seen | seeds | published |",
+              "| detectable | seeds | published |",
               "|---|---|---:|---|---:|---:|---:|---:|---|"]  # fmt: skip
     for source in dict.fromkeys(row["source"] for row in found):
         rows = [row for row in found if row["source"] == source and row["effect"] is not None]

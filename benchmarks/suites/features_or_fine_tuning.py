@@ -439,8 +439,8 @@ def _interval(scores):
 def _costs(found, names):
     """What a fit costs: means over tasks would mix them, so a row for each task and way."""
     text = [
-        "| task | | seconds a fit: " + " | ".join(names)
-        + " | M weights that learn: " + " | ".join(names)
+        "| task | | seconds per fit: " + " | ".join(names)
+        + " | M trained weights: " + " | ".join(names)
         + " | passes of the encoder |",
         "|---|---|" + "---:|" * (2 * len(names) + 1),
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def data_folder(tmp_path_factory):
 @pytest.mark.full
 def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
     code, shown = run("bert_steps")
-    assert code == 0 and "| SNLI fine-tuned, behind step | 2 | 4 |" in shown, shown
+    assert code == 0 and "| SNLI fine-tuned, after step | 2 | 4 |" in shown, shown
     assert "masked step 4/4" in shown
     kept = folder(tmp_path / "results", "bert_steps", "test")
     first = {p: p.stat().st_mtime_ns for p in kept.glob("**/*.seed0.json")}

@@ -73,7 +73,7 @@ def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
 
 
 def answers(share, seeds=3, count=300, seed=0, deviation=0.0):
-    """Right answers to the same questions, of which some are hard; seeds may differ."""
+    """Correct answers to the same questions. Some questions are hard, and seeds may differ."""
     rng = np.random.default_rng(seed)
     hard = np.random.default_rng(12345).normal(0, 0.2, count)
     shares = share + deviation * rng.normal(size=seeds)
@@ -242,7 +242,7 @@ class TestPlanted:
         plant(tmp_path, "b", answers(0.6, seed=2))
         assert judged(tmp_path) == judged(tmp_path)
         assert judged(tmp_path)[0]["low"] != judged(tmp_path, seed=1)[0]["low"]
-        # Other claims beside it change nothing but Holm's correction.
+        # Other claims change only Holm's correction.
         beside = judged(tmp_path, claim(), claim("b", "a"))[0]
         assert {**beside, "adjusted": 0} == {**judged(tmp_path)[0], "adjusted": 0}
 

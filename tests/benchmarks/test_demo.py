@@ -34,7 +34,7 @@ def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     assert (out / "micro_ner.png").is_file() and (out / "tiny_bert" / "config.json").is_file()
     shown = capsys.readouterr().out
     assert "method" in shown and "micro_ner  " in shown and " > ... > " in shown
-    # What is done is not done again.
+    # A second run recomputes nothing.
     files = {p: p.stat().st_mtime_ns for p in (out / "results").glob("**/*.json")}
     assert main(["demo", "--small", "--out", str(out)]) == 0
     assert {p: p.stat().st_mtime_ns for p in files} == files
@@ -91,7 +91,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
         np.testing.assert_allclose(np.sum(seen["weights"], axis=1), 1, atol=0.01)
     assert len(pictures) == 3 and all(Path(path).is_file() for path in pictures)
 
-    # What is done is not done again, with other settings it is.
+    # A second run recomputes nothing. Other settings start a new training.
     assert demo.translate(World(), tmp_path, small=True)[0] == results
     monkeypatch.setattr(demo, "ROWS", 64)
     stops.append(True)

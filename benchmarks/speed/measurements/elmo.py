@@ -47,7 +47,7 @@ def cases_of(name, settings):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BothWays(keras.layers.Layer):
-    """Two recurrent layers, one of which reads from the end.
+    """Two recurrent layers: one reads from the start, the other one from the end.
 
     Args:
         ahead, back: Layers from (B, T, D) to (B, T, P).

@@ -338,7 +338,7 @@ def _steps_table(folder):
     rows = list(dict.fromkeys(row for _, row in curves))
     text = []
     for reading in dict.fromkeys(reading for reading, _ in curves):
-        text += [f"| {reading}, behind step | {' | '.join(f'{step:,}' for step in steps)} |"]
+        text += [f"| {reading}, after step | {' | '.join(f'{step:,}' for step in steps)} |"]
         text += ["|---|" + "---:|" * len(steps)]
         for row in rows:
             at = {step: results for step, _, results in curves.get((reading, row), [])}

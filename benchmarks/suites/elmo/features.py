@@ -79,8 +79,8 @@ class Material:
                 keras_plm.save(folder, encoder, Characters())
         if not (folder / "config.json").is_file():
             raise ValueError(
-                "The suites of ELMo read text with a pre-trained biLM: make one with `python -m "
-                "benchmarks pretrain --model elmo` and name its folder with --encoder. "
+                "The suites of ELMo need a pre-trained biLM: train one with `keras-plm pretrain "
+                "--model elmo` and name its folder with --encoder. "
                 f"Received: no encoder in {str(folder)!r}"
             )
         kind = read_json(folder / "config.json").get("model")
@@ -251,7 +251,7 @@ def cells(folder, rows, limited=False):
         for row, r in chosen
         if (not limited if r["task"] in pairs else limited or not r["settings"]["train_limit"])
     ]
-    # A baseline stands beside each biLM that was read with its word vectors.
+    # Each biLM that was read with these word vectors has their baseline in its table.
     beside = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
               if row != "baseline"}  # fmt: skip
     found = {}
@@ -336,8 +336,8 @@ def placement_markdown(folder):
         folder,
         PLACES,
         PLACE_NAMES,
-        "The paper's order (table 3): output < input < both for SQuAD and SNLI, whose networks "
-        "have an attention behind the reader; output < both < input for SRL.",
+        "The paper's order (table 3): output < input < both for SQuAD and SNLI, output < both < "
+        "input for SRL. The networks for SQuAD and SNLI have attention after the reader.",
     )
 
 

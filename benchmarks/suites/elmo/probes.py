@@ -84,8 +84,8 @@ def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
     """A biLM of the microworld's corpus, pre-trained once in a minute or two.
 
     Args:
-        folder: Where it is kept, with its corpus beside it.
-        documents: Of the corpus.
+        folder: Folder of the encoder. The file of its corpus is next to it.
+        documents: Number of documents of the corpus.
         settings: A `Pretraining`.
         progress: Called with a dict, as `pretrain`'s.
 
@@ -303,7 +303,7 @@ def nearest_average(train_vectors, train, test_vectors, test):
             tested.setdefault(word, []).append(row)
     if not totals or not tested:
         raise ValueError(
-            'Words need tags other than "O" to be told apart. '
+            'Training and test words need tags other than "O": give a text with such tags. '
             f"Received: {len(pairs)} such words in training, {len(tested)} to test"
         )
     usual = max(totals, key=lambda tag: (totals[tag], tag))

@@ -32,7 +32,7 @@ BOOKS = "books/valid.txt"
 HEURISTICS = {
     "cola": ("CoLA: mean log probability of a token, above a threshold", "Matthews' correlation",
              0.0),
-    "sst2": ('SST-2: "positive" or "negative" behind "very"', "accuracy", 50.0),
+    "sst2": ('SST-2: "positive" or "negative" after "very"', "accuracy", 50.0),
     "next_sentence": ("books: which of four sentences follows, by mean log probability",
                       "accuracy", 25.0),
 }  # fmt: skip
