@@ -242,7 +242,7 @@ pairs = [
     ("The ships are in the harbour.", "The ships is in the harbour."),
     ("He put on his hat and went out.", "He put on his hat and go out."),
     ("It is better than nothing.", "It is better then nothing."),
-    ("Nobody had ever heard of it.", "Nobody had never heard of it."),
+    ("No one had ever heard of it.", "No one had never heard of it."),
 ]
 losses = token_losses(mini, mini_tokenizer, [text for pair in pairs for text in pair])
 score = -np.array([of_text.mean() for of_text in losses]).reshape(-1, 2)  # (pairs, 2)
@@ -262,7 +262,7 @@ print(f"{(score[:, 0] > score[:, 1]).sum()} of {len(pairs)}; by chance five")
 # output layer reads the last position. The special tokens get vectors in fine-tuning.
 
 # %%
-for row in tokenizer.pack(["the film was not bad ."], ["nobody laughed ."])["token_ids"]:
+for row in tokenizer.pack(["the film was not bad ."], ["no one laughed ."])["token_ids"]:
     print(" ".join(tokenizer.vocabulary[i] for i in row))
 
 # %% [markdown]
