@@ -152,7 +152,7 @@ class Windows:
                            self.first], axis=1)  # fmt: skip
         counts = np.stack([self.asked, self.counts], axis=1)
         self.pair_positions = PairPositions(self.lengths, begins, counts, last=self.null)
-        # How many windows behind a window still share tokens with it.
+        # The number of windows after a window that still share tokens with it.
         self._reach = int(np.where(windows > 1, -(-room // step) - 1, 0).max())
         self.targets = self._find(examples)
 
@@ -179,7 +179,7 @@ class Windows:
         here = self._passage_of[asked]
         ends = row * wide + tokens.offsets[:, 1]
         begins = row * wide + tokens.offsets[:, 0]
-        # The first token that ends behind the answer's start, the last that begins before its end.
+        # The first token that ends after the answer's start, the last that begins before its end.
         first = np.searchsorted(ends, here * wide + start, side="right") - tokens.starts[here]
         last = np.searchsorted(begins, here * wide + end, side="left") - 1 - tokens.starts[here]
         if (first > last).any():
@@ -234,7 +234,7 @@ class Windows:
         return np.where(in_passage < self.counts[rows][:, None], at, -1).astype("int32")
 
     def _vector_ids(self, rows, length):
-        """(B, T) the ids of a row's words, 0 behind them."""
+        """(B, T) the ids of a row's words, 0 after them."""
         ids, place = np.zeros((len(rows), length), "int32"), np.arange(length)
         for tokens, texts, begin, at, count in (
             (self._word_ids[0], self._asked, 0 * self.begins, 0 * self.first, self.asked),
@@ -364,11 +364,11 @@ def _passage_of(example, i):
 
 
 def check_tokens_are_words(tokenizer):
-    """Raises unless a tokenizer's tokens are the words that word vectors are of."""
+    """Raises unless a tokenizer's tokens are words, as word vectors require."""
     if not isinstance(tokenizer, (Characters, Words)):
         raise ValueError(
-            "Answers are found among tokens, and word vectors stand beside them where tokens are "
-            "words, as ELMo's: leave `words` out. "
+            "An answer is found among tokens, so word vectors need a tokenizer whose tokens are "
+            "words, such as ELMo's: leave `words` out. "
             f"Received: `words` for {type(tokenizer).__name__}"
         )
 
@@ -384,6 +384,7 @@ def check_joint(tokenizer):
         )
     if not (tokenizer.has_cls or tokenizer.framed[1]):
         raise ValueError(
-            "A special token before or behind the texts stands for no answer. "
+            "A special token before or after the texts stands for no answer: use a tokenizer that "
+            "has one. "
             f"Received: {type(tokenizer).__name__} without one"
         )

@@ -127,7 +127,7 @@ def described_error(error):
     text = " ".join(str(error).split())
     if explains(error) and len(text) < 600:
         return text
-    return f"Received: content of which Keras makes nothing ({type(error).__name__})"
+    return f"Received: content that Keras cannot read ({type(error).__name__})"
 
 
 def _leaves(model):

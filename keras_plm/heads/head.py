@@ -259,8 +259,8 @@ class Head(FitsBatches, keras.Model):
             vectors.append(combined("input"))
         x = ops.concatenate(vectors, axis=-1) if vectors[1:] else vectors[0]
         if reader is not None:
-            behind = combined("output") if placement.place != "input" else None
-            x = read(reader, x, mask, inputs, behind)
+            appended = combined("output") if placement.place != "input" else None
+            x = read(reader, x, mask, inputs, appended)
         x = cls.before_output(x, mask, reader, pairs)
         logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
         return TaskNetwork(inputs, logits, name="task_network")

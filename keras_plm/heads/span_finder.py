@@ -178,8 +178,8 @@ class SpanFinder(Head):
     def check_labels(labels: Iterable[Any]) -> None:
         if list(labels) not in (LABELS, [*LABELS, NO_ANSWER]):
             raise ValueError(
-                f"The labels of a `SpanFinder` are {LABELS}, and {NO_ANSWER!r} behind them where "
-                f"questions may have none. Received: labels={labels}"
+                f"The labels of a `SpanFinder` must be {LABELS}, followed by {NO_ANSWER!r} if "
+                f"questions may have no answer. Received: labels={labels}"
             )
 
     @staticmethod

@@ -60,26 +60,26 @@ COMBINES = {"input": "combine", "output": "combine_output"}
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where features enter a task network, how layers are mixed, what is next to them.
+    """Placement of features in a task network, and the mix of their layers.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.3; sections 5.1 and 5.2 compare.
 
     Attributes:
-        place: `"input"`: the reader reads the features, behind the word vectors if there are any.
-            `"output"`: the reader reads word vectors alone, and the features stand behind its
-            outputs, of a reader of two texts behind those of its first BiLSTM. `"both"`: the two at
-            once, each with a mix of its own.
+        place: `"input"`: the reader reads the word vectors, if any, and after them the features.
+            `"output"`: the reader reads only word vectors, and the features are appended to its
+            outputs. With a reader of two texts they are appended to the outputs of its first
+            BiLSTM. `"both"`: both placements, each with its own mix.
         penalty: λ, the L2 penalty on the scalars of a mix: 1 keeps it near a plain mean, 0.001 lets
             the weights differ.
-        mix_norm: If True, a mix first normalises each layer over all real words of a batch, so that
-            a text's outputs also depend on those beside it.
+        mix_norm: If True, a mix first normalises each layer over all real words of a batch. The
+            outputs of a text then also depend on the other texts of the batch.
         feature_dropout: Fraction of the features dropped in training; the paper's is 0.5.
-        character_filters: Width of what a convolution over each word's spelling adds to what the
-            reader reads, learned with it; 128 in Peters et al.'s tagger, 30 in that of Ma and Hovy
-            2016, arXiv 1603.01354; 0 for none.
+        character_filters: Number of filters of a convolution over the characters of each word. The
+            reader also reads its output, and both are trained together. Peters et al.'s tagger has
+            128 filters, that of Ma and Hovy 2016, arXiv 1603.01354, has 30; 0 for none.
 
     Raises:
-        ValueError: If a field has no meaning.
+        ValueError: If a field is invalid.
     """
 
     place: str = "input"
@@ -95,10 +95,10 @@ class Placement:
         check_whole(self.character_filters, "character_filters", least=0)
 
     def check(self, reader, words):
-        """Raises unless there is what this placement needs: a reader, word vectors."""
+        """Raises unless the reader and the word vectors that this placement needs are given."""
         if self.place != "input" and reader is None:
             raise ValueError(
-                "Features stand behind the outputs of a reader: choose reader='bilstm', or "
+                "Features at the output need a reader: choose reader='bilstm', or "
                 f"placement='input'. Received: placement={self.place!r} without a reader"
             )
         if words is not None and reader is None:
@@ -114,13 +114,13 @@ class Placement:
             )
         if self.place == "output" and words is None:
             raise ValueError(
-                "With placement='output' the reader reads word vectors alone: give `words`, or "
+                "With placement='output' the reader reads only word vectors: pass `words`, or "
                 "choose placement='both'. Received: words=None"
             )
 
 
 class TaskNetwork(FitsBatches, keras.Model):
-    """A head's part from features to logits, trained alone by `transfer.FeatureBased`."""
+    """A head's network from features to logits; `transfer.FeatureBased` trains only this part."""
 
     def mixing_weights(self):
         """Each place's learned mix: `{"input": {"weights": [a float a layer], "gamma": 1.02}}`.

@@ -257,9 +257,9 @@ class WordCache:
 
 
 def trimmed(character_ids, widest, width=32):
-    """Words (N, C) without the characters behind `width`, if all are so short.
+    """Words (N, C) without the characters after `width`, if all words are short enough.
 
-    Padding for the widest filter stays behind each, so that their vectors are the same.
+    Padding for the widest filter stays after each word, so that its vector does not change.
     """
     used = np.flatnonzero(((character_ids > 0) & (character_ids != PAD)).any(axis=0))
     last = used[-1] + 1 if len(used) else 0

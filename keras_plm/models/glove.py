@@ -63,7 +63,7 @@ def cooccurrences(
         words[left_out] = False
     words[end_id] = True
     text = token_ids[words[token_ids]].astype(np.int32)
-    # As many ends behind each sentence as a window is long: none reaches into another.
+    # As many ends after each sentence as a window is long: no window reaches into the next one.
     text = np.repeat(text, np.where(text == end_id, window, 1))
     text = np.pad(text, window, constant_values=end_id)
     distances = np.abs(np.arange(-window, window + 1 if symmetric else 0))

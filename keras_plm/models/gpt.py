@@ -88,7 +88,7 @@ class GPT(Encoder):
     ((1, 4, 8), 3)
     """
 
-    causal = True  # what stands behind a token is not seen by it
+    causal = True  # a token does not see later tokens
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class GPT(Encoder):
         }
         tokens = token_embedding(inputs["token_ids"])  # (B, T, D)
         x = drop(tokens + position_embedding(tokens))
-        # Padding stands behind a text, where nothing of the text looks: no mask is needed.
+        # Padding follows the text, where no token of the text attends: no mask is needed.
         layers = stack(x, causal=True)
         outputs = {"sequence": layers[-1], "layers": layers}
         super().__init__(inputs=inputs, outputs=outputs, name=name)

@@ -157,7 +157,7 @@ class NGram:
         token_ids = np.asarray(token_ids)
         if token_ids.ndim != 1:
             raise ValueError(
-                "A text is one flat array of token ids, its sentences one behind the other. "
+                "A text must be one flat array of token ids, its sentences one after the other. "
                 f"Received: shape {token_ids.shape}"
             )
         if not len(token_ids):
@@ -351,10 +351,10 @@ class NGram:
         return float(np.exp(-np.mean(self.log_prob(token_ids))))
 
     def distribution(self, context: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-        """(V,) the probabilities of the token behind a context of ids, the most recent last.
+        """(V,) the probabilities of the token after a context of ids, the most recent last.
 
-        What lies more than `order - 1` back or before an `end_id` does not matter. A context
-        begins a sentence, as the text of `log_prob` does, and `()` is its start.
+        Ids more than `order - 1` back, or before an `end_id`, have no effect. A context begins a
+        sentence, like the text of `log_prob`; `()` is the start of a sentence.
         """
         self._check_fitted()
         context = self._context(context)

@@ -50,7 +50,7 @@ def contexts(token_ids, order, end_id):
 
 
 def _contexts_at(token_ids, positions, order, end_id):
-    """The contexts of some positions, any up to the one behind the last token: (B, n - 1) int32."""
+    """The contexts of positions, at most the one after the last token: (B, n - 1) int32."""
     found = np.empty((len(positions), order - 1), dtype=np.int32)
     newer = None
     for back in range(1, order):

@@ -59,7 +59,7 @@ class RecurrentLM(Encoder):
     (1, 4, 4)
     """
 
-    causal = True  # what stands behind a token is not seen by it
+    causal = True  # a token does not see later tokens
 
     def __init__(
         self,

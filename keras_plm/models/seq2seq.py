@@ -69,8 +69,8 @@ class EncoderDecoder(FitsBatches, keras.Model):
         """
         if loss is not None and label_smoothing:
             raise ValueError(
-                "`label_smoothing` is of the default loss: give it to yours instead. "
-                f"Received: label_smoothing={label_smoothing} beside loss={loss!r}"
+                "`label_smoothing` is an argument of the default loss: set it in your own loss. "
+                f"Received: label_smoothing={label_smoothing} and loss={loss!r}"
             )
         if loss is None:
             loss = TokenCrossEntropy(label_smoothing=label_smoothing)
@@ -240,7 +240,7 @@ class Seq2Seq(EncoderDecoder):
             return given, state
 
         def write(target_ids, state, **source):
-            """Logits of the tokens behind `target_ids`, the last state, the weights."""
+            """Logits of the tokens after `target_ids`, the last state, the weights."""
             x = drop_target(target_embedding(target_ids))
             states, contexts, *weights = decoder(x, state=state, **source)
             before = ops.concatenate([state[:, None], states[:, :-1]], axis=1)  # s_(i - 1)

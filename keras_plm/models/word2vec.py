@@ -23,10 +23,10 @@ NOISE, TREE = OBJECTIVES
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Neighbours(keras.layers.Layer):
-    """What stands `1 ... window` places before and after each position.
+    """The neighbours at distances 1 to `window` before and after each position.
 
     Args:
-        window: How far w to look to each side.
+        window: Largest distance w of a neighbour.
 
     Call arguments:
         inputs: (B, T, D).
@@ -34,9 +34,9 @@ class Neighbours(keras.layers.Layer):
         weights: (B, T, 2 w) to sum the neighbours with, or `None`.
 
     Returns:
-        With `query` the scores (B, T, 2 w) of the neighbours, from w before to w behind; with
-        `weights` their weighted sum (B, T, D); else the neighbours themselves (B, T, 2 w, D). What
-        lies outside of the row is zero.
+        With `query` the scores (B, T, 2 w) of the neighbours, from w before to w after; with
+        `weights` their weighted sum (B, T, D); else the neighbours themselves (B, T, 2 w, D).
+        Neighbours outside of the row are zero.
     """
 
     def __init__(self, window, **kwargs):
@@ -399,9 +399,9 @@ class _RunningText:
             )
 
     def text(self, epoch):
-        """The words of an epoch, the sentence of each, and how far each looks.
+        """The words of an epoch, and the sentence and reach of each.
 
-        They fill whole rows: behind the last word stand some that look nowhere.
+        They fill whole rows: the padding after the last word has reach 0.
         """
         if epoch not in self._texts:
             rng = np.random.default_rng([self.seed, epoch])
@@ -467,14 +467,14 @@ class _RunningText:
 
 
 def huffman_paths(counts):
-    """The way from the root of a Huffman tree to each word that occurs.
+    """The path from the root of a Huffman tree to each word that occurs.
 
     Args:
-        counts: (V,) how often each word occurs; a word that does not has no way.
+        counts: (V,) number of occurrences of each word; a word with none has no path.
 
     Returns:
-        `(nodes, turns)`, (V, L) each, L the longest way: the inner nodes, -1 behind the end, and 1
-        for a left turn, -1 for a right one, 0 behind the end.
+        `(nodes, turns)`, (V, L) each, L the longest path: the inner nodes, -1 after the end, and 1
+        for a left turn, -1 for a right one, 0 after the end.
 
     Raises:
         ValueError: If fewer than two words occur.

@@ -1,4 +1,4 @@
-"""A language model beside a task: GPT's auxiliary objective.
+"""GPT's auxiliary objective: a language model that is trained together with a task.
 
 Shapes: B examples, P rows of an example, T tokens, D width.
 """

@@ -433,7 +433,7 @@ class _PackedSentences:
         ends = [np.cumsum(lengths[numbers]) + r * self.span for r, numbers in enumerate(taken)]
         self.ends, self.sentences = np.concatenate(ends), np.concatenate(taken).astype(np.int64)
         self.lengths = lengths
-        # Where begin and end of a sentence are spelled: behind the words.
+        # Rows of the spellings of a sentence's begin and end: after the words.
         words = len(lexicon)
         self.spelled = np.concatenate([encode_characters(lexicon.vocabulary), MARKS[1:]]).astype(
             np.int16

@@ -240,8 +240,7 @@ def token_losses(
     check_causal(encoder, "token_losses")
     if contexts is not None and len(contexts) != len(texts):
         raise ValueError(
-            f"Every text stands behind one context. Received: {len(texts)} texts, "
-            f"contexts={contexts!r:.60}"
+            f"Every text needs one context. Received: {len(texts)} texts, contexts={contexts!r:.60}"
         )
     rows = tokenizer.encode(texts)
     before = None if contexts is None else tokenizer.encode(contexts)

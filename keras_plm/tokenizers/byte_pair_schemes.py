@@ -25,9 +25,9 @@ class Scheme:
 
     Attributes:
         special: Attribute of the tokenizer -> special token.
-        frame: The attributes of what stands before a text, between two, and behind.
+        frame: Attributes of the special tokens before a text, between two texts, and after a text.
         appended: Whether special tokens follow the learned ones, or are among those given.
-        unknown: The token of what has no token; `None` where that cannot be.
+        unknown: The token for text that no other token covers; `None` if there is no such text.
         model: Arguments of the package's BPE model and trainer.
         build: `(model, lowercase, clean) -> tokenizers.Tokenizer`.
         lowercase: Whether text is lower-cased by default.
@@ -73,7 +73,7 @@ CLEAN_UP = [
     ("ﬄ", "ffl"),
     ("\u3000", " "),
 ]
-# Words as spaCy's English tokenizer finds them behind `text_standardize`: endings of contractions
+# Words as spaCy's English tokenizer finds them after `text_standardize`: endings of contractions
 # and runs of one punctuation mark are words, an abbreviation keeps its period.
 _ENDINGS = r"(?i:s|m|re|ve|ll|d)"
 _WORDS = "|".join(
@@ -116,7 +116,7 @@ def _one_break():
 
 
 def _bytes(model, lowercase, clean):
-    """Bytes, each written as a visible character; a space belongs to the word behind it."""
+    """Bytes, each written as a visible character; a space belongs to the word after it."""
     tokenizer = Tokenizer(model)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()

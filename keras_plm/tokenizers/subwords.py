@@ -22,7 +22,7 @@ class SubwordTokenizer:
     """Base class of the tokenizers on the `tokenizers` package."""
 
     _special = {}  # attribute -> special token
-    # Attributes of what stands before a text, between two and behind, if anything does.
+    # Attributes of the special tokens before a text, between two texts, and after a text, if any.
     _first, _middle, _last = None, None, None
     _between = 1  # how often the one between two texts stands there
     has_segments = True
@@ -157,7 +157,7 @@ class SubwordTokenizer:
         special = self.num_special(pairs is not None)
         if max_length is not None and max_length <= special:
             raise ValueError(
-                f"`max_length` must leave room for text beside {special} special "
+                f"`max_length` must leave room for text and {special} special "
                 f"token{'' if special == 1 else 's'}. Received: max_length={max_length}"
             )
         first = self.flat_tokens(texts, return_offsets)

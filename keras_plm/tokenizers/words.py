@@ -106,7 +106,7 @@ class Words(SubwordTokenizer):
         special = ["[PAD]", unk_token, "[EOS]"]
         if vocabulary_size is not None and vocabulary_size <= len(special):
             raise ValueError(
-                f"`vocabulary_size` must leave room beside {len(special)} special words. "
+                f"`vocabulary_size` must be above the number of special words, {len(special)}. "
                 f"Received: {vocabulary_size}"
             )
         check_whole(min_count, "min_count", least=1)

@@ -37,7 +37,7 @@ class StepCounter(keras.callbacks.Callback):
         self.follow(batches, before)
 
     def follow(self, batches: Batches, before: int = 0) -> None:
-        """Goes on with other batches, of which none was trained on before step `before`."""
+        """Continues with other batches; their step 0 is step `before`."""
         self.batches, self.before = batches, before
         self._begun = self.steps
 
@@ -465,7 +465,7 @@ def run_on(
     for i in range(len(batches)):
         rows = batches.rows(i)
         outputs = model.predict_on_batch(batches[i][0])
-        # By number, for TensorFlow's devices each give all rows, one behind the other.
+        # By index, not by mask: each of TensorFlow's devices returns all rows, one after the other.
         (real,) = np.nonzero(rows >= 0)
         outputs = keras.tree.map_structure(lambda leaf: np.asarray(leaf)[real], outputs)  # noqa: B023
         keras.tree.map_structure(check_outputs, outputs)

@@ -10,18 +10,20 @@ from keras_plm.files.private_apis import adagrad_step, adamw_step, norms
 
 
 class _ByWholeSteps:
-    """What Keras does with every part of a step whose gradients are accumulated, once a step.
+    """Schedules and weight averages once a step, not once a micro-batch of accumulated gradients.
 
-    Keras 3.15 gives schedules the number of parts, so that a rate falls as many times too fast, and
-    averages the weights behind each part, those of the step before again.
+    Keras 3.15 evaluates schedules at the number of micro-batches, so a learning rate decays too
+    fast. It also updates averages after each micro-batch, so unchanged weights enter them again.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if self.gradient_accumulation_steps and self.ema_overwrite_frequency:
             raise ValueError(
-                "Keras puts averaged weights in place behind every part of a step, before it is "
-                "made: leave `ema_overwrite_frequency` out, and they take their place at the end. "
+                "With accumulated gradients, Keras would overwrite the weights by their average "
+                "after every micro-batch, before the step is complete: leave "
+                "`ema_overwrite_frequency` out. The average then replaces the weights at the end "
+                "of training. "
                 f"Received: ema_overwrite_frequency={self.ema_overwrite_frequency}, "
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
@@ -44,7 +46,7 @@ class _ByWholeSteps:
         averages = [a for a in self._model_variables_moving_average if a is not None]
         before = [ops.copy(average) for average in averages] if parts else ()
         super()._update_model_variables_moving_average(variables)
-        if parts:  # no `cond`, out of which JAX lets no variable
+        if parts:  # no `cond`: JAX lets no variable out of it
             last = ops.equal((self._iterations + 1) % parts, 0)
             for average, value in zip(averages, before, strict=True):
                 average.assign(ops.where(last, ops.convert_to_tensor(average), value))

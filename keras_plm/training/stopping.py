@@ -65,7 +65,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self):
-        """A context that a signal ends by `Stopped`, raised behind the block."""
+        """A context that raises `Stopped` after its block if a signal came."""
 
         def ask(number):
             if self.number is not None:

@@ -30,7 +30,7 @@ from keras_plm.transfer import _feature_files
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
-# Of what a store holds. 2: a text behind a text of one word has its first word.
+# Version of the content of a store. 2: a text after a text of one word has its first word.
 VERSION = 2
 
 
@@ -329,9 +329,9 @@ class FeatureStore:
         targets = None if targets is None else as_rows(targets, "targets")
         if words is not None and not np.array_equal(words.counts, self.counts):
             raise ValueError(
-                "Word vectors stand beside the same words: make their store with "
-                f"`FeatureStore.build_words`. Received: {words.counts.sum()} words of "
-                f"{len(words)} examples beside {self.counts.sum()} of {len(self)}"
+                "Word vectors and features must be of the same words: build the word vectors with "
+                f"`FeatureStore.build_words`. Received: word vectors of {words.counts.sum()} "
+                f"words of {len(words)} examples, features of {self.counts.sum()} of {len(self)}"
             )
 
         if pair_positions and self.pair_positions is None:

@@ -10,16 +10,16 @@ ADAPTED = ("query_key_value", "query", "value")  # names of layers, ours and Ker
 
 
 def adapt(encoder, rank):
-    """Freezes all weights of an encoder and puts two thin matrices beside each of attention's.
+    """Freezes all weights of an encoder and adds two thin matrices to attention's projections.
 
-    A matrix W (D, D') becomes W + A B, A (D, rank) and B (rank, D'). A is drawn and B begins as
-    zeros, so that the encoder at first gives what it gave.
+    A matrix W (D, D') becomes W + A B, with A (D, rank) and B (rank, D'). A is drawn at random, and
+    B starts at zero, so that the encoder's outputs do not change at first.
 
-    Reference: Hu et al. 2021, arXiv 2106.09685, section 4.1; those of queries and values, as in
-    section 4.2.
+    Reference: Hu et al. 2021, arXiv 2106.09685, section 4.1; the matrices of queries and values, as
+    in section 4.2.
 
     Differs from the paper: where queries, keys and values are one matrix, all three are adapted,
-    by an A that they share and a B of each. The product is not scaled, which is the paper's α = r.
+    with a common A and a B for each. The product is not scaled, which is the paper's α = r.
 
     Args:
         encoder: An encoder with attention, as `BERT`, `GPT` or a `HubEncoder`. It is changed, so

@@ -1,18 +1,18 @@
 """Readers: task networks over an encoder's vectors.
 
-A reader is a layer. What heads ask of it beside, all of it optional:
+A reader is a layer. Heads use these attributes of it, all optional:
 
-(`BiLSTMTagger` is the whole network from vectors to tags; heads build the same of a `BiLSTM`.)
+- `serves`: the kinds of heads that it serves, of `"texts"`, `"words"` and `"answers"`; by default
+  all. `reads` describes in words what it reads.
+- `texts`: the names of two call arguments, `(first, second)`, if it reads the two texts of an
+  example separately. Each text has a mask, such as `first_mask`. The reader then returns a vector
+  (B, D) of an example, or, for answers, the scores (B, 2, S) of both ends at the S positions of the
+  second text. A reader without `texts` reads `(inputs, padding_mask)` and returns a vector of each
+  position. If features are also placed at the output, the reader gets them as `first_behind` and
+  `second_behind`. It appends them to its first layer's vectors of the two texts.
+- `pooling()`: a layer that makes one vector of a text's vectors; by default their maximum.
 
-- `serves`: what it is for, of `"texts"`, `"words"` and `"answers"`, a head's `kind`; by default
-  all. Beside it `reads`, what it reads in words.
-- `texts`: the names of its two call arguments, where it reads the two texts of an example each by
-  itself, `(first, second)`; each has a `padding_mask`, as `first_mask`. It then gives a vector
-  (B, D) of an example, or of answers the scores (B, 2, S) of both ends at the second text's S
-  positions. Without, it reads `(inputs, padding_mask)` and gives a vector of each position.
-  `first_behind` and `second_behind`, where features are also placed at the output, are what it
-  puts behind its first layer's vectors of either.
-- `pooling()`: a layer that makes one vector of a text's; by default their maximum.
+`BiLSTMTagger` is the whole network from vectors to tags; heads build the same from a `BiLSTM`.
 """
 
 from keras_plm.heads.readers.bcn import BCN

@@ -16,27 +16,28 @@ READ_BY = {
 }
 
 
-def read(reader, x, mask, inputs, behind=None):
-    """What a reader gives of a row's vectors.
+def read(reader, x, mask, inputs, appended=None):
+    """Calls a reader on the vectors of rows.
 
     Args:
         reader: The layer, see `keras_plm.heads.readers`.
         x: (B, W, D).
         mask: (B, W), True at real vectors.
-        inputs: Of a task network: `pair_positions.POSITION_INPUTS`, if the reader reads two texts.
-        behind: (B, W, E) more of each row, that stands at the reader's output: behind what it gives
-            of a position, or, of two texts, behind what its first layer gives.
+        inputs: Inputs of a task network: `pair_positions.POSITION_INPUTS`, if the reader reads two
+            texts.
+        appended: (B, W, E) features to append to the reader's output at each position. A reader of
+            two texts appends them to the output of its first layer.
     """
     names = texts_of(reader)
     if names is None:
         read = reader(x, padding_mask=mask)
-        return read if behind is None else ops.concatenate([read, behind], axis=-1)
+        return read if appended is None else ops.concatenate([read, appended], axis=-1)
     texts = {}
     for name, place in zip(names, POSITION_INPUTS, strict=True):
         positions = inputs[place]
         texts[name] = Taken(name=f"{name}_taken")(x, positions)
-        if behind is not None:
-            texts[f"{name}_behind"] = Taken(name=f"{name}_behind_taken")(behind, positions)
+        if appended is not None:
+            texts[f"{name}_behind"] = Taken(name=f"{name}_behind_taken")(appended, positions)
         texts[f"{name}_mask"] = positions >= 0
     return reader(**texts)
 

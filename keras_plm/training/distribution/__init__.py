@@ -6,15 +6,15 @@
         model.compile(distribution.optimizer(BertAdamW(1e-4)))
     model.fit(distribution.shard(batches), epochs=3)
 
-A step reads the same examples whatever the number of devices: each takes its part of every batch,
-and a batch that does not part evenly is filled up with rows of weight 0. What a backend cannot do
-raises, with what can.
+A step reads the same examples for any number of devices: each device takes its part of every batch.
+A batch that does not divide evenly is padded with rows of weight 0. An option that a backend does
+not support raises an error, which names an alternative.
 
 Security: processes on several hosts trust each other and the network between them. Neither torch
-nor JAX encrypts what they send or asks for a password. Under JAX, process 0 listens on the address
-that is given as the coordinator; on all interfaces of its host, if that address is not its own, as
-behind a translation of addresses, or is `"auto"`. Let a firewall close its port, and those of the
-collective operations, to all other hosts.
+nor JAX encrypts its traffic or asks for a password. Under JAX, process 0 listens on the address of
+the coordinator. If the coordinator is `"auto"`, or its address is not one of the host's (as with
+network address translation), process 0 listens on all interfaces of its host. Let a firewall close
+its port, and those of the collective operations, to all other hosts.
 """
 
 import os

@@ -56,8 +56,8 @@ class OnJAX(Distribution):
                     f"Received: devices={devices} in {self.num_processes} processes"
                 )
             if devices > len(found):
-                fix = "ask for fewer; on a CPU XLA_FLAGS=--xla_force_host_platform_device_count=N "
-                raise too_few(devices, len(found), found[0].platform, fix + "makes N of one")
+                fix = "request fewer; XLA_FLAGS=--xla_force_host_platform_device_count=N makes "
+                raise too_few(devices, len(found), found[0].platform, fix + "N of a CPU")
             found = found[:devices]
         names = [f"{device.platform}:{device.id}" for device in found]
         self.layout = None
@@ -161,10 +161,10 @@ class OnJAX(Distribution):
 
     @contextlib.contextmanager
     def _watched(self):
-        """Ends this process where no batch is drawn any more.
+        """Ends this process if it draws no batch within `timeout` seconds.
 
-        XLA waits without a limit for a process that lives and does not come, and nothing can be
-        raised in a thread that waits there.
+        XLA waits without a limit for a process that runs but does not reach the step. A thread that
+        waits there cannot raise an exception.
         """
         if self.num_processes == 1:
             yield
@@ -175,10 +175,11 @@ class OnJAX(Distribution):
             while not ended.wait(min(self.timeout, 10) / 10):
                 if time.monotonic() - self._came > self.timeout:
                     print(
-                        f"No step came to an end for {self.timeout} s, behind which this process "
-                        "ends: see below where it stood, and what the others say. Where a step, "
-                        "with its compiling, or what runs between two takes longer, give "
-                        "`distribute` a longer `timeout`; else another process does not come. "
+                        f"A step must end within {self.timeout} s, so this process exits: see its "
+                        "traceback below and the messages of the other processes. If a step with "
+                        "its compilation, or the work between two steps, takes longer, pass a "
+                        "longer `timeout` to `distribute`. Otherwise another process did not reach "
+                        "the step. "
                         f"Received: process {self.process_id} of {self.num_processes}",
                         file=sys.stderr,
                     )
@@ -242,12 +243,12 @@ def _meet(named, timeout):
 
 
 def _draw_alike(process_id):
-    """Gives all processes the random numbers, of which Keras draws weights, of the first."""
+    """Gives all processes the random state of the first; Keras draws initial weights from it."""
     from jax.experimental import multihost_utils
 
     version, state, _ = random.getstate()
     state = multihost_utils.broadcast_one_to_all(np.array(state, "uint32"))
-    if process_id:  # the first goes on as one device would
+    if process_id:  # the first one continues as on one device
         random.setstate((version, tuple(int(number) for number in state), None))
 
 
@@ -276,9 +277,9 @@ def _gather(coordinator, num_processes, process_id, until):
 
 
 def _bind_address(coordinator):
-    """The address that process 0 listens on: the given one, if it is one of this machine.
+    """The address that process 0 listens on: the given one, if it belongs to this machine.
 
-    Behind a translation of addresses it is not; then all interfaces are listened on, `[::]`.
+    With network address translation it does not: process 0 then listens on all interfaces, `[::]`.
     """
     host, _, port = coordinator.rpartition(":")
     host = host.strip("[]")
@@ -347,7 +348,7 @@ def check_layout(model, layout, shards):
                 )
     if not found:
         raise ValueError(
-            "The layout names none of this model's weights, all of which would lie on every device:"
-            " give a dict as `layout`, or choose how='data'. "
+            "The layout must name weights of this model; without, all lie on every device: "
+            "pass a dict as `layout`, or choose how='data'. "
             f"Received: weights such as {model.trainable_weights[0].path}"
         )

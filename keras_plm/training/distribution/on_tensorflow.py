@@ -29,7 +29,7 @@ class OnTensorFlow(Distribution):
             kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
             found = [device.name for device in tf.config.list_logical_devices(kind)]
             if devices is not None and devices > len(found):
-                fix = "ask for fewer; tf.config.set_logical_device_configuration parts one"
+                fix = "request fewer; tf.config.set_logical_device_configuration splits one"
                 raise too_few(devices, len(found), kind, fix)
             found = found[:devices]
             one = len(found) == 1
@@ -88,7 +88,7 @@ class OnTensorFlow(Distribution):
             model.__dict__[name] = lambda *_, **__: None
         try:
             yield
-        finally:  # `fit` goes on behind a validation
+        finally:  # `fit` continues after a validation
             if ours:
                 del model.__dict__[name]
 

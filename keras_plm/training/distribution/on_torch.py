@@ -42,7 +42,7 @@ class OnTorch(Distribution):
         if torch.cuda.is_available() and self.num_processes > 1:
             local = int(os.environ.get("LOCAL_RANK", self.process_id))
             if local >= torch.cuda.device_count():
-                fix = "begin no more processes on a machine than it has GPUs"
+                fix = "launch at most one process per GPU of a machine"
                 raise too_few(local + 1, torch.cuda.device_count(), "GPU", fix)
             torch.cuda.set_device(local)
 
@@ -107,7 +107,7 @@ class OnTorch(Distribution):
             model.parts_of_sum = 1 if batches.scale_weights else self.num_replicas
             try:
                 yield
-            finally:  # `fit` goes on behind a validation
+            finally:  # `fit` continues after a validation
                 model.summed_over, model.parts_of_sum = before
 
     @contextlib.contextmanager

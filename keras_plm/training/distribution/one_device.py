@@ -116,8 +116,8 @@ def check_same(digests):
 
 def too_few(asked, there, kind, fix):
     return ValueError(
-        f"There are fewer devices than were asked for: {fix}. "
-        f"Received: devices={asked}, of which there are {there} ({kind})"
+        f"`devices` must be at most the number of available devices: {fix}. "
+        f"Received: devices={asked}, available: {there} ({kind})"
     )
 
 
@@ -128,10 +128,10 @@ def not_together(named, timeout, error):
         return ValueError(
             "coordinator='auto' is for clusters that know their processes, such as a TPU pod: "
             "elsewhere name `coordinator`, `num_processes` and `process_id`. "
-            f"Received: coordinator='auto', of which the backend says {reason}"
+            f"Received: coordinator='auto'; the backend reports: {reason}"
         )
     return TimeoutError(
-        f"The processes did not come together within {timeout} s: begin all of them, with one "
-        f"address, host:port, that all can reach. Received: coordinator={coordinator!r}, "
+        f"The processes did not come together within {timeout} s: launch all of them with "
+        f"one address, host:port, that all can reach. Received: coordinator={coordinator!r}, "
         f"num_processes={num_processes}, process_id={process_id}: {reason}"
     )

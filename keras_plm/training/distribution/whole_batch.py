@@ -1,4 +1,4 @@
-"""Optimizers that step by the gradient of the whole batch, of which each device has a part."""
+"""Optimizers that step by the gradient of the whole batch, summed over the devices."""
 
 import keras
 

@@ -205,7 +205,7 @@ class TestTokenizers:
         assert set(packed) == {"token_ids", "padding_mask", "offsets", "word_ids"}
         assert ours.pad_id == 1 and ours.mask_id == 4 and ours.unk_id == 3 and ours.has_cls
         assert ours.detokenize(ours.pack([TEXT])["token_ids"][0]) == TEXT
-        with pytest.raises(ValueError, match="room for text beside 4 special tokens"):
+        with pytest.raises(ValueError, match="room for text and 4 special tokens"):
             ours.pack(["low"], ["low"], max_length=4)
 
     def test_words_are_as_in_a_text(self):

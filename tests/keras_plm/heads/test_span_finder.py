@@ -312,13 +312,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "options, match",
         [
-            ({"labels": ["end", "start"]}, r"labels of a `SpanFinder` are \['start', 'end'\]"),
+            ({"labels": ["end", "start"]}, r"labels of a `SpanFinder` must be \['start', 'end'\]"),
             ({"max_length": 0}, r"`max_length` must be a whole number, 1 or more"),
             ({"max_length": 25}, r"at most the encoder's 24 positions. Received: 25"),
             ({"stride": 0}, r"`stride` must be a whole number, 1 or more"),
             ({"max_answer_length": 0}, r"`max_answer_length` must be a whole number, 1 or more"),
             ({"n_best": 0}, r"`n_best` must be a whole number, 1 or more"),
-            ({"words": "some"}, "where tokens are words, as ELMo's: leave `words` out"),
+            ({"words": "some"}, "whose tokens are words, such as ELMo's: leave `words` out"),
         ],
     )
     def test_of_the_head(self, options, match):
@@ -352,7 +352,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="are not pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(
-            ValueError, match="where tokens are words, as ELMo's: leave `words` out"
+            ValueError, match="whose tokens are words, such as ELMo's: leave `words` out"
         ):
             FeatureBased(**FAST, reader="bilstm").fit(
                 encoder(), SpanFinder, PIECES, made_up(4), words=encoder()

@@ -1,4 +1,4 @@
-"""ELMo's way of reading an encoder: learned mixes, word vectors beside them, places for both."""
+"""ELMo's use of an encoder: learned mixes of layers, word vectors, and both placements."""
 
 import keras
 import numpy as np
@@ -232,7 +232,7 @@ class TestWordsBesideAnEncoder:
         method = FeatureBased(reader="bilstm", units=3, **FAST)
         store = FeatureStore.build(tmp_path, model, TOKENIZER, rows)
         others = FeatureStore.build_words(tmp_path, word_vectors(), model, TOKENIZER, rows[:5])
-        with pytest.raises(ValueError, match="build_words.*of 5 examples beside .* of 8"):
+        with pytest.raises(ValueError, match="build_words.*of 5 examples, .* of 8"):
             method.fit_reader(Classifier, [store], rows, labels=LABELS, words=[others])
 
     @pytest.mark.backend_neutral
@@ -325,8 +325,8 @@ def test_layers_are_compared_beside_words():
 def test_bad_input_is_explained():
     for options, match in [
         ({"placement": "top"}, "`placement` must be one of .*'top'"),
-        ({"placement": "output"}, "outputs of a reader.*placement='output' without a reader"),
-        ({"placement": "both"}, "outputs of a reader"),
+        ({"placement": "output"}, "output need a reader.*placement='output' without a reader"),
+        ({"placement": "both"}, "output need a reader"),
         ({"penalty": -1.0}, "`penalty` must be a number, 0 or more. Received: penalty=-1.0"),
         ({"feature_dropout": 1.0}, r"`feature_dropout` must be a number, 0 or more and below 1"),
     ]:
@@ -336,7 +336,7 @@ def test_bad_input_is_explained():
     parts = {"train": rows, "dev": rows, "test": rows}
     for method, words, match in [
         (FeatureBased(), word_vectors(), "Word vectors need a reader"),
-        (FeatureBased(reader="bilstm", placement="output"), None, "give `words`"),
+        (FeatureBased(reader="bilstm", placement="output"), None, "pass `words`"),
         (FeatureBased(reader="bilstm"), TOKENIZER, "a `WordVectors`.*WordPiece"),
     ]:
         with pytest.raises(ValueError, match=match):

@@ -1,4 +1,4 @@
-"""N-grams by hand, against loops over dicts, beside NLTK; and mixtures of language models."""
+"""N-grams against hand-made values, loops over dicts and NLTK; mixtures of language models."""
 
 import collections
 import json
@@ -488,7 +488,7 @@ def test_bad_arguments(arguments, message):
     "token_ids, message",
     [
         ([], "A text must have at least one token. Received: no token ids"),
-        ([[0, 1]], r"A text is one flat array .* Received: shape \(1, 2\)"),
+        ([[0, 1]], r"A text must be one flat array .* Received: shape \(1, 2\)"),
         ([0.0, 1.0], "Token ids must be integers. Received: dtype float64"),
         ([0, 1, 5, 7], "Token ids must lie in .* Received: id 5 at position 2, vocabulary_size=5"),
         ([0, -1], "Token ids must lie in .* Received: id -1 at position 1"),

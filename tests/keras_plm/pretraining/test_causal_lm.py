@@ -158,7 +158,7 @@ class TestTokenLosses:
         for texts, contexts, match in (
             (["a b", "c"], None, "two or more without a context.*Received: 'c'"),
             (["a " * 10], None, "at most the model's 8 positions"),
-            (["a"], ["b", "c"], "stands behind one context"),
+            (["a"], ["b", "c"], "needs one context"),
         ):
             with pytest.raises(ValueError, match=match):
                 token_losses(encoder, self.tokenizer, texts, contexts)

@@ -265,7 +265,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
         tokenizer.pack("low")
     with pytest.raises(ValueError, match=r"one text in a row.* Received: pairs=\['low'\]"):
         tokenizer.pack(["low"], ["low"])
-    with pytest.raises(ValueError, match="room for text beside 1 special token. Received.*=1"):
+    with pytest.raises(ValueError, match="room for text and 1 special token. Received.*=1"):
         tokenizer.pack(["low"], max_length=1)
     with pytest.raises(ValueError, match="No file .*missing.txt"):
         BytePair.train([corpus, tmp_path / "missing.txt"], 100)

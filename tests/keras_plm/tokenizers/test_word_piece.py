@@ -174,7 +174,7 @@ def test_bad_input_is_explained(tokenizer, tmp_path):
         tokenizer.pack("want")
     with pytest.raises(ValueError, match="1 texts and 2 pairs"):
         tokenizer.pack(["want"], ["un", "un"])
-    with pytest.raises(ValueError, match="room for text beside 2"):
+    with pytest.raises(ValueError, match="room for text and 2"):
         tokenizer.pack(["want"], max_length=2)
     with pytest.raises(ValueError, match="1 strings and 1 lists"):
         tokenizer.pack(["want", ["want"]])

@@ -110,7 +110,7 @@ def test_bad_input(file, tmp_path):
     for call in (Words.train, lambda f, split: Words(["[PAD]", "[UNK]", "[EOS]"], split=split)):
         with pytest.raises(ValueError, match="`split` must be one of"):
             call(file, split="words")
-    with pytest.raises(ValueError, match="leave room beside 3"):
+    with pytest.raises(ValueError, match="number of special words, 3"):
         Words.train(file, 3)
     with pytest.raises(ValueError, match="`min_count` must be a whole number, 1 or more"):
         Words.train(file, min_count=0)
@@ -126,7 +126,7 @@ def test_bad_input(file, tmp_path):
         words.pack(["a"], ["b"])
     with pytest.raises(ValueError, match="all strings or all lists"):
         words.pack([["a"], "b"])
-    with pytest.raises(ValueError, match="room for text beside 0 special tokens"):
+    with pytest.raises(ValueError, match="room for text and 0 special tokens"):
         words.pack(["a"], max_length=0)
     (tmp_path / "other.json").write_text('{"model": {"type": "BPE", "vocab": {}}}')
     with pytest.raises(ValueError, match='other.json: `model.type` must be .*"WordLevel"'):
