@@ -37,7 +37,7 @@ def main(arguments=None):
     flags = command_parser().parse_args(arguments)
     try:
         flags.run(flags)
-    except BrokenPipeError:  # as of `| head`: nobody reads on
+    except BrokenPipeError:  # as of `| head`: the reader ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

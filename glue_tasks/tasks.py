@@ -171,7 +171,7 @@ class _Phrases:
         for word in text:
             node = self._step(node, word)
             found = node if node in self._group else self._phrase[node]
-            while found and self._group[found] is None:  # those behind one with a group have theirs
+            while found and self._group[found] is None:  # after one with a group, all have one
                 self._group[found] = group
                 found = self._phrase[found]
 

@@ -197,7 +197,7 @@ def score_by_cost(
     axes.set_ylabel(metric)
     axes.set_title(title, fontsize=11, loc="left")
     handles, labels = axes.get_legend_handles_labels()
-    # Groups, which are drawn with error bars, behind the numbers of what is named.
+    # matplotlib lists error bars, the groups, after the numbered names: groups first.
     order = sorted(range(len(labels)), key=lambda i: labels[i][:1].isdigit())
     figure.legend(
         [handles[i] for i in order],

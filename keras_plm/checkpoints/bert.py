@@ -251,7 +251,7 @@ def _labels(released, name):
 
 
 def _check_unknown(released, encoder):
-    """Raises on weights of another kind of encoder; warns of unknown ones beside it."""
+    """Raises on weights of another kind of encoder; warns of other unknown weights."""
     known = [name for theirs in _names(encoder).values() for name in theirs]
     known += [name for kind in HEADS.values() for name in kind.names.values()]
     known = {*map(released.name, known), *IGNORED}

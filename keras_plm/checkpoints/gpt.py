@@ -184,7 +184,7 @@ def _names(encoder):
 
 
 def _load_slices(path, num_heads, dtype):
-    """openai/finetune-transformer-lm: one flat array, cut in ten, its shapes beside it."""
+    """openai/finetune-transformer-lm: one flat array in ten files, and a file of its shapes."""
     file = path / "params_shapes.json"
     shapes = [tuple(shape) for shape in read_json(file, SHAPES)]
     blocks, rest = divmod(len(shapes) - 2, 12)

@@ -233,7 +233,7 @@ class HubEncoder(Encoder):
         output = backbone.output
         parts = output if isinstance(output, dict) else {"sequence_output": output}
         layers = [blocks[0].input_tensors[0], *(block.outputs[0] for block in blocks)]
-        layers[-1] = parts["sequence_output"]  # behind a final norm
+        layers[-1] = parts["sequence_output"]  # after a final norm
         pooled = [parts["pooled_output"]] if "pooled_output" in parts else []
         every = keras.Model(backbone.input, [*layers, *pooled], name="backbone")
 
@@ -266,7 +266,7 @@ class HubEncoder(Encoder):
 
     @classmethod
     def from_config(cls, config):
-        """An encoder of a configuration, of which `dropout` and `dtype` may be others."""
+        """Builds an encoder; `dropout` and `dtype` may differ from those of the backbone."""
         _keras_hub()
         config = dict(config)
         described = config.pop("backbone")

@@ -150,9 +150,9 @@ class TokenStream:
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
                 is one.
             progress: Called with the number of tokens written so far.
-            end_id: A token that is put behind each sentence (with `"lines"` each line), if any.
-            workers: Processes that tokenise; each begins with the seconds that importing takes.
-            shard_tokens: About how many tokens a file of ids holds.
+            end_id: A token to put after each sentence (with `"lines"`, after each line), if any.
+            workers: Number of processes that tokenise; each needs some seconds to import.
+            shard_tokens: Approximate number of tokens in a file of ids.
 
         Raises:
             ValueError: If a file is missing, there is no text at all, or the folder holds something
@@ -224,15 +224,15 @@ def _check_bounds(path, bounds, last, size=1 << 20):
 
 
 class Tokens:
-    """Ids in files one behind the other, read by slices and arrays of places.
+    """Ids in consecutive files, read by slices and arrays of places.
 
     Args:
         arrays: An array of each file.
         vocabulary_size: Ids must be below it.
-        folder: Of the files, for errors.
+        folder: Folder of the files, for errors.
 
     Raises:
-        ValueError: Where ids are read that are not in the vocabulary.
+        ValueError: If an id that is read is not in the vocabulary.
     """
 
     def __init__(self, arrays, vocabulary_size, folder):
@@ -254,7 +254,7 @@ class Tokens:
         which = np.searchsorted(self.ends, places, side="right")
         found = np.empty(places.shape, self.dtype)
         for number in np.unique(which):
-            array = self.arrays[number]  # one too many where a place lies behind the end
+            array = self.arrays[number]  # an IndexError for a place after the end
             here = which == number
             found[here] = array[places[here] - (self.ends[number] - len(array))]
         return self._known(found)

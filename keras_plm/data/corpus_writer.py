@@ -68,9 +68,9 @@ class Block(typing.NamedTuple):
     """Lines that are tokenised together.
 
     Attributes:
-        lines: The lines. Long ones stand in several blocks.
+        lines: The lines. A long line is split over several blocks.
         continued: Whether the first line began in an earlier block.
-        unfinished: Whether the last line goes on in the next block.
+        unfinished: Whether the last line continues in the next block.
     """
 
     lines: list
@@ -79,9 +79,9 @@ class Block(typing.NamedTuple):
 
 
 def blocks(files):
-    """Yields the lines of files as `Block`s of some `BLOCK` characters, a blank line behind each.
+    """Yields the lines of files as `Block`s of about `BLOCK` characters.
 
-    A part of a line that does not end it has a word.
+    A blank line follows each file. Every part of a line but the last contains a word.
     """
     lines, size, continued = [], 0, False
     for path in files:
@@ -96,16 +96,18 @@ def blocks(files):
 
 
 class BlockEncoder:
-    """Lines to ids, apart from what stands before and behind them."""
+    """Converts lines to ids, independently of the lines before and after them."""
 
     def __init__(self, tokenizer, sentences, end_id):
         self.tokenizer, self.sentences, self.end_id = tokenizer, sentences, end_id
         self.dtype = ids_dtype(len(tokenizer))
 
     def __call__(self, block):
-        """The ids of a block, where its sentences end in them, its sentences before each end.
+        """Converts a block.
 
-        Ends are those of documents.
+        Returns:
+            The ids, the end of each sentence in them, and the number of sentences before the end of
+            each document.
         """
         texts, whole, ends = self._texts(block)
         if not texts:

@@ -13,15 +13,15 @@ MULTIPLE = 8  # of T and S, so that they are few
 
 
 class PairPositions:
-    """Where each of two texts stands in rows.
+    """Positions of two texts in their rows.
 
-    A text's positions of a batch are padded to those of the longest text in any row that the
-    batch's length holds, so that a bucket has one shape.
+    The positions of a text are padded to the longest text among all rows that fit the length of
+    the batch, so that a bucket has one shape.
 
     Args:
-        lengths: (R,) by which rows are put in buckets.
-        begins, counts: (R, 2) the first vector of each text in its row, and how many there are.
-        last: (R,) one more vector of the second text, behind the others; `None` for none.
+        lengths: (R,) lengths of the rows, which choose their buckets.
+        begins, counts: (R, 2) the first vector of each text in its row, and the number of vectors.
+        last: (R,) one more vector of the second text, after the others; `None` for none.
     """
 
     def __init__(self, lengths, begins, counts, last=None):

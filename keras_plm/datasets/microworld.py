@@ -233,7 +233,7 @@ class World:
         examples = []
         while len(examples) < _size(split):
             judged = _one(rng, _one(rng, list(JUDGED.values())))
-            _, value, sentence = self._judgement(rng, judged, "nobody")
+            _, value, sentence = self._judgement(rng, judged, "someone")
             if sentence not in seen:
                 where = f"microworld:{split}:{len(examples) + 1}"
                 examples.append(Example(sentence, FEELINGS[value + 2], where=where))
@@ -242,12 +242,12 @@ class World:
     # ---- translation ----
 
     def translations(self, split):
-        """Sentences of 1 to 4 clauses, 5 to 40 words, and what they are in a second language.
+        """Sentences of 1 to 4 clauses, 5 to 40 words, and their translations to a second language.
 
-        - Every word has one other word, `other_words`; a name stays as it is; "the" falls away.
-        - The verb stands at the end of its clause, with "never" as a prefix.
-        - Everything else stands behind what it stood before: a noun, its adjective, its degree; a
-          name, its preposition; and what follows "of" comes before what it is of.
+        - Every word has one translation, see `other_words`. Names stay, and "the" is dropped.
+        - The verb comes at the end of its clause, with "never" as a prefix.
+        - Other words follow the word that they precede in English, as in "noun adjective degree"
+          and "name preposition". The phrase after "of" comes before the noun before "of".
 
         So "the doctor never met the very good brother of Rina ." is ordered as "doctor Rina of
         brother good very nevermet .". Clauses keep their order, with "and" between them.

@@ -295,14 +295,14 @@ def checksum(path):
 def write_text_of(task, data, path, split="train"):
     """Writes a task's text without its labels, a sentence a line, for pre-training.
 
-    Words that are given are parted by spaces. Each `group` of examples is a document; a passage
-    stands once for the questions that follow one another.
+    Words of a pre-tokenised text are separated by spaces. Each `group` of examples is a document.
+    A passage is written once for consecutive questions.
 
     Args:
         task: A `Task`.
         data: The data folder.
         path: The text file.
-        split: Of which part.
+        split: The split to write.
 
     Returns:
         The number of lines with text.

@@ -145,7 +145,7 @@ def read_whole(folder, names, read):
             continue
         if not _whole(folder) and _identities(folder, names) == before:
             return result
-    while True:  # nobody writes while this process holds the lock
+    while True:  # no process writes while this one holds the lock
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(one_writer(folder))

@@ -1,4 +1,4 @@
-"""Parts of which the models are made."""
+"""Layers that the models are built from."""
 
 from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization
 from keras_plm.layers.attention import (

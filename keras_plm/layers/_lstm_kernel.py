@@ -1,10 +1,11 @@
 """The recurrence of an LSTM, with or without a projection, and its gradient by hand.
 
-What the inputs give to the gates is computed for all steps in one product before the loop, and the
-gradients of the weights in one product each behind it; in the loop stay the products with the
-state. Automatic differentiation would add a product and a sum over all weights for every step.
+One product before the loop computes the contribution of the inputs to the gates for all steps. One
+product after the loop computes the gradient of each weight matrix. Only the products with the state
+stay in the loop. Automatic differentiation would add a product and a sum over all weights for every
+step.
 
-Shapes: T steps, B batch, D width of the input, n cells, P width of what is handed on (n without a
+Shapes: T steps, B batch, D width of the input, n cells, P width of the hidden state (n without a
 projection).
 """
 

@@ -255,7 +255,7 @@ def allowed_transitions(labels: Sequence[str], scheme: str) -> np.ndarray:
 
     every = [*named, ("START", ""), ("END", "")]
     found = np.array([[may(before, behind) for behind in every] for before in every])
-    found[:, -2] = False  # nothing stands before the start, nothing behind the end
+    found[:, -2] = False  # nothing precedes the start, nothing follows the end
     found[-1] = False
     found[-2, -1] = False
     return found
