@@ -130,6 +130,7 @@ def transformer_block(
         return normalized(x, norm) if pre_norm else x
 
     def add(x, part, norm, name):
+        part = ops.cast(part, x.dtype)  # a map of policies may give it another
         x = x + (dropout(part, dropout_rate, seeds.get(name)) if training else part)
         return x if pre_norm else normalized(x, norm)
 

@@ -405,3 +405,18 @@ def test_blocks_that_are_made_again_learn_the_same():
     for one, other in zip(weights, same, strict=True):
         assert_close(other, one)
     assert losses[-1] < losses[0]
+
+
+def test_a_map_of_policies_survives_a_round_trip(tmp_path):
+    """A `DTypePolicyMap` gives some sublayers another precision, also in a saved model."""
+    half, full = map(keras.dtype_policies.get, ("mixed_bfloat16", "float32"))
+    paths = ["block/feed_forward/intermediate", "block/feed_forward/output"]
+    policies = keras.dtype_policies.DTypePolicyMap(full, dict.fromkeys(paths, half))
+    block = TransformerBlock(2, 8, 16, dtype=policies, name="block")
+    inputs = keras.Input((3, 8))
+    keras.Model(inputs, block(inputs)).save(tmp_path / "block.keras")
+    loaded = keras.saving.load_model(tmp_path / "block.keras").get_layer("block")
+    for found in (block, loaded):
+        assert found.feed_forward.intermediate.compute_dtype == "bfloat16"
+        assert found.attention.output_projection.compute_dtype == "float32"
+    assert loaded.get_config() == block.get_config()
