@@ -20,7 +20,7 @@ OUTCOMES = {
 }
 ALLOWED = ("ok", "clear")
 
-# What Python, NumPy and Keras say of a value that nobody checked.
+# Messages of Python, NumPy and Keras about a value that keras_plm did not check.
 INTERNALS = re.compile(
     r"object is not (subscriptable|iterable|callable)|object does not support|has no attribute"
     r"|has no len|unexpected keyword|positional argument|multiple values for|index out of range"

@@ -18,7 +18,7 @@ from tests.fuzz.outcomes import OUTCOMES, Hang
 
 ADDRESSES = 2 << 30  # bytes of memory that a process may ask for beyond what it begins with
 ASLEEP = 10  # checks, a second each, of a process that sleeps and computes nothing
-GRACE = 10  # checks after which a process that was told to stop is ended
+GRACE = 10  # checks between the request to stop and the kill of a process
 AT_ONCE, ROUND = 50, 2000  # cases of one process, and of a run over all readers
 
 

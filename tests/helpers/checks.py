@@ -15,7 +15,7 @@ from tests import ROOT
 
 
 def under_torch(*values):
-    """A case of `parametrize` beside another that runs under every backend."""
+    """A case of `parametrize` for torch only, next to cases for every backend."""
     return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 

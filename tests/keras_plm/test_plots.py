@@ -178,7 +178,7 @@ def test_lines_that_end_together_get_a_legend():
     assert not axes.texts
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
     assert len(styles) == 9
-    # A curve that goes on where another one ends would run through its name.
+    # A longer curve would run through the name at the end of a shorter one.
     figure = lines({"short": ([1, 2], [1, 1], None), "long": ([1, 9], [1, 1], None)}, "x", "y")
     assert figure.legends
 

@@ -39,7 +39,7 @@ def vocabulary():
 
 
 def added_decoder(pieces):
-    """`added_tokens_decoder`: tokens of the vocabulary by their id, new ones behind it."""
+    """`added_tokens_decoder`: tokens of the vocabulary by their id. New tokens get the next ids."""
     decoder = {}
     for token in ADDED:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)

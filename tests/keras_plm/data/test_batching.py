@@ -154,7 +154,7 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
 
 
 def test_fit_goes_on_from_any_step():
-    """On TensorFlow, also where the next two batches tell nothing about the lengths behind them."""
+    """On TensorFlow, also where the next two batches do not predict the lengths after them."""
 
     def rows_of_ones(rows, length, rng, epoch):
         x = {"row": np.ones((len(rows), length), "float32")}
@@ -387,7 +387,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
             ).all()
             if tokenizer is TOKENIZER:
                 ids = x["token_ids"][row][positions[places]]
-            else:  # of both texts, one behind the other
+            else:  # of both texts, one after the other
                 name = "token_ids" if tokenizer is WORDS else "character_ids"
                 flat = x[name][row].reshape(2 * 11, *x[name].shape[3:])
                 ids = flat[positions[places]]

@@ -152,7 +152,7 @@ def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, smal
     with pytest.raises(KeyboardInterrupt):
         TokenStream.build(*arguments, shard_tokens=4)
     assert not (tmp_path / "stream").exists()
-    # What was written behind the last note is not known to be whole.
+    # Bytes after the last recorded position may be incomplete.
     with open(unfinished(tmp_path) / "sentences.bin", "ab") as file:
         file.write(b"12345")
     killed = subprocess.Popen([sys.executable, "-S", "-c", ""])

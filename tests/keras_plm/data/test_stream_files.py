@@ -201,7 +201,7 @@ import glob, os
 encode = corpus_writer.BlockEncoder.__call__
 
 def waiting(*block):
-    while not os.path.exists("told"):
+    while not os.path.exists("refused"):
         time.sleep(0.01)
     return encode(*block)
 
@@ -214,7 +214,7 @@ else:
     try:
         build(shard_tokens=101)
     finally:
-        open("told", "w").close()
+        open("refused", "w").close()
 """
         (outcomes,) = run_together(code, [folder], 2, SETUP)
         assert outcomes[0].status == 0, outcomes

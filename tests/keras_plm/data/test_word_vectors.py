@@ -1,4 +1,4 @@
-"""Files of word vectors: there and back, beside gensim and fastText, and what is bad."""
+"""Files of word vectors: round trips, comparisons with gensim and fastText, and bad files."""
 
 import gzip
 import struct

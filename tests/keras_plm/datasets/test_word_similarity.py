@@ -56,7 +56,7 @@ def answer(vectors, a, b, c):
 
 
 def asked(vectors, number=101, seed=1):
-    """Sections of questions, of which about a half are right, and how many are, by loops."""
+    """Sections of questions, about half of them right, and the number of right ones, by loops."""
     rng = np.random.default_rng(seed)
     sections, right = {"family": [], "gram1": [], "gram2": []}, dict.fromkeys(range(3), 0)
     for i in range(number):
@@ -415,7 +415,7 @@ def test_everything_runs_on_the_real_files(data):
 
 
 def scored(name, value, seed=0, **more):
-    """A result of which every number is the same."""
+    """A result whose scores all derive from `value`."""
     tally = {"accuracy": value, "accuracy_of_all": value / 2, "questions": 4000, "missing": 2000}
     return {
         "name": name,

@@ -124,7 +124,7 @@ def test_more_beams_find_no_worse_texts(model):
         beam_search(model, INPUTS, START, END, num_beams=k, length_penalty=0.0, max_new_tokens=4)
         for k in (1, 30)
     ]
-    finished = (best[0][0][:, 0] == END).any(-1)  # the others come behind all that are
+    finished = (best[0][0][:, 0] == END).any(-1)  # unfinished beams come after all finished ones
     assert (best[1][1][:, 0] >= best[0][1][:, 0] - 1e-4)[finished].all()
     scores = best[1][1]
     ended = (best[1][0] == END).any(-1)

@@ -143,13 +143,13 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
 
 
 def put_behind(rows, behind):
-    """Rows of unequal lengths with those of an array behind them, vector by vector."""
+    """Rows of unequal lengths, with the vectors of an array appended to theirs."""
     pairs = zip(rows, behind, strict=True)
     return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("width", [ALONE, 3], ids=["alone", "features behind"])
+@pytest.mark.parametrize("width", [ALONE, 3], ids=["alone", "features after"])
 def test_esim_is_that_of_chen_et_al(width, tmp_path):
     first, first_mask = padded((2, 5, 4), (3, 5))
     second, second_mask = padded((2, 7, 4), (7, 2), seed=1)
@@ -196,7 +196,7 @@ def trilinear(kernel, x, y):
 
 @pytest.mark.quick_cases("alone")
 @pytest.mark.compiles
-@pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features behind"])
+@pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features after"])
 def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     passage, passage_mask = padded((2, 6, 4), (4, 6))
     question, question_mask = padded((2, 3, 4), (3, 2), seed=1)

@@ -140,7 +140,7 @@ FOUND = {
     "bert": (piece_encoder, PIECES, "bidaf"),
     "gpt": (gpt, PAIRS, "bidaf"),  # reads apart, in windows of 24 tokens
     "elmo": (elmo, Characters(), "bidaf"),
-    "elmo behind words": (elmo, Characters(), "bidaf"),
+    "elmo and words": (elmo, Characters(), "bidaf"),
     "vectors": (word_vectors, word_vectors().tokenizer(), "bilstm"),
 }
 
@@ -152,7 +152,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
     model, length = make(), 29 if kind in ("bert", "gpt") else 11
     train = answers(32, length, unanswered=kind != "bert")
     dev = answers(8, length, 1, unanswered=kind != "bert")
-    words = word_vectors() if kind == "elmo behind words" else None
+    words = word_vectors() if kind == "elmo and words" else None
     options = {"layers": "mix" if kind.startswith("elmo") else "last"}
     options |= {"placement": "output"} if words else {}
     method = FeatureBased(reader=reader, **options, **FAST)

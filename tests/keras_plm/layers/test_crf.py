@@ -124,7 +124,7 @@ def test_against_all_rows_of_tags():
 @pytest.mark.parametrize("boundary", [True, False])
 def test_it_is_a_layer_and_its_loss_learns(boundary, tmp_path):
     rng = np.random.default_rng(0)
-    # Tag 1 always stands behind tag 0, which no word tells.
+    # Tag 1 always follows tag 0. The words do not predict the tags.
     tags = np.tile([0, 1], (32, 3))
     words = rng.normal(size=(32, 6, 2)).astype("float32")
     x = keras.Input((None, 2))
@@ -186,7 +186,7 @@ TAGGED = ["O", "B-X", "I-X"]
 
 
 def sentences(count, seed=0):
-    """The words "b" and "c" are spans of two or three, of which only the first stands out."""
+    """Spans of two or three words. Each begins with "b", which occurs nowhere else."""
     rng, made = np.random.default_rng(seed), []
     for _ in range(count):
         words, tags = [], []

@@ -267,7 +267,7 @@ def test_matthews_correlation_is_that_of_scikit_learn():
 
 
 def test_matthews_correlation_of_many_labels_needs_no_matrix():
-    labels = [f"label {i}" for i in range(50_000)]  # of which a matrix has 20 GB
+    labels = [f"label {i}" for i in range(50_000)]  # their matrix takes 20 GB
     assert metrics.matthews_correlation(labels, labels) == 1
 
 

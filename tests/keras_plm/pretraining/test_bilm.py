@@ -160,7 +160,7 @@ def test_a_word_that_is_impossible_costs_no_precision(low):
 
 
 def sampled_shares(logits, target, ids, counts, target_count):
-    """The shares of all words, of which only the target and the samples have any, and -log p."""
+    """Probabilities of all words, 0 except for target and samples, and -log p of the target."""
     corrected = {**dict(zip(ids, np.log(counts), strict=True)), target: np.log(target_count)}
     shares = np.zeros(len(logits))
     for word, log_count in corrected.items():

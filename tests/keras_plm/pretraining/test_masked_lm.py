@@ -338,7 +338,7 @@ def test_parts_have_other_documents_to_follow(stream):
 
 @pytest.mark.backend_neutral
 def test_left_to_right_rows_are_those_of_one_text(stream):
-    """Every token behind another is guessed once; [CLS] and [SEP] frame the row."""
+    """Each token after the first one is a target once; [CLS] and [SEP] frame the row."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
     source = masked_lm_batches(stream, TOKENIZER, left_to_right=True, **options)
     plain = masked_lm_batches(

@@ -84,14 +84,14 @@ class TestReleasedVocabulary:
         for text in (
             "The quick brown fox jumps over the lazy dog, and the tokenization is unaffable.",
             "Shall I compare thee to a summer day? Thou art more lovely and more temperate!",
-            "In 1984 electroencephalography (of sorts) was transmogrified; nobody noticed.",
+            "In 1984 electroencephalography (of sorts) was transmogrified; no one noticed.",
         ):
             wanted = theirs(text, add_special_tokens=False)["input_ids"]
             assert plain.encode([text]).token_ids.tolist() == wanted
 
 
 def test_words_are_those_of_spacy():
-    """Its English tokenizer's words, written down once (3.8, behind the released clean-up)."""
+    """Words of spaCy 3.8's English tokenizer, after the released clean-up, recorded once."""
     pieces = ["<unk>", *"abcdefghijklmnopqrstuvwxyz"]
     tokenizer = BytePair(pieces, [], lowercase=False, scheme="gpt")._tokenizer
     wanted = [

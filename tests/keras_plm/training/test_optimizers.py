@@ -236,7 +236,7 @@ SHAPES = {"a": (2, 3), "b": (5,), "bias": (3,)}
 
 
 def three(groups, steps, split=None, **options):
-    """Steps of three weights of which two are in groups; `split`: saved and resumed there."""
+    """Steps of three weights, two of them in groups; the run is saved and resumed at `split`."""
     rng = np.random.default_rng(7)
     variables = [
         keras.Variable(rng.normal(size=shape).astype("float32"), name=name)

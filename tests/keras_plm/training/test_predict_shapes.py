@@ -167,7 +167,7 @@ def test_rows_of_evaluation_are_padded_little():
             for length, rows in plan:
                 assert part[rows[rows >= 0]].max() <= length <= 512
         assert len(shapes) <= 8
-    # 55 rows of 72 tokens, of which 42 have room in a batch of length 96.
+    # 55 rows of 72 tokens. A batch of length 96 has room for 42 of them.
     (only,) = Batches([72] * 55, None, training=False, tokens_per_batch=4096).plan(0)
     assert (only[0], len(only[1])) == (72, 56)
 

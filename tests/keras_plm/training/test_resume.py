@@ -64,7 +64,7 @@ def test_saves_as_it_goes(stream, tmp_path):
 
 
 def trained(stream, folder, steps, **options):
-    """The names of the states behind so many steps."""
+    """The names of the saved states after this number of steps."""
     model, batches = start(stream)
     state = TrainingState(folder, batches, **{"every_steps": 1, **options})
     model.fit(batches, epochs=9, callbacks=[state, Seen(steps)], verbose=0)

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: what is frozen, what learns, what becomes of it."""
+"""Low-rank adaptation: frozen weights, trained weights, merged models."""
 
 import importlib.util
 
@@ -96,7 +96,7 @@ def test_a_gpt_learns_beside_its_language_model():
     assert len(fitted.predict(gpt_texts(5))) == 5
     after = arrays(fitted.encoder)
     for path, before in arrays(model).items():
-        rows = len(before) if path.startswith("token_embedding") else None  # new tokens are behind
+        rows = len(before) if path.startswith("token_embedding") else None  # new tokens come last
         same = np.array_equal(before, after[path][:rows])
         assert same != path.endswith("query_key_value/kernel"), path
     fitted = FineTune(**FAST).fit(gpt(num_layers=1), Classifier, PIECES, pairs(16))
