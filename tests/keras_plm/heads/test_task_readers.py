@@ -302,7 +302,7 @@ class TestBadInput:
         method = FeatureBased(**FAST, reader="bidaf", character_filters=3)
         with pytest.raises(ValueError, match="a head of tokens reads none.*character_filters=3"):
             method.fit(piece_encoder(), SpanFinder, PIECES, made_up(4))
-        with pytest.raises(ValueError, match="where tokens are words, as ELMo's.*WordPiece"):
+        with pytest.raises(ValueError, match="whose tokens are words, such as ELMo's.*WordPiece"):
             FeatureBased(**FAST, reader="bidaf").fit(
                 piece_encoder(), SpanFinder, PIECES, made_up(4), words=word_vectors()
             )
