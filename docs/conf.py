@@ -137,5 +137,4 @@ def setup(app):
     app.connect("autodoc-process-docstring", mark_blocks, priority=400)
     app.connect("autodoc-process-docstring", escape_markup, priority=450)  # before napoleon
     app.connect("autodoc-process-signature", arguments_of)
-    app.add_html_context = {"default_mode": "auto"}
-html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
