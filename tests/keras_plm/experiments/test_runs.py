@@ -368,7 +368,7 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     assert len(list((tmp_path / "features").glob("[!.]*"))) == 3
     assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
     shown = capsys.readouterr().out
-    assert "Fine-tuning was not tried" in shown and " 5 in the dev set" in shown
+    assert "Fine-tuning was not run" in shown and " 5 in the dev set" in shown
 
 
 @pytest.mark.backend_neutral
