@@ -158,10 +158,10 @@ FAULTS = [
     Fault(
         "unknown_arguments_of_bert",
         "3703fbb",
-        "norm_epsilon: float = 1e-12,\n        trainable: bool = True,\n        dtype: str | keras.D"
-        "TypePolicy | None = None,\n        name: str | None = None,",
-        "norm_epsilon: float = 1e-12,\n        trainable: bool = True,\n        dtype: str | keras.D"
-        "TypePolicy | None = None,\n        name: str | None = None, **kwargs,",
+        "norm_epsilon: float = 1e-12,\n        trainable: bool = True,\n        dtype: str | keras."
+        "DTypePolicy | None = None,\n        name: str | None = None,",
+        "norm_epsilon: float = 1e-12,\n        trainable: bool = True,\n        dtype: str | keras."
+        "DTypePolicy | None = None,\n        name: str | None = None, **kwargs,",
         ("tests/keras_plm/models/test_bert.py::test_refuses_arguments_it_has_not",),
     ),
     Fault(

@@ -54,8 +54,8 @@ def replacing(path, suffix="", needed=None):
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        _check_read(path)
-        yield path
+        with _with_reader(path):
+            yield path
         return
     path = Path(os.path.realpath(path))
     with explaining_no_room(path, needed):
@@ -70,20 +70,31 @@ def replacing(path, suffix="", needed=None):
             temporary.unlink(missing_ok=True)
 
 
-def _check_read(path):
-    """Raises where a named pipe has no reader: writing to it would wait for ever."""
+@contextlib.contextmanager
+def _with_reader(path, seconds=5.0):
+    """Waits for the reader of a named pipe: without one, writing would wait for ever."""
     if not path.is_fifo():
+        yield
         return
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            held = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > end:
+                raise OSError(
+                    errno.ENXIO,
+                    f"{path} must be a file, or a pipe that a process reads. "
+                    "Received: a pipe that no process reads",
+                ) from error
+        time.sleep(0.02)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        raise OSError(
-            errno.ENXIO,
-            f"{path} must be a file, or a pipe that a process reads. "
-            "Received: a pipe that no process reads",
-        ) from error
+        yield  # the reader sees no end in between
+    finally:
+        os.close(held)
 
 
 @contextlib.contextmanager
