@@ -1,6 +1,7 @@
 """Conversion of released ELMo files, `options.json` and `weights.hdf5`, and back."""
 
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -162,12 +163,15 @@ def _write(options, weights, text, encoder):
     import h5py
 
     before = hashlib.sha256(read_bytes(options)).hexdigest() if options.is_file() else ""
-    with replacing(weights) as temporary, h5py.File(temporary, "w") as file:
+    content = io.BytesIO()  # HDF5 can crash where a disk is full
+    with h5py.File(content, "w") as file:
         for name, value in ((OPTIONS, text), (REPLACED, before)):
             file.attrs[name] = np.bytes_(value.encode())
         for key, (variables, shape) in _places(encoder):
             arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
             file[key] = np.concatenate(arrays).reshape(shape).astype("float32")
+    with replacing(weights, needed=len(content.getbuffer())) as temporary:
+        temporary.write_bytes(content.getbuffer())
     write_text(options, text)
 
 

@@ -254,15 +254,19 @@ def run_layers(flags):
         choices = list(read(runner, results, runs, names))
         if choices:
             console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
-        console.print("Fine-tuning, to compare (--no-fine-tune skips it) ...")
+        console.print("Fine-tuning, for comparison (--no-fine-tune skips it) ...")
 
     runner, results, failed = run_all(flags, runs + tuning, so_far)
     choices = list(read(runner, results, runs, names))
     if flags.method == "features" and choices:
         tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
         console.print(
-            recommend.markdown(choices), recommend.recommendation(choices, tuned), sep="\n"
+            recommend.markdown(choices, tuned), recommend.recommendation(choices, tuned), sep="\n"
         )
+        if tuned is None:
+            console.print("Fine-tuning was not run.")
+        if found := recommend.edges([*choices, *([] if tuned is None else [tuned])]):
+            console.print(found)
     if flags.plot:
         task, encoder = results[0]["task"], results[0]["encoder"]
         others = read_results(flags.results, task)

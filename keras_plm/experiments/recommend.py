@@ -97,32 +97,63 @@ def ranked(choices):
     return sorted(choices, key=lambda choice: -choice.dev_score)
 
 
-def markdown(choices):
-    """A table of choices, the best first, each compared with the best."""
+def markdown(choices, tuned=None):
+    """A table of choices, the best first, each compared with the best; then fine-tuning.
+
+    Names are those that `--layers` takes.
+
+    Args:
+        choices: `Choice`s of layers.
+        tuned: The `Choice` of fine-tuning, if it was done.
+    """
     first, *_ = order = ranked(choices)
     text = [
         "| layers | dev set | evaluation split | first minus this | seconds per fit | features |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for choice in order:
+    for choice in [*order, *([] if tuned is None else [tuned])]:
         mean, deviation, n = summary(choice.results)
         spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
         apart = None if choice is first else first.above(choice)
         size = choice.results[0].get("feature_bytes", 0) / 1e6
         cells = [
-            choice.name.replace("_", " "),
+            choice.name,
             f"{100 * choice.dev_score:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
             "" if apart is None else str(apart),
             f"{choice.seconds:.1f}" if choice.seconds >= LEAST else f"< {LEAST}",
-            f"{size:,.0f} MB" if size else "",
+            f"{size:,.1f} MB" if size else "",
         ]
         text.append(f"| {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
 
 
+def edges(choices):
+    """A sentence on searches whose best learning rate is the largest or smallest; "" for none.
+
+    Args:
+        choices: `Choice`s, of layers or of fine-tuning.
+    """
+    sentences = []
+    for end, word in ((max, "largest"), (min, "smallest")):
+        names = [choice.name for choice in choices if _is_at(choice, end)]
+        if names:
+            rows = ", ".join(names) if len(names) < 3 else f"{len(names)} of {len(choices)} rows"
+            wanted = "larger" if end is max else "smaller"
+            sentences.append(
+                f"The search chose its {word} learning rate for {rows}: add {wanted} ones to "
+                "--learning-rates."
+            )
+    return " ".join(sentences)
+
+
+def _is_at(choice, end):
+    rates = [trial["learning_rate"] for trial in choice.results[0]["trials"]]
+    return len(rates) > 1 and choice.results[0].get("learning_rate") == end(rates)
+
+
 def recommendation(frozen, tuned=None):
-    """Two sentences: which layers, and whether fine-tuning is worth it.
+    """Sentences on which layers to use, and whether fine-tuning is better.
 
     Args:
         frozen: `Choice`s of layers.
@@ -133,8 +164,8 @@ def recommendation(frozen, tuned=None):
     for other in others:
         apart = best.above(other)
         if apart is None or apart.low <= 0 <= apart.high:
-            alike.append(other.name.replace("_", " "))
-    words = f"Frozen features: use {best.name.replace('_', ' ')}."
+            alike.append(other.name)
+    words = f"Frozen features: use {best.name}."
     if others and not alike:
         words += " Every other choice scores lower; the interval of the difference excludes zero."
     elif alike:
@@ -142,7 +173,7 @@ def recommendation(frozen, tuned=None):
     if min(len(choice.results) for choice in frozen) == 1:
         words += " One seed has no spread: run two or more."
     if tuned is None:
-        return f"{words} Fine-tuning was not run."
+        return words
     taken = duration(tuned.seconds)
     cost = f"{taken} for one training, next to less than {LEAST} s"
     if best.seconds >= LEAST:
@@ -158,4 +189,7 @@ def recommendation(frozen, tuned=None):
         return f"{words} Fine-tuning is better: {apart} points, at {cost}."
     if apart.high < 0:
         return f"{words} Fine-tuning is worse: {apart} points, at {cost}."
-    return f"{words} Fine-tuning is not separable from it: {apart} points, at {cost}."
+    return (
+        f"{words} Fine-tuning is not separable from it: {apart} points, at {cost}. Frozen features "
+        "are the cheaper choice; more labelled examples may separate the two."
+    )

@@ -28,7 +28,8 @@ PACKAGES = ("keras_plm", "glue_tasks", "benchmarks")
 CALLS = {"read_text", "read_bytes", "memmap", "fromfile", "safe_open", "load_file", "ZipFile",
          "load_model", "load_weights", "from_preset", "mmap"}  # fmt: skip
 MODULES = {"open": {"gzip", "os"}, "load": {"np", "torch", "json"}, "File": {"h5py"}}
-WRITING = {"_create", "_holder"}  # helpers that open a file of this process, or of who writes
+# Helpers that open a file of this process, or of who writes, or a pipe to write to.
+WRITING = {"_create", "_holder", "_with_reader"}
 # Functions and folders that read files which no user or other program makes, and why they have no
 # row.
 NOT_FUZZED = {

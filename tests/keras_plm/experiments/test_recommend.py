@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.recommend import Choice, markdown, ranked, recommendation
+from keras_plm.experiments.recommend import Choice, edges, markdown, ranked, recommendation
 from keras_plm.experiments.report.answers import answers
 from keras_plm.experiments.results import Record, ResultFolder, result_name
 
@@ -22,8 +22,9 @@ def choice(name, share, dev_score=None, seconds=10.0, seed=0, kept=True):
         parts.append(np.stack([right, np.ones(EXAMPLES)], axis=1))
         results.append({
             "score": right.mean(), "dev_score": share if dev_score is None else dev_score,
-            "seconds": seconds * (2 if index == 0 else 1), "seed": index, "trials": [{}, {}],
-            "metrics": {"accuracy": right.mean()}, "feature_bytes": 2e6,
+            "seconds": seconds * (2 if index == 0 else 1), "seed": index,
+            "trials": [{"learning_rate": 0.1}, {"learning_rate": 0.2}], "feature_bytes": 2e6,
+            "metrics": {"accuracy": right.mean()},
         })  # fmt: skip
     if not kept:
         return Choice(name, tuple(results))
@@ -34,7 +35,7 @@ def test_the_dev_set_ranks():
     choices = [choice("last", 0.8, dev_score=0.5), choice("layer_1", 0.7, dev_score=0.6)]
     assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
     table = markdown(choices).splitlines()
-    assert table[2].startswith("| layer 1 | 60.0 | 68.") and "| 10.0 | 2 MB |" in table[2]
+    assert table[2].startswith("| layer_1 | 60.0 | 68.") and "| 10.0 | 2.0 MB |" in table[2]
     assert "-1" in table[3].split("|")[4]  # reported, it is below
 
 
@@ -43,11 +44,24 @@ def test_what_is_told_apart_is_told():
     assert "Every other choice scores lower" in recommendation(far)
     near = [choice("last", 0.8), choice("layer_2", 0.797, seed=1), choice("embeddings", 0.5)]
     words = recommendation(near)
-    assert words.startswith("Frozen features: use last. Not separable from it: layer 2.")
-    assert words.endswith("Fine-tuning was not run.")
-    assert recommendation(far[:1]) == "Frozen features: use last. Fine-tuning was not run."
+    assert words.startswith("Frozen features: use last. Not separable from it: layer_2.")
+    assert recommendation(far[:1]) == "Frozen features: use last."
     one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
     assert "excludes zero. One seed has no spread" in recommendation(one)
+
+
+def test_a_learning_rate_at_the_edge_of_the_search_is_named():
+    found = [choice("last", 0.8), choice("layer_1", 0.8)]
+    for result in found[0].results:
+        result["trials"] = [{"learning_rate": 0.001}, {"learning_rate": 0.01}]
+        result["learning_rate"] = 0.01
+    found[1].results[0]["trials"] = [{"learning_rate": 0.01}]
+    assert edges(found) == (
+        "The search chose its largest learning rate for last: add larger ones to --learning-rates."
+    )
+    found[0].results[0]["learning_rate"] = 0.001
+    assert "smallest learning rate for last: add smaller" in edges(found[:1])
+    assert not edges(found[1:])
 
 
 def test_a_fit_that_was_held_up_does_not_stand_for_all():

@@ -359,7 +359,7 @@ def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
     results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
     shown = capsys.readouterr().out
     assert shown.count("Frozen features: use") == 2 == shown.count("| layers | dev set |")
-    assert "Fine-tuning was not run.\nFine-tuning, to compare" in shown
+    assert "\nFine-tuning, for comparison" in shown and "| fine-tuned | " in shown
     assert {r["method"] for r in results} == {"features", "fine_tune"}
     names = {result["settings"]["layers"] for result in results}
     assert {"embeddings", "last", "concat_last_four", "elmo_mix"} <= names
