@@ -115,18 +115,6 @@ def read_safetensors(path, types=FLOATS, skip=None):
     return arrays, metadata
 
 
-def check_safetensors(path):
-    """Raises unless a safetensors file holds the bytes that its header states.
-
-    Raises:
-        ValueError: If it is no regular file, or is not whole.
-        OSError: If it may not be read.
-    """
-    path = check_file(path)
-    with open(path, "rb") as file:
-        _safetensors_header(file, path.stat().st_size, path)
-
-
 def _safetensors_header(file, size, path):
     """`(where the values begin, {name: about a tensor}, metadata)`; all is checked by the size."""
     length = int.from_bytes(file.read(8), "little")

@@ -47,6 +47,7 @@ NOT_FUZZED = {
     "keras_plm/experiments/pretraining/resumable_fit.py:__init__": "the seconds of an own run",
     "keras_plm/files/locks.py:_holder": "who writes, for an error",
     "keras_plm/files/opening.py:__init__": "what is compressed, in other cases",
+    "keras_plm/files/writing.py:_with_reader": "a pipe to write to",
     "keras_plm/tokenizers/text.py:_undecodable": "read again after an error",
     "keras_plm/transfer/_feature_files.py:_reserved": "maps what it has just made",
 }
