@@ -17,14 +17,15 @@ from benchmarks.speed.registry import MEASUREMENTS
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
 from keras_plm.data.formats.conll import read_conll
-from keras_plm.data.task import Task
+from keras_plm.data.task import Example, Task
 from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
 from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
 from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
 from keras_plm.experiments.runner import Runner
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.models import WordVectors
+from keras_plm.models import BERT, WordVectors
+from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
 from keras_plm.transfer.feature_store import fitting
 from tests import ROOT
@@ -573,3 +574,22 @@ def test_trees_keep_words_with_other_spaces(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes("\ufeff(3 (2 8\u00a01\\/2) (2 Mile))\r\n".encode())
     assert read_trees(path)[0].text == "8\u00a01/2 Mile"
+
+
+@pytest.mark.backend_neutral
+def test_operations_follow_from_weights_and_tokens():
+    """Two for each weight of a matrix and token, three times as many where it is trained."""
+    layers, width, inner = 3, 4, 10
+    tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"])
+    runner = object.__new__(Runner)
+    runner.tokenizer = tokenizer
+    runner.pretrained = BERT(len(tokenizer), layers, 2, width, inner)
+    examples = [Example("a b c", "x", pair="b"), Example(["c", "a"], ["x", "x"])]
+    runner.train_examples = lambda run: examples
+    tokens = sum(
+        int(tokenizer.pack([text])["padding_mask"].sum()) for text in ("a b c", "b", "c a")
+    )
+    matrices = layers * (4 * width**2 + 2 * width * inner) + width**2  # and the pooler
+    tuned, read = Run(epochs=5), Run(method="features", epochs=5)
+    assert runner._flops(tuned, 999) == 2 * tokens * 3 * 5 * matrices
+    assert runner._flops(read, 18) == 2 * tokens * (matrices + 3 * 5 * 18)
