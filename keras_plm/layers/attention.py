@@ -174,7 +174,8 @@ class Attention(keras.layers.Layer):
         query: (B, T, D_query).
         value: (B, S, D_value), the vectors to sum.
         key: (B, S, D_key), the vectors to score; `value` when omitted.
-        padding_mask: (B, S), True at real source positions.
+        padding_mask: (B, S), True at real source positions. When omitted, the mask that Keras
+            attached to `value`, if any.
         attention_mask: (B, T, S) or (T, S), True where query t may attend to key s.
         causal: If True, query t attends only to keys 0 ... t.
 
@@ -195,6 +196,7 @@ class Attention(keras.layers.Layer):
 
     def __init__(self, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.dropout = dropout
         self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy, name="weights_dropout")
 
@@ -231,8 +233,10 @@ class Attention(keras.layers.Layer):
         attention_mask: Tensor | None = None,
         causal: bool = False,
         training: bool | None = None,
+        value_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         key = value if key is None else key
+        padding_mask = value_mask if padding_mask is None else padding_mask
         mask = visible(query, value, padding_mask, attention_mask, causal)
         return self.attend(query, value, self.prepare(key), mask, training)
 

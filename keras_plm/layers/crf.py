@@ -34,7 +34,8 @@ class CRF(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, K) scores of tags.
-        padding_mask: (B, T), True at real steps, which come first.
+        padding_mask: (B, T), True at real steps, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
 
     Returns:
         (B, T, K, K) float32, indexed by the tag of the previous step and the tag of this step.
@@ -48,6 +49,7 @@ class CRF(keras.layers.Layer):
     def __init__(self, boundary: bool = True, **kwargs):
         kwargs.setdefault("dtype", "float32")
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.boundary = boundary
 
     def build(self, inputs_shape, padding_mask_shape=None):
@@ -58,7 +60,10 @@ class CRF(keras.layers.Layer):
             self.starts = self.add_weight((count,), name="starts", **options)
             self.ends = self.add_weight((count,), name="ends", **options)
 
-    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        padding_mask = mask if padding_mask is None else padding_mask
         scores = ops.cast(inputs, "float32")
         steps = ops.arange(ops.shape(scores)[1], dtype="int32")
         first = ops.cast(steps == 0, "float32")[:, None]  # (T, 1)
@@ -73,7 +78,7 @@ class CRF(keras.layers.Layer):
             scores = scores + last[..., None] * self.ends
         return scores[:, :, None, :] + between[None]
 
-    def compute_output_spec(self, inputs, padding_mask=None):
+    def compute_output_spec(self, inputs, padding_mask=None, mask=None):
         return keras.KerasTensor((*inputs.shape, inputs.shape[-1]), dtype="float32")
 
     def get_config(self):

@@ -128,6 +128,7 @@ class PositionEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.max_sequence_length = max_sequence_length
         self.initializer = keras.initializers.get(initializer)
 
@@ -150,6 +151,9 @@ class PositionEmbedding(keras.layers.Layer):
             start = start[:, None]
         # `take` of a range, because JAX cannot slice by a length it does not know.
         return ops.take(self.embeddings, ops.arange(ops.shape(inputs)[1]) + start, axis=0)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # vectors of positions belong to no text
 
     def compute_output_spec(self, inputs, start=0):
         shape = inputs.shape if len(getattr(start, "shape", ())) else inputs.shape[1:]
@@ -188,6 +192,10 @@ class SinePositionEmbedding(keras.layers.Layer):
     [0.841, 0.54, 0.01, 1.0]
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
     def build(self, input_shape):
         if input_shape[-1] % 2:
             raise ValueError(
@@ -202,6 +210,9 @@ class SinePositionEmbedding(keras.layers.Layer):
         angles = ops.outer(positions, rates.astype("float32"))  # (T, D / 2)
         pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (T, D / 2, 2)
         return ops.cast(ops.reshape(pairs, (-1, width)), self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # vectors of positions belong to no text
 
     def compute_output_spec(self, inputs, start=0):
         return keras.KerasTensor(inputs.shape[1:], dtype=self.compute_dtype)

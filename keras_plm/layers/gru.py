@@ -64,7 +64,8 @@ class BidirectionalGRU(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, S, E).
-        padding_mask: (B, S), True at real positions.
+        padding_mask: (B, S), True at real positions. When omitted, the mask that Keras attached
+            to the inputs, if any.
 
     Returns:
         `(sequence, forward, backward)`: the annotations (B, S, 2 n), forward half first, and the
@@ -81,6 +82,7 @@ class BidirectionalGRU(keras.layers.Layer):
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if units < 1:
             raise ValueError(f"`units` must be 1 or more. Received: units={units}")
         self.units = units
@@ -98,9 +100,10 @@ class BidirectionalGRU(keras.layers.Layer):
         )
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None
+        self, inputs: Tensor, padding_mask: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = self.units
+        padding_mask = mask if padding_mask is None else padding_mask
         if padding_mask is not None:
             check_masks(padding_mask, None, inputs.shape[0], inputs.shape[1], inputs.shape[1])
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (S, B, 6 n)
@@ -121,7 +124,7 @@ class BidirectionalGRU(keras.layers.Layer):
         sequence = ops.concatenate([states[:, 0], ops.flip(states[:, 1], axis=0)], axis=-1)
         return ops.transpose(sequence, (1, 0, 2)), states[-1, 0], states[-1, 1]
 
-    def compute_output_spec(self, inputs, padding_mask=None):
+    def compute_output_spec(self, inputs, padding_mask=None, mask=None):
         batch, length, _ = inputs.shape
         shapes = ((batch, length, 2 * self.units), (batch, self.units), (batch, self.units))
         return tuple(keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in shapes)

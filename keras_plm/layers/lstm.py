@@ -74,6 +74,7 @@ class LSTM(keras.layers.Layer):
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if units < 1:
             raise ValueError(f"`units` must be 1 or more. Received: units={units}")
         self.units = units
@@ -129,7 +130,8 @@ class ProjectedLSTM(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions, which come first.
+        padding_mask: (B, T), True at real positions, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
         state: `(m, c)` before the first step, (B, P) and (B, n); zeros when omitted.
         return_state: If True, also return `(m, c)` after the last real step of each row, without
             gradient.
@@ -156,6 +158,7 @@ class ProjectedLSTM(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         for name, value in (
             ("units", units),
             ("projection_dim", projection_dim),
@@ -189,7 +192,9 @@ class ProjectedLSTM(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         state: tuple[Tensor, Tensor] | None = None,
         return_state: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+        padding_mask = mask if padding_mask is None else padding_mask
         kernel, recurrent_kernel, bias, projection, gate_bias = _tensors(
             self, self.kernel, self.recurrent_kernel, self.bias, self.projection, self.gate_bias
         )
@@ -220,7 +225,9 @@ class ProjectedLSTM(keras.layers.Layer):
             ]
         return sequence, tuple(ops.stop_gradient(x) for x in last)
 
-    def compute_output_spec(self, inputs, padding_mask=None, state=None, return_state=False):
+    def compute_output_spec(
+        self, inputs, padding_mask=None, state=None, return_state=False, mask=None
+    ):
         batch, length, _ = inputs.shape
         sequence = keras.KerasTensor((batch, length, self.projection_dim), self.compute_dtype)
         if not return_state:
@@ -250,7 +257,8 @@ class LSTMStack(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions, which come first.
+        padding_mask: (B, T), True at real positions, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
         go_backwards: If True, read each row from its end. Outputs keep the order of the inputs.
 
     Returns:
@@ -276,6 +284,7 @@ class LSTMStack(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if num_layers < 1:
             raise ValueError(f"`num_layers` must be 1 or more. Received: num_layers={num_layers}")
         self.num_layers = num_layers
@@ -310,7 +319,9 @@ class LSTMStack(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         go_backwards: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> list[Tensor]:
+        padding_mask = mask if padding_mask is None else padding_mask
         return self.run(inputs, padding_mask, go_backwards, training)[0]
 
     def run(
@@ -346,7 +357,12 @@ class LSTMStack(keras.layers.Layer):
             outputs.append(reverse_rows(x, padding_mask) if go_backwards else x)
         return outputs, after
 
-    def compute_output_spec(self, inputs, padding_mask=None, go_backwards=False, training=None):
+    def compute_mask(self, inputs, previous_mask):
+        return [previous_mask] * self.num_layers
+
+    def compute_output_spec(
+        self, inputs, padding_mask=None, go_backwards=False, training=None, mask=None
+    ):
         shape = (*inputs.shape[:2], self.projection_dim)
         return [keras.KerasTensor(shape, dtype=self.compute_dtype) for _ in self.layers]
 
@@ -386,6 +402,7 @@ class CarriedStates(keras.layers.Layer):
 
     def __init__(self, stack: LSTMStack, rows: int, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if rows < 1:
             raise ValueError(f"`rows` must be 1 or more. Received: rows={rows}")
         self.stack = stack
@@ -426,7 +443,9 @@ class CarriedStates(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         go_backwards: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> list[Tensor]:
+        padding_mask = mask if padding_mask is None else padding_mask
         rows = inputs.shape[0]
         if rows is not None and rows > self.rows:
             raise ValueError(
@@ -447,7 +466,12 @@ class CarriedStates(keras.layers.Layer):
             variable.assign(ops.concatenate([ops.cast(value, "float32"), others], axis=0))
         return outputs
 
-    def compute_output_spec(self, inputs, padding_mask=None, go_backwards=False, training=None):
+    def compute_mask(self, inputs, previous_mask):
+        return self.stack.compute_mask(inputs, previous_mask)
+
+    def compute_output_spec(
+        self, inputs, padding_mask=None, go_backwards=False, training=None, mask=None
+    ):
         return self.stack.compute_output_spec(inputs)
 
     def get_config(self):

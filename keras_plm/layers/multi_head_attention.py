@@ -176,7 +176,8 @@ class MultiHeadAttention(keras.layers.Layer):
         query: (B, T, D_query).
         value: (B, S, D_value); the query itself when omitted (self-attention).
         key: (B, S, D_key); `value` when omitted.
-        padding_mask: (B, S), True at real source positions.
+        padding_mask: (B, S), True at real source positions. When omitted, the mask that Keras
+            attached to the source, if any.
         attention_mask: (B, T, S) or (T, S), True where query t may attend to key s.
         causal: If True, query t attends only to keys 0 ... t.
 
@@ -205,6 +206,7 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if num_heads < 1 or hidden_dim % num_heads:
             raise ValueError(
                 "`num_heads` must divide `hidden_dim`. "
@@ -253,7 +255,11 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: Tensor | None = None,
         causal: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
     ) -> Tensor:
+        if padding_mask is None:
+            padding_mask = mask if value is None else value_mask
         mask = visible(
             query, query if value is None else value, padding_mask, attention_mask, causal
         )

@@ -28,7 +28,8 @@ class ScalarMix(keras.layers.Layer):
 
     Call arguments:
         inputs: A list of tensors (B, T, D), or one tensor (B, T, L, D).
-        padding_mask: (B, T), True at real positions; used by `layer_norm` only.
+        padding_mask: (B, T), True at real positions; used by `layer_norm` only. When omitted, the
+            mask that Keras attached to the inputs, if any.
 
     Returns:
         (B, T, D).
@@ -52,6 +53,7 @@ class ScalarMix(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.num_layers = num_layers
         self.layer_norm = layer_norm
         self.penalty = penalty
@@ -78,7 +80,13 @@ class ScalarMix(keras.layers.Layer):
         """Weight of each layer in the mix, the softmax of `s`: (L,) float32."""
         return ops.convert_to_numpy(ops.softmax(ops.cast(self.scalars, "float32")))
 
-    def call(self, inputs: Tensor | Sequence[Tensor], padding_mask: Tensor | None = None) -> Tensor:
+    def call(
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        padding_mask: Tensor | None = None,
+        mask: Tensor | Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        padding_mask = self.compute_mask(inputs, mask) if padding_mask is None else padding_mask
         layers = inputs
         if not isinstance(inputs, (list, tuple)):
             layers = [inputs[:, :, j] for j in range(inputs.shape[2])]
@@ -91,6 +99,10 @@ class ScalarMix(keras.layers.Layer):
             layers = [self._normalise(layer, padding_mask) for layer in layers]
         shares = ops.cast(self.gamma * ops.softmax(self.scalars), self.compute_dtype)
         return sum(shares[j] * layer for j, layer in enumerate(layers))
+
+    def compute_mask(self, inputs, previous_mask):
+        layers = isinstance(previous_mask, (list, tuple))
+        return previous_mask[0] if layers else previous_mask
 
     def _normalise(self, layer, padding_mask):
         x = ops.cast(layer, "float32")
@@ -126,7 +138,8 @@ class Pooling(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions; all of them when omitted.
+        padding_mask: (B, T), True at real positions. When omitted, the mask that Keras attached
+            to the inputs; all positions without one.
 
     Returns:
         (B, D). A row without real positions gives zeros, except with `"cls"`.
@@ -142,11 +155,18 @@ class Pooling(keras.layers.Layer):
 
     def __init__(self, pool: str = "cls", **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if pool not in POOLINGS:
             raise ValueError(f"`pool` must be one of {POOLINGS}. Received: {pool!r}")
         self.pool = pool
 
-    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def compute_mask(self, inputs, previous_mask):
+        return None  # the steps are gone
+
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        padding_mask = mask if padding_mask is None else padding_mask
         if self.pool == "cls":
             return inputs[:, 0]
         # Means need float32 at least: bfloat16 cannot count beyond 256.

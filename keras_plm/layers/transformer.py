@@ -66,6 +66,7 @@ class TransformerStack(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.num_layers = num_layers
         self.remat = False
         self.block_options = {
@@ -106,7 +107,9 @@ class TransformerStack(keras.layers.Layer):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> list[Tensor]:
+        padding_mask = mask if padding_mask is None else padding_mask
         layers = [inputs]
         for block in self.blocks:
             output = block(
@@ -121,6 +124,9 @@ class TransformerStack(keras.layers.Layer):
             )
             layers.append(output)
         return self._finish(layers)
+
+    def compute_mask(self, inputs, previous_mask):
+        return [previous_mask] * (self.num_layers + 1)
 
     def _finish(self, layers):
         """The layers; the last one normalised if the blocks are pre-norm."""

@@ -208,6 +208,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         if activation not in ACTIVATIONS:
             raise ValueError(
                 f"`activation` must be one of {sorted(ACTIVATIONS)}. Received: {activation!r}"
@@ -311,6 +312,7 @@ class TransformerBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
@@ -377,8 +379,10 @@ class TransformerBlock(keras.layers.Layer):
         source_mask: Tensor | None = None,
         remat: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         self._check_source(source)
+        padding_mask = mask if padding_mask is None else padding_mask
         mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
         source_mask = None if source is None else visible(inputs, source, source_mask)
         options = self._options(training)

@@ -1,0 +1,123 @@
+"""Keras' implicit masks: layers read them where no `padding_mask` is given, and pass them on."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_plm import layers
+
+IDS = np.array([[4, 2, 7, 0, 0], [1, 3, 0, 0, 0], [5, 6, 2, 8, 9]])
+REAL = IDS != 0
+LAYERS = {
+    "block": lambda: layers.TransformerBlock(num_heads=2, hidden_dim=4, intermediate_dim=8),
+    "stack": lambda: layers.TransformerStack(2, num_heads=2, hidden_dim=4, intermediate_dim=8),
+    "multi-head": lambda: layers.MultiHeadAttention(num_heads=2, hidden_dim=4),
+    "gru": lambda: layers.BidirectionalGRU(units=2),
+    "projected": lambda: layers.ProjectedLSTM(units=3, projection_dim=4),
+    "lstms": lambda: layers.LSTMStack(2, units=3, projection_dim=4),
+    "carried": lambda: layers.CarriedStates(layers.LSTMStack(1, units=3, projection_dim=4), rows=3),
+    "crf": lambda: layers.CRF(),
+    "mean": lambda: layers.Pooling("mean"),
+    "last": lambda: layers.Pooling("last"),
+}
+
+
+def embedded():
+    """Vectors (B, T, 4) that carry the mask of `IDS`."""
+    keras.utils.set_random_seed(0)
+    return keras.layers.Embedding(10, 4, mask_zero=True)(IDS)
+
+
+def first(outputs):
+    return keras.tree.flatten(outputs)[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_lost_masks():
+    """Keras warns when a layer destroys a mask."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*does not support masking.*")
+        yield
+
+
+@pytest.mark.compiles("stack", "gru", "projected", "lstms", "carried", "crf")
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_mask_of_keras_acts_as_a_padding_mask(name):
+    layer, x = LAYERS[name](), embedded()
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    layer(bare)
+    for weight in layer.trainable_weights:
+        weight.assign(keras.random.normal(weight.shape, seed=1))
+    if name == "carried":
+        layer.reset()
+    implicit = first(layer(x))
+    if name == "carried":
+        layer.reset()
+    given = first(layer(bare, padding_mask=REAL))
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+    for other in (layer(bare), layer(x, padding_mask=np.ones_like(REAL))):
+        assert not np.allclose(*map(ops.convert_to_numpy, (given, first(other))))
+
+
+def test_attention_takes_the_mask_of_its_value():
+    x, query = embedded(), ops.ones((3, 2, 4))
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    for layer in (layers.ScaledDotProductAttention(), layers.MultiHeadAttention(2, 4)):
+        for implicit, given in zip(
+            keras.tree.flatten(layer(query, x)),
+            keras.tree.flatten(layer(query, bare, padding_mask=REAL)),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+
+
+def test_a_mix_normalises_over_the_positions_of_the_mask():
+    x = embedded()
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    mix = layers.ScalarMix(2, layer_norm=True)
+    given = mix([bare, 2 * bare], padding_mask=REAL)
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (mix([x, x]), given)))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [LAYERS["block"], LAYERS["block"]],
+        [LAYERS["projected"], LAYERS["multi-head"]],
+        [lambda: layers.FeedForward(8), lambda: layers.Dropout(0.1)],
+        [lambda: layers.Dense(4), layers.LayerNormalization, lambda: layers.LSTM(4)],
+    ],
+    ids=["blocks", "lstm, attention", "feed-forward", "dense, norm, lstm"],
+)
+def test_masks_reach_the_pooling_of_a_functional_model(steps):
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(10, 4, mask_zero=True)(ids)
+    for step in steps:
+        x = step()(x)
+    model = keras.Model(ids, [x, layers.Pooling("mean")(x)])
+    sequence, pooled = model.predict(IDS, verbose=0)
+    means = [row[real].mean(axis=0) for row, real in zip(sequence, REAL, strict=True)]
+    np.testing.assert_allclose(pooled, np.stack(means), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.compiles
+def test_all_layers_of_a_stack_carry_the_mask():
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(10, 4, mask_zero=True)(ids)
+    outputs = LAYERS["stack"]()(x)
+    model = keras.Model(ids, [*outputs, *[layers.Pooling("mean")(y) for y in outputs]])
+    *sequences, a, b, c = model.predict(IDS, verbose=0)
+    for sequence, pooled in zip(sequences, (a, b, c), strict=True):
+        means = [row[real].mean(axis=0) for row, real in zip(sequence, REAL, strict=True)]
+        np.testing.assert_allclose(pooled, np.stack(means), rtol=1e-5, atol=1e-6)
+
+
+def test_vectors_of_positions_carry_no_mask():
+    x = embedded()
+    for layer in (layers.PositionEmbedding(5), layers.SinePositionEmbedding()):
+        pooled = layers.Pooling("mean")(layer(x)[None])
+        assert tuple(pooled.shape) == (1, 4)
