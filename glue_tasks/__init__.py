@@ -1,4 +1,4 @@
-"""What the GLUE tasks are: files, columns, labels, metrics, submissions. No training here."""
+"""Definitions of the GLUE tasks: files, columns, labels, metrics and submissions."""
 
 from glue_tasks.score import glue_score
 from glue_tasks.submission import write_predictions, write_submission

@@ -13,7 +13,7 @@ VARIABLE = "KERAS_PLM_DATA"
 
 
 def command_parser():
-    """The parser of `python -m glue_tasks`."""
+    """Builds the parser of `python -m glue_tasks`."""
     parser = argparse.ArgumentParser(
         prog="python -m glue_tasks",
         description="List GLUE's files and count their rows; "
@@ -23,7 +23,7 @@ def command_parser():
         "--data",
         default=os.environ.get(VARIABLE, "data"),
         metavar="DIR",
-        help=f"the folder in which glue/ lies (default ${VARIABLE}, else data)",
+        help=f"read the data from DIR/glue (default ${VARIABLE}, otherwise data)",
     )
     parser.set_defaults(run=run_show)
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -33,11 +33,11 @@ def command_parser():
 
 
 def main(arguments=None):
-    """Runs the command; gives its exit code."""
+    """Runs the command and returns its exit code."""
     flags = command_parser().parse_args(arguments)
     try:
         flags.run(flags)
-    except BrokenPipeError:  # as of `| head`: the reader ended
+    except BrokenPipeError:  # the reader ended, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -46,15 +46,15 @@ def main(arguments=None):
 
 
 def run_show(flags):
-    """A table: a row for each task, how many rows each file has."""
+    """Prints a table: one row per task with the number of rows of each file."""
     from glue_tasks.tasks import GLUE
 
     if not Path(flags.data).is_dir():
         raise ValueError(
-            f"No folder {flags.data}. Name the one in which glue/ lies with --data or in "
+            f"No folder {flags.data}. Name the parent folder of glue/ with --data or in "
             f"{VARIABLE}. Received: data={flags.data!r}"
         )
-    found = {}  # by file: how many rows; several tasks share MNLI's train file
+    found = {}  # file -> number of rows; several tasks share MNLI's train file
     print(f"{'task':9}{'train':>9}{'dev':>9}{'test':>19}  metrics")
     for task in GLUE.values():
         cells = []
@@ -72,7 +72,7 @@ def run_show(flags):
 
 
 def _count(task, data, part):
-    """How many rows an official file has, or `None` where it is missing."""
+    """Returns the number of rows of an official file, or `None` if it is missing."""
     from keras_plm.data.task import find_file
 
     try:
@@ -83,20 +83,21 @@ def _count(task, data, part):
 
 
 def add_submission(commands):
-    text = "eleven files of predictions in one zip, as GLUE's evaluation server takes them"
+    text = "pack eleven files of predictions into one zip for GLUE's evaluation server"
     parser = commands.add_parser(
         "submission",
         help=text,
-        description=f"{text}. The folder of predictions has a file for each task, cola.tsv, "
-        "mnli.tsv, mnli_mm.tsv ..., with the columns index and prediction: a row for each row of "
-        "the official test file, in its order.",
+        description=f"{text}. The folder of predictions has one file per task: cola.tsv, "
+        "mnli.tsv, mnli_mm.tsv ... Each file has the columns index and prediction, and one row "
+        "per row of the official test file, in the same order.",
     )
-    parser.add_argument("--predictions", required=True, metavar="DIR", help="folder of <task>.tsv")
-    parser.add_argument("--out", required=True, metavar="FILE.zip", help="what is sent")
+    parser.add_argument("--predictions", required=True, metavar="DIR", help="read DIR/<task>.tsv")
+    parser.add_argument("--out", required=True, metavar="FILE.zip", help="write this file")
     parser.add_argument(
         "--fill",
         action="store_true",
-        help="give tasks without predictions the commonest label of their train set",
+        help="fill tasks without predictions with the most frequent training label "
+        "(default: require all tasks)",
     )
     parser.set_defaults(run=run_submission)
 
@@ -109,7 +110,7 @@ def run_submission(flags):
         task = GLUE[name]
         print(
             f"WARNING: no predictions of {name}: all {task.rows:,} rows of {task.submission} are "
-            f"{task.majority!r}. Its score is no model's, nor is the mean of all tasks.",
+            f"{task.majority!r}. Neither its score nor the mean of all tasks measures a model.",
             file=sys.stderr,
         )
     print(f"{flags.out}: {', '.join(task.submission for task in GLUE.values())}")

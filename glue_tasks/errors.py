@@ -1,10 +1,10 @@
-"""Errors on the command line: one line, or with `--debug` the traceback."""
+"""Errors on the command line: one line, with `--debug` also the traceback."""
 
 import argparse
 import sys
 import traceback
 
-# The library's own errors, whose messages state the rule, the fix and what was received.
+# The library's errors. Their messages state the rule, the fix and the received value.
 EXPLAINED = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
 
 
@@ -13,7 +13,7 @@ def add_debug(parser, commands):
 
     Args:
         parser: An `argparse.ArgumentParser`.
-        commands: What its `add_subparsers` gave, with all commands added.
+        commands: The result of its `add_subparsers`, after all commands are added.
     """
     add_debug_flag(parser, default=False)
     for command in dict.fromkeys(commands.choices.values()):
@@ -21,7 +21,7 @@ def add_debug(parser, commands):
 
 
 def add_debug_flag(parser, default=argparse.SUPPRESS):
-    """Adds `--debug` to one parser; without a default, the flag of the parser around it counts."""
+    """Adds `--debug` to one parser; without `default` the outer parser's value applies."""
     parser.add_argument(
         "--debug", action="store_true", default=default, help="show the traceback of an error"
     )
@@ -32,7 +32,7 @@ def show_error(error, debug):
 
     Args:
         error: The exception.
-        debug: Whether to print its traceback, too.
+        debug: Whether to print its traceback as well.
 
     Returns:
         The exit code, 2.

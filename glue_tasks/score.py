@@ -6,23 +6,23 @@ from typing import Any
 
 from glue_tasks.tasks import GLUE
 
-# MNLI counts once, and the diagnostic set not at all.
+# MNLI counts once; the diagnostic set does not count.
 COUNTED = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 
 
 def glue_score(scores: Mapping[str, Any]) -> float:
     """Score of GLUE's leaderboard: the mean over nine tasks.
 
-    It takes the mean of two metrics of a task, and of MNLI matched and mismatched. The mean in
-    BERT's table 1 differs: eight tasks without WNLI, F1 for MRPC and QQP, Spearman's correlation
-    for STS-B, and both parts of MNLI.
+    A task with two metrics counts with their mean, MNLI with the mean of matched and mismatched.
+    The mean in BERT's table 1 differs: eight tasks without WNLI, F1 for MRPC and QQP, Spearman's
+    correlation for STS-B, and both parts of MNLI.
 
     Reference: Wang et al. 2018, arXiv 1804.07461, section 3.4 and table 4.
 
     Args:
-        scores: For each task `cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli` a number, a pair
-            of numbers, or numbers by metric, as the `metrics` of a result; all in points, or all as
-            fractions. `ax` is ignored.
+        scores: A dict with the tasks `cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli`. Each
+            value is a number, a pair of numbers, or a dict of numbers by metric, such as the
+            `metrics` of a result. All are in points, or all are fractions. `ax` is ignored.
 
     Returns:
         The mean, in the unit of the scores.
@@ -38,7 +38,7 @@ def glue_score(scores: Mapping[str, Any]) -> float:
     missing = [name for name in (*COUNTED, "mnli_mm") if name not in scores]
     if unknown or missing:
         raise ValueError(
-            f"The GLUE score is of {', '.join((*COUNTED, 'mnli_mm'))}; "
+            f"The GLUE score needs the tasks {', '.join((*COUNTED, 'mnli_mm'))}; "
             f"{f'{unknown[0]!r} is none of them' if unknown else f'{missing[0]!r} is missing'}. "
             f"Received: {', '.join(scores) or 'no score'}"
         )
@@ -57,6 +57,6 @@ def _mean(task, score):
         found = dict(zip(task.metrics, values, strict=True)) if same else {}
     if set(found) != set(task.metrics):
         raise ValueError(
-            f"The score of {task.name} is {' and '.join(task.metrics)}. Received: {score!r}"
+            f"The score of {task.name} must be {' and '.join(task.metrics)}. Received: {score!r}"
         )
     return sum(float(value) for value in found.values()) / len(found)

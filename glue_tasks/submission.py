@@ -1,9 +1,9 @@
-"""What GLUE's evaluation server takes: eleven files of predictions in one zip.
+"""Submissions to GLUE's evaluation server: eleven files of predictions in one zip.
 
-A folder of predictions holds a file for each task, named as the task is on the command line
-(`cola.tsv`, `mnli.tsv`, `mnli_mm.tsv`, `ax.tsv` ...), with the columns `index` and `prediction`
-parted by a tab: a row for each row of the official test file, in its order. Labels are written as
-the official files write them, scores as numbers.
+A folder of predictions holds one file per task with the task's name on the command line
+(`cola.tsv`, `mnli.tsv`, `mnli_mm.tsv`, `ax.tsv` ...). A tab separates its columns `index` and
+`prediction`. It has one row per row of the official test file, in the same order. Labels are those
+of the official files; scores are numbers.
 """
 
 import difflib
@@ -31,15 +31,15 @@ def write_predictions(
     Args:
         folder: The folder; it is created if missing.
         task: A task of `GLUE`.
-        predictions: Predictions for the rows of the official test file, in its order, as from
-            `predict` of a head.
+        predictions: Predictions for the rows of the official test file in the same order, such as
+            the result of a head's `predict`.
 
     Returns:
         The path of the file.
 
     Raises:
-        ValueError: If the number of predictions is wrong, or one is not a label of the task, or not
-            a number for a task of scores.
+        ValueError: If the number of predictions is wrong, or one is neither a label of the task
+            nor, for a regression task, a number.
 
     >>> import tempfile
     >>> from glue_tasks import GLUE
@@ -57,26 +57,26 @@ def write_predictions(
 
 
 def read_predictions(folder, task):
-    """A task's predictions as a submission writes them, strings in the order of the test file.
+    """Reads the predictions of a task as strings of a submission, in the order of the test file.
 
     Scores are rounded to three places and clipped to the task's range.
 
     Raises:
-        ValueError: If the file is missing; naming file and line, if a line is malformed, out of
-            order, or its prediction is none of the task's; if there are not as many as rows.
+        ValueError: If the file is missing or has the wrong number of rows. With file and line, if a
+            line is malformed, out of order, or has an invalid prediction.
     """
     path = Path(folder) / f"{task.name}.tsv"
     predictions = []
     for i, (where, row) in enumerate(table_rows(path)):
         if set(row) != {"index", "prediction"}:
             raise ValueError(
-                f"{path}: The columns of a file of predictions are index and prediction, parted "
-                f"by a tab. Received: {', '.join(row)}"
+                f"{path}: A file of predictions must have the columns index and prediction, "
+                f"separated by a tab. Received: {', '.join(row)}"
             )
         if row["index"] != str(i):
             raise ValueError(
-                f"{where}: Predictions stand in the order of the test file, whose rows are "
-                f"numbered from 0: this one is {i}. Received: {row['index']!r}"
+                f"{where}: The rows must be in the order of the test file, with indices from 0: "
+                f"this one is {i}. Received: {row['index']!r}"
             )
         predictions.append(_written(task, row["prediction"], where))
     _check_count(task, predictions, path)
@@ -90,20 +90,20 @@ def write_submission(
 
     It checks all predictions first, and writes the file atomically.
 
-    Reference: Wang et al. 2018, arXiv 1804.07461, whose server is gluebenchmark.com.
+    Reference: Wang et al. 2018, arXiv 1804.07461; its server is gluebenchmark.com.
 
     Args:
         folder: Folder of predictions; see `write_predictions` and the top of this file.
         out: The zip file; an existing file is replaced.
         fill: If True, a task without predictions gets the most frequent training label, or the mean
-            score, on every row, as the server requires all tasks.
+            score, on every row. The server requires all tasks.
 
     Returns:
         The names of the filled tasks.
 
     Raises:
-        ValueError: If a task has no predictions and `fill` is False, or no task has. If a file
-            belongs to no task, or predictions are invalid, see `read_predictions`. If `out` is not
+        ValueError: If no task has predictions, or one has none and `fill` is False. If a file
+            belongs to no task, or predictions are invalid (see `read_predictions`). If `out` is not
             a zip file in an existing folder.
 
     >>> import tempfile
@@ -117,14 +117,14 @@ def write_submission(
     folder, out = Path(folder), Path(out)
     if out.suffix != ".zip" or not out.parent.is_dir() or out.is_dir():
         raise ValueError(
-            "A submission is a file ending in .zip, in a folder that is there. "
+            "A submission must be a file ending in .zip in an existing folder. "
             f"Received: {str(out)!r}"
         )
     filled = [task for task in GLUE.values() if task.name not in _found(folder)]
     if filled and not fill:
         raise ValueError(
-            f"A submission has all tasks, and {folder} lacks {filled[0].name}.tsv. Write it with "
-            "`write_predictions`, or fill what is missing with the commonest label: --fill. "
+            f"A submission needs all tasks; {folder} lacks {filled[0].name}.tsv. Write it with "
+            "`write_predictions`, or fill missing tasks with the most frequent label: --fill. "
             f"Received: no predictions of {', '.join(task.name for task in filled)}"
         )
     tables = {}
@@ -140,26 +140,26 @@ def write_submission(
 
 
 def _found(folder):
-    """The names of the tasks whose files are in a folder of predictions."""
+    """Returns the names of the tasks with a file in a folder of predictions."""
     names = sorted(path.stem for path in folder.glob("*.tsv"))
     if not names:
         raise ValueError(
-            f"A folder of predictions holds a file for each task: {', '.join(GLUE)}, each with "
-            f".tsv. Received: {str(folder)!r}, without any"
+            f"A folder of predictions must hold a file for each task: {', '.join(GLUE)}, each with "
+            f"the ending .tsv. Received: {str(folder)!r}, without any"
         )
     for name in names:
         if name not in GLUE:
             near = difflib.get_close_matches(name.lower().replace("-", "_"), GLUE, n=1)
             guess = f" Did you mean {near[0]}.tsv?" if near else ""
             raise ValueError(
-                f"Files of predictions are named by task.{guess} Known: {', '.join(GLUE)}. "
+                f"A file of predictions must have a task's name.{guess} Known: {', '.join(GLUE)}. "
                 f"Received: {folder / name}.tsv"
             )
     return names
 
 
 def _written(task, prediction, where):
-    """A prediction as a submission writes it."""
+    """Formats a prediction for a submission."""
     if task.head is not Regressor:
         if str(prediction) not in task.labels:
             raise ValueError(
@@ -172,7 +172,7 @@ def _written(task, prediction, where):
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError(f"{where}: {task.name} has numbers as scores. Received: {prediction!r}")
+        raise ValueError(f"{where}: A score of {task.name} is a number. Received: {prediction!r}")
     low, high = task.labels
     return f"{min(max(low, score), high):.3f}"
 
@@ -180,7 +180,7 @@ def _written(task, prediction, where):
 def _check_count(task, predictions, where):
     if len(predictions) != task.rows:
         raise ValueError(
-            f"{where}: Every row of the official test file has a prediction, {task.rows:,} for "
+            f"{where}: Every row of the official test file needs a prediction, {task.rows:,} for "
             f"{task.name}. Received: {len(predictions):,}"
         )
 

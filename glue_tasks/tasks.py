@@ -1,4 +1,4 @@
-"""GLUE as one table: each task a row.
+"""Table of the GLUE tasks, one row per task.
 
 Reference: Wang et al. 2018, arXiv 1804.07461; the columns are those of the official files.
 """
@@ -12,23 +12,23 @@ from keras_plm.data.formats.tables import read_table
 from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.heads import Classifier, Regressor
 
-# Fraction of train that the dev set takes: the official dev set is the evaluation split.
+# Fraction of the train set for the dev set. The official dev set is the evaluation split.
 DEV = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask(Task):
-    """A task of GLUE: also what its evaluation server asks for.
+    """A task of GLUE with the requirements of its evaluation server.
 
-    `read` gives a dev set cut out of train as "dev", and the official dev set as "test".
+    `read` returns a part of the train set as "dev", and the official dev set as "test".
 
     Attributes:
-        read_file: `read_file(folder, part)` gives all examples of one official file: of `"train"`,
-            of `"test"` (the official dev set), or of `"unlabelled"`, the official test set.
-        rows: How many rows the official test set has.
-        submission: The file of its predictions in a submission.
-        majority: The commonest label of train, the first where they are as good as equal; of
-            scores their mean. What stands in where there is no prediction.
+        read_file: `read_file(folder, part)` returns all examples of one official file: `"train"`,
+            `"test"` (the official dev set) or `"unlabelled"` (the official test set).
+        rows: Number of rows of the official test set.
+        submission: Name of its predictions' file in a submission.
+        majority: Value for missing predictions: the most frequent training label (the first of
+            nearly equal ones), or the mean score.
     """
 
     read_file: Callable | None = None
@@ -64,10 +64,10 @@ def read_unlabelled(task: GlueTask, folder: str | os.PathLike) -> list[Example]:
 
 
 def with_labels(examples, labels):
-    """The examples, once each label has been found among a task's.
+    """Returns the examples after a check of their labels.
 
     Raises:
-        ValueError: Naming file and line, if one is not.
+        ValueError: If a label is not in `labels`; with file and line.
     """
     for example in examples:
         if example.label not in labels:
@@ -79,10 +79,10 @@ def with_labels(examples, labels):
 
 
 def with_scores(examples, low, high):
-    """The examples with their labels as numbers.
+    """Returns the examples with their labels as numbers.
 
     Raises:
-        ValueError: Naming file and line, if one is no number from `low` to `high`.
+        ValueError: If a label is not a number from `low` to `high`; with file and line.
     """
     return [dataclasses.replace(e, label=_score(e, low, high)) for e in examples]
 
@@ -92,7 +92,7 @@ def _score(example, low, high):
         score = float(example.label)
     except ValueError as error:
         raise ValueError(
-            f"{example.where}: A score is a number. Received: {example.label!r}"
+            f"{example.where}: A score must be a number. Received: {example.label!r}"
         ) from error
     if not low <= score <= high:
         raise ValueError(
@@ -102,11 +102,10 @@ def _score(example, low, high):
 
 
 def group_phrases(examples):
-    """SST-2's train phrases grouped by sentence: a phrase belongs to the next one that holds it.
+    """Groups SST-2's train phrases by sentence.
 
-    The file lists phrases of all sentences mixed and without ids. A phrase is put with the longest
-    phrase that contains it word for word; one that stands in several sentences goes with the
-    longest of them.
+    The file mixes the phrases of all sentences and has no sentence ids. A phrase joins the group of
+    the longest phrase that contains it word for word.
     """
     texts = [tuple(example.text.split()) for example in examples]
     phrases = _Phrases(texts)
@@ -123,7 +122,7 @@ def group_phrases(examples):
 
 
 class _Phrases:
-    """Phrases and their groups, found within a text in one pass over its words.
+    """Phrases and their groups; one pass over a text's words finds all phrases in it.
 
     Reference: Aho and Corasick, "Efficient string matching: an aid to bibliographic search", 1975.
     """
@@ -140,8 +139,8 @@ class _Phrases:
                     order.append((parent, word))
             if phrase:
                 self._group.setdefault(node, None)
-        # By length: the node of the longest end of a node's words that begins a phrase, and the
-        # node of the longest shorter phrase that these words end with.
+        # For each node, shortest first: the node of the longest proper suffix that starts a
+        # phrase, and the node of the longest proper suffix that is a phrase.
         self._shorter, self._phrase = [0] * (len(order) + 1), [0] * (len(order) + 1)
         depths = [0] * (len(order) + 1)
         for node, (parent, _) in enumerate(order, 1):
@@ -159,34 +158,34 @@ class _Phrases:
         return self._next.get((node, word), 0)
 
     def group_of(self, phrase):
-        """The group of a phrase, or `None`."""
+        """Returns the group of a phrase, or `None`."""
         node = 0
         for word in phrase:
             node = self._next[node, word]
         return self._group.get(node)
 
     def give(self, text, group):
-        """Puts all phrases in a text that have no group into this one."""
+        """Assigns `group` to the phrases in a text without a group."""
         node = 0
         for word in text:
             node = self._step(node, word)
             found = node if node in self._group else self._phrase[node]
-            while found and self._group[found] is None:  # after one with a group, all have one
+            while found and self._group[found] is None:  # after the first group, all have one
                 self._group[found] = group
                 found = self._phrase[found]
 
 
 def group_first_texts(examples):
-    """Pairs grouped by their first text, which stands in several."""
+    """Groups pairs by their first text; several pairs share one."""
     return [dataclasses.replace(example, group=example.text) for example in examples]
 
 
 def group_shared(examples, texts=lambda example: (example.text, example.pair)):
-    """Examples that share a text, directly or over others, in one group.
+    """Groups examples that share a text, directly or through other examples.
 
     Args:
         examples: A list of `Example`.
-        texts: `texts(example)` gives what may not be parted, strings.
+        texts: `texts(example)` returns the strings that connect examples.
     """
     parent = {}
 
@@ -204,7 +203,7 @@ def group_shared(examples, texts=lambda example: (example.text, example.pair)):
 
 
 def _file_reader(files, columns, labels, scores, broken):
-    """`read_file` of a task: see `GlueTask`."""
+    """Builds the `read_file` of a `GlueTask`."""
 
     def read_file(folder, part):
         path = find_file(folder, files[part])
@@ -218,18 +217,21 @@ def _file_reader(files, columns, labels, scores, broken):
 
 
 def _in_order(examples):
-    """Examples whose column of numbers, read as their group, counts from 0."""
+    """Checks that the row numbers, read as groups, count from 0, and removes them."""
     for i, example in enumerate(examples):
         if example.group != str(i):
             raise ValueError(
-                f"{example.where}: The rows of a test file are numbered from 0, in order: this one "
-                f"is {i}. Received: {example.group!r}"
+                f"{example.where}: The rows of a test file must be numbered from 0, in order: this "
+                f"one is {i}. Received: {example.group!r}"
             )
     return [dataclasses.replace(example, group=None) for example in examples]
 
 
 def _splits(read_file, group):
-    """`read` of a task: GLUE's test labels are not public, so "test" is the official dev set."""
+    """Builds the `read` of a task.
+
+    "test" is the official dev set; the labels of GLUE's test sets are not public.
+    """
 
     def read(folder, split):
         if split == "test":
@@ -265,17 +267,18 @@ def _task(
     index="index",
     dev_columns=None,
 ):
-    """A row of the table.
+    """Builds a row of the table.
 
-    Args (those that are no attributes of `GlueTask`):
-        folder: Its own, under `glue/`.
-        columns: Of its train file, as `read_table` takes them; the others' are derived from them.
-        names: Of its metrics.
-        group: What gives the examples of train their groups.
+    Args (other than the attributes of `GlueTask`):
+        folder: Its folder under `glue/`.
+        columns: Columns of its train file, as in `read_table`; those of other files derive from
+            them.
+        names: Names of its metrics.
+        group: Function that groups the train examples.
         broken: As in `table_rows`.
-        train, dev, test: Its files, without ending; `train` with the folder, if it is another's.
-        index: The column that numbers the rows of the test file.
-        dev_columns: Columns of the official dev set where they are others.
+        train, dev, test: Its files without ending; `train` includes the folder of another task.
+        index: Column of the row numbers in the test file.
+        dev_columns: Columns of the official dev set, if they differ.
     """
     texts = {part: columns[part] for part in ("text", "pair") if part in columns}
     train = train or f"{folder}/train"
@@ -285,7 +288,7 @@ def _task(
     columns = {
         "train": columns,
         "test": dev_columns or columns,
-        "unlabelled": texts | {"group": index},  # `_in_order` looks at the numbers
+        "unlabelled": texts | {"group": index},  # `_in_order` checks the numbers
     }
     read_file = _file_reader(files, columns, labels, head is Regressor, broken)
     return GlueTask(
@@ -313,7 +316,7 @@ _STSB = _pair("sentence1", "sentence2", "score")
 _MNLI = _pair("sentence1", "sentence2", "gold_label")
 _QNLI = _pair("question", "sentence", "label")
 _RTE = _WNLI = _pair("sentence1", "sentence2", "label")
-_AX = _pair("Premise", "Hypothesis", "Label")  # diagnostic-full.tsv, which has the labels
+_AX = _pair("Premise", "Hypothesis", "Label")  # of diagnostic-full.tsv, the file with labels
 
 _BINARY = ("0", "1")
 _TWO = ("entailment", "not_entailment")
@@ -328,7 +331,7 @@ GLUE = {
         _task("cola", "CoLA", _COLA, _BINARY, 1063, "1", _MATTHEWS, None),
         _task("sst2", "SST-2", _SST2, _BINARY, 1821, "1", _ACCURACY, group_phrases),
         _task("mrpc", "MRPC", _MRPC, _BINARY, 1725, "1", ["accuracy", "f1"], symmetric=True),
-        # Some of QQP's questions hold the end of a line, which breaks their rows in train.tsv.
+        # Line breaks inside some questions of QQP break their rows in train.tsv.
         _task("qqp", "QQP", _QQP, _BINARY, 390_965, "0", ["accuracy", "f1"], group_shared,
               symmetric=True, broken=True, index="id"),
         _task("stsb", "STS-B", _STSB, (0.0, 5.0), 1379, "2.701", _CORRELATIONS,
@@ -340,7 +343,7 @@ GLUE = {
         _task("qnli", "QNLI", _QNLI, _TWO, 5463, "entailment", _ACCURACY, group_shared),
         _task("rte", "RTE", _RTE, _TWO, 3000, "entailment", _ACCURACY),
         _task("wnli", "WNLI", _WNLI, _BINARY, 146, "0", _ACCURACY, group_shared),
-        # What a model of MNLI predicts, so it is trained on MNLI's train set.
+        # A model of MNLI predicts the diagnostic set: its train set is MNLI's.
         _task("ax", "diagnostic", _MNLI, _THREE, 1104, "entailment", _MATTHEWS,
               train="MNLI/train", dev="diagnostic-full", test="diagnostic",
               submission="AX.tsv", dev_columns=_AX),

@@ -175,7 +175,9 @@ class TestGlue:
         (tmp_path / "glue" / "STS-B").mkdir(parents=True)
         rows = "sentence1\tsentence2\tscore\na\tb\thigh\n"
         (tmp_path / "glue" / "STS-B" / "dev.tsv").write_text(rows)
-        with pytest.raises(ValueError, match="dev.tsv:2: A score is a number. Received: 'high'"):
+        with pytest.raises(
+            ValueError, match="dev.tsv:2: A score must be a number. Received: 'high'"
+        ):
             GLUE["stsb"].read(tmp_path, "test")
 
     @pytest.mark.full

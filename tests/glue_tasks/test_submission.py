@@ -130,7 +130,7 @@ def test_wrong_predictions_are_refused_before_anything_is_written(predictions, t
         else:
             (folder / name).write_text(kept)
 
-    count = "Every row of the official test file has a prediction, 146 for wnli. Received: 14"
+    count = "Every row of the official test file needs a prediction, 146 for wnli. Received: 14"
     refused("wnli.tsv", "".join(lines[:-1]), f"{count}5")
     refused("wnli.tsv", good + "146\t0\n", f"{count}7")
     swapped = [*lines[:3], lines[4], lines[3], *lines[5:]]
@@ -138,22 +138,22 @@ def test_wrong_predictions_are_refused_before_anything_is_written(predictions, t
     refused("wnli.tsv", good.replace("\n0\t", "\n1\t"), "wnli.tsv:2: .* is 0. Received: '1'")
     refused("wnli.tsv", lines[0] + "0\tyes\n", "wnli.tsv:2: The labels of wnli are 0, 1. .*'yes'")
     refused("wnli.tsv", lines[0] + "0\n", "wnli.tsv:2: Every line needs as many fields")
-    refused("wnli.tsv", "prediction\n0\n", "columns of a file of .* index and prediction.*: pred")
+    refused("wnli.tsv", "prediction\n0\n", "A file of .* columns index and prediction.*: pred")
     refused("wnli.tsv", "", "wnli.tsv: The first line must name the columns")
-    refused("stsb.tsv", "index\tprediction\n0\tnan\n", "stsb.tsv:2: stsb has numbers .*'nan'")
-    refused("MNLI-mm.tsv", good, "named by task. Did you mean mnli_mm.tsv.*Received: .*MNLI-mm")
-    refused("notes.tsv", good, "Files of predictions are named by task. Known: cola")
+    refused("stsb.tsv", "index\tprediction\n0\tnan\n", "stsb.tsv:2: A score .* a number.*'nan'")
+    refused("MNLI-mm.tsv", good, "a task's name. Did you mean mnli_mm.tsv.*Received: .*MNLI-mm")
+    refused("notes.tsv", good, "file of predictions must have a task's name. Known: cola")
     with pytest.raises(ValueError, match="lacks cola.tsv.* of cola, sst2, mrpc, qqp, mnli"):
         write_submission(folder, out)
     with pytest.raises(ValueError, match="row 1: The labels of rte are .*Received: 'yes'"):
         write_predictions(folder, GLUE["rte"], ["entailment", "yes"])
     with pytest.raises(ValueError, match="rte: Every row .*3,000 for rte. Received: 1"):
         write_predictions(folder, GLUE["rte"], ["entailment"])
-    with pytest.raises(ValueError, match="row 0: stsb has numbers as scores. Received: 'high'"):
+    with pytest.raises(ValueError, match="row 0: A score of stsb is a number. Received: 'high'"):
         write_predictions(folder, GLUE["stsb"], ["high"])
     assert read_predictions(folder, GLUE["rte"]) == made["rte"]
     for name in ("mine.tar", "none/mine.zip"):
-        with pytest.raises(ValueError, match="A submission is a file ending in .zip, in a folder"):
+        with pytest.raises(ValueError, match="A submission must be a file ending in .zip"):
             write_submission(folder, tmp_path / name, fill=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="a file for each task: cola, .*empty', without any"):
@@ -205,12 +205,12 @@ class TestScore:
     def test_says_what_is_missing(self):
         scores = self.scores("mini")
         without = {name: score for name, score in scores.items() if name != "mnli_mm"}
-        with pytest.raises(ValueError, match="The GLUE score is of cola.*'mnli_mm' is missing"):
+        with pytest.raises(ValueError, match="needs the tasks cola.*'mnli_mm' is missing"):
             glue_score(without)
         with pytest.raises(ValueError, match="'mnli-mm' is none of them. Received: .*mnli-mm"):
             glue_score(without | {"mnli-mm": 70.0})
         for score in (81.1, {"f1": 81.1}, (1, 2, 3)):
-            with pytest.raises(ValueError, match="The score of mrpc is accuracy and f1. Received"):
+            with pytest.raises(ValueError, match="score of mrpc must be accuracy and f1. Received"):
                 glue_score(scores | {"mrpc": score})
-        with pytest.raises(ValueError, match="The score of rte is accuracy. Received: {'f1'"):
+        with pytest.raises(ValueError, match="The score of rte must be accuracy. Received: {'f1'"):
             glue_score(scores | {"rte": {"f1": 1.0}})
