@@ -96,7 +96,7 @@ def add_run(commands):
     parser = commands.add_parser("run", help=text, description=text)
     add_run_flags(parser)
     parser.add_argument(
-        "--save-model", metavar="DIR", help="save the fine-tuned model of seed 0, for `predict`"
+        "--save-model", metavar="DIR", help="save the trained model of seed 0, for `predict`"
     )
     add_devices(parser)
     add_flags(parser, Run)

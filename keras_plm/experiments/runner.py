@@ -48,7 +48,7 @@ class Runner:
         store: Folder for features.
         feature_gb: Largest feature store, in gigabytes.
         progress: Called with a line of text when something is done.
-        models: Folder for the fine-tuned models of the first seed, if they are kept.
+        models: Folder for the models of the first seed, if they are saved.
         name: What results call the encoder, by default its folder's name.
         epoch: Called with a line of text about where training is.
         devices: On how many an encoder is trained; `None` for all.
@@ -212,7 +212,7 @@ class Runner:
         saved = ""
         if model_file is not None:
             with replacing(model_file, ".keras") as temporary:
-                model.save(temporary)
+                self._whole(run, model, record.learning_rate, seed, labels).save(temporary)
             saved = f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
@@ -304,16 +304,26 @@ class Runner:
         return [name for name in label_names(others) if name not in known]
 
     def _model_file(self, run, seed):
-        """Where the fine-tuned model is kept, if it is: of the first seed alone."""
+        """The file of a run's model; `None` where models are not saved. Only seed 0 has one."""
         if self.models is None or seed:
             return None
-        if run.reads_features:
-            raise ValueError(
-                "`--save-model` saves fine-tuned models; with frozen features use "
-                f"`FeatureBased.fit` in Python. Received: method={run.method!r} with --save-model"
-            )
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
+
+    def _whole(self, run, model, rate, seed, labels):
+        """The trained head; a task network on features gets its frozen encoder."""
+        if not run.reads_features:
+            return model
+        encoder = self._encoder(run, seed)
+        return run.build(rate, seed).model(
+            encoder,
+            run.head(self.task),
+            labels,
+            fitting(self.tokenizer, encoder),
+            model,
+            self.train_examples(run),
+            self._word_vectors(run)[0] if run.words else None,
+        )
 
     def _search(self, run, labels):
         """`(trials, model, log)`: what each rate gives with seed 0, and the best one's.

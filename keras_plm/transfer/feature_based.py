@@ -231,10 +231,33 @@ class FeatureBased(Method):
                 head, stores, train, dev, labels, metric, callbacks, verbose, word_stores
             )
             del stores, word_stores
+        model = self.model(encoder, head, labels, tokenizer, task_network, train, words)
+        model.training_log = log
+        return model
+
+    def model(
+        self,
+        encoder: Encoder,
+        head: type[Head],
+        labels: Iterable[Any],
+        tokenizer: SubwordTokenizer,
+        task_network: TaskNetwork,
+        train: Sequence[Example],
+        words: WordVectors | None = None,
+    ) -> Head:
+        """Joins a frozen encoder and its trained task network to one model.
+
+        Args:
+            encoder, head, labels, train, words: As in `fit`.
+            tokenizer: The encoder's tokenizer, after `feature_store.fitting`.
+            task_network: Result of `fit_reader`.
+
+        Returns:
+            The head, a compiled Keras model whose `predict` takes texts.
+        """
         options = {} if head.per_word else {"pool": self.pool}
         if not head.per_token and read_apart(train, tokenizer):
             options["pairs"] = "words" if self._asks["pair_positions"] else "pooled"
-        options |= getattr(task_network, "settled", {})
         model = head(
             clone(encoder),
             labels,
@@ -247,9 +270,9 @@ class FeatureBased(Method):
             words=None if words is None else clone(words),
             placement=self._placement,
             **options,
+            **getattr(task_network, "settled", {}),
         )
         compile_trained(model, self._optimizer(self.learning_rate))
-        model.training_log = log
         model.trained_on_pairs = train[0].pair is not None
         return model
 

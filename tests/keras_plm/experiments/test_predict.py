@@ -10,6 +10,7 @@ import pytest
 import keras_plm
 from keras_plm.cli.main import main
 from keras_plm.data.formats.squad import read_predictions
+from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.predict import open_model, predict, read_inputs
 from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import SCORES
@@ -124,8 +125,29 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     assert main(["predict", "--model", str(file), str(tmp_path / "mine.csv"), *out]) == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == 40 and sum(found[0]["probabilities"].values()) == pytest.approx(1)
-    assert main([*command, "--save-model", str(tmp_path / "m"), "--method", "features"]) == 2
-    assert "saves fine-tuned models" in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("reader", ["linear", "bilstm"])
+def test_a_run_on_features_saves_a_model_with_its_encoder(tmp_path, capsys, reader):
+    keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
+    rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "feature-cache": "f"}
+    command = ["run", "--method", "features", "--layers", "concat_last_four", "--reader", reader]
+    command += ["--seeds", "1", "--learning-rates", "1e-2,3e-2", "--epochs", "3"]
+    for flag, name in {**folders, "save-model": "models"}.items():
+        command += [f"--{flag}", str(tmp_path / name)]
+    assert main(command) == 0
+    assert "the model is" in capsys.readouterr().out
+    (result,) = [json.loads(file.read_text()) for file in (tmp_path / "r").rglob("*.json")]
+    (file,) = (tmp_path / "models").iterdir()
+    test = task_from_file(tmp_path / "mine.csv", "text", "label").read(None, "test")
+    predicted = open_model(file).predict([example.text for example in test])
+    right = [a == example.label for a, example in zip(predicted, test, strict=True)]
+    assert sum(right) / len(right) == result["score"]
 
 
 @pytest.mark.full
