@@ -1,13 +1,13 @@
-# `make bench` shows the library at work, `make test` tests it, `make test-all` tests all of it,
-# `make fuzz SEED=1 CASES=10000` damages files for its readers, `make docs` builds the
-# documentation, `make notebooks` runs its tutorials.
+# `make bench` runs the demonstration. `make test` runs the quick tests, `make test-all` all tests.
+# `make fuzz SEED=1 CASES=10000` damages files and reads them. `make docs` builds the documentation,
+# `make notebooks` its tutorials.
 PYTHON ?= python3
 BACKEND ?= tensorflow
 SEED ?= 1
 CASES ?= 10000
 VENV = .venv
 BIN = $(VENV)/bin
-# Wheels only: building a package from source fetches newer build tools than those tested.
+# Only wheels: building a package from source would fetch untested build tools.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   --constraint constraints.txt
 
@@ -48,7 +48,7 @@ $(VENV)/installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable ".[$*]"
 	@touch $@
 
-# torch first and alone, so that nothing else chooses its version.
+# torch comes first, so that no other package chooses its version.
 $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) torch
 	$(INSTALL) --editable ".[tensorflow,jax,torch,dev]"

@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import keras  # noqa: E402, F401  # before keras_plm, so that all its classes are registered
+import keras  # noqa: E402, F401  # before keras_plm, which registers its classes with Keras
 from docutils import nodes  # noqa: E402
 from docutils.utils.math import latex2mathml  # noqa: E402
 from sphinx.util.inspect import stringify_signature  # noqa: E402
@@ -44,7 +44,7 @@ nb_execution_mode = "off"  # `make notebooks` runs them
 
 autosummary_generate = True
 autosummary_ignore_module_all = False
-autodoc_inherit_docstrings = False  # those of Keras are written in Markdown
+autodoc_inherit_docstrings = False  # Keras writes its docstrings in Markdown
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
@@ -91,8 +91,8 @@ def mark_blocks(app, what, name, thing, options, lines):
 
 
 def escape_markup(app, what, name, thing, options, lines):
-    """Turns `code` into literals, and escapes the rest: docstrings hold no other markup."""
-    text, inside = [], False  # of an example
+    """Turns `code` into literals and escapes the rest, because docstrings have no other markup."""
+    text, inside = [], False  # whether the line is inside an example
     for line in lines:
         inside = line.lstrip().startswith(">>>") or inside and bool(line.strip())
         kept = inside or line.lstrip().startswith("..")
@@ -117,16 +117,16 @@ def _escaped(text):
 
 
 def arguments_of(app, what, name, thing, options, signature, returns):
-    """Gives the constructor's arguments: Keras' own `__new__` hides them."""
+    """Returns the arguments of the constructor, which Keras' `__new__` hides."""
     if what == "class" and issubclass(thing, keras.layers.Layer | keras.metrics.Metric):
         return stringify_signature(inspect.signature(thing)), returns
     return None
 
 
 def visit_math(self, node):
-    """Writes a formula as MathML, which browsers show without a script from a network."""
+    """Writes a formula as MathML, which browsers show without loading a script."""
     block = isinstance(node, nodes.math_block)
-    # docutils does not know \dots and \Big.
+    # docutils supports neither \dots nor \Big.
     text = re.sub(r"\\[Bb]ig\b", "", node.astext().replace(r"\dots", r"\ldots"))
     mathml = latex2mathml.tex2mathml(text, as_block=block)
     self.body.append(f'<div class="math">{mathml}</div>' if block else mathml)

@@ -1,8 +1,8 @@
-"""Builds the notebooks of the tutorials: `make notebooks`, or `python docs/notebooks.py NAME ...`.
+"""Builds the tutorials' notebooks: `make notebooks`, or `python docs/notebooks.py NAME ...`.
 
 A tutorial is a script `docs/tutorials/NAME.py` with cell marks (the percent format of Jupytext).
-Its notebook in `docs/tutorials/notebooks` holds the same cells with their output, and is a page of
-the documentation. Edit the script only, then run this.
+Its notebook in `docs/tutorials/notebooks` has the same cells with their output and is a page of the
+documentation. Edit only the script, then run this file.
 """
 
 import os
@@ -16,16 +16,16 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = ROOT / "docs" / "tutorials"
-SECONDS = 600  # a cell may take
+SECONDS = 600  # limit of a cell
 
 
 def cells(notebook):
-    """The kinds and sources of a notebook's cells, to compare it with its script."""
+    """Returns the types and sources of a notebook's cells, to compare it with its script."""
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
 
 
 def build(script):
-    """Runs a tutorial and writes its notebook; gives its path."""
+    """Runs a tutorial, writes its notebook and returns the path."""
     notebook = jupytext.read(script)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
