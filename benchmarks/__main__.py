@@ -5,7 +5,7 @@ import sys
 
 
 def _program():
-    """The parser without its commands, and the functions that add them."""
+    """Returns the parser without its commands, and the functions that add them."""
     from keras_plm.cli.main import set_environment
 
     set_environment()
@@ -26,14 +26,14 @@ def _program():
 
 
 def command_parser():
-    """The parser with all commands, for the documentation."""
+    """Returns the parser with all commands, for the documentation."""
     from keras_plm.cli.main import add_commands
 
     return add_commands(*_program())
 
 
 def main(arguments=None):
-    """Runs one command; gives its exit code, see `keras_plm.cli.main.main`."""
+    """Runs one command and returns its exit code, see `keras_plm.cli.main.main`."""
     try:
         from keras_plm.cli.main import run_command
 

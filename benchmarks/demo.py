@@ -32,9 +32,9 @@ from keras_plm.training.resume import set_seed
 
 LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
 
-# Chosen on the dev sentences. Numbers of weights are similar, numbers of epochs equal.
+# Chosen on the dev sentences. The models have similar numbers of weights and equal epochs.
 SAME = {
-    "vocabulary_size": 600,  # more than it takes to leave every word whole
+    "vocabulary_size": 600,  # large enough for every word to be one token
     "dropout": 0.0,
     "label_smoothing": 0.0,
     "epochs": 6,
@@ -45,7 +45,7 @@ TRANSLATORS = [
     Translation(model="additive", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),
     Translation(model="transformer", embedding_dim=48, num_heads=2, learning_rate=1e-2, **SAME),
 ]
-# As BERT's below.
+# The settings of BERT in `demo`.
 TINY_GPT = Pretraining(
     model="gpt",
     size="tiny",
@@ -58,34 +58,34 @@ TINY_GPT = Pretraining(
     pre_norm=True,
     initializer_range=0.05,
 )
-ROWS, LENGTHS = 32, [20, 41]  # of a batch; every length is compiled
+ROWS, LENGTHS = 32, [20, 41]  # rows of a batch, padded lengths; each length is compiled
 WORDS = {"short": (5, 10), "medium": (10, 20), "long": (20, 41)}
 CURVE = (5, 8, 14, 20, 26, 41)
-SHOWN = 2  # the test's first sentence of three clauses
+SHOWN = 2  # index of the first test sentence with three clauses
 
 
-BEATEN = 3  # ways to show of each task's ranking, before the last one
-QUESTION_EPOCHS = 6  # BiDAF takes longest, and has an F1 of 100 over trained layers by then
+BEATEN = 3  # best methods shown in each task's ranking, before the last one
+QUESTION_EPOCHS = 6  # BiDAF is slowest, and reaches an F1 of 100 on trained layers in 6 epochs
 
 
 def demo(out, small=False, full=False):
-    """Trains word vectors and a tiny BERT on the microworld and compares the ways to use them.
+    """Trains word vectors and a tiny BERT on the microworld and compares ways to use them.
 
     Args:
-        out: Folder for corpus, encoders, results and plots; work finished there is not repeated.
-            Each backend has a folder of its own by default.
-        small: Whether to use sizes that take seconds and show nothing.
+        out: Folder for corpus, encoders, results and plots. Work finished there is not repeated.
+            By default each backend has its own folder.
+        small: Whether to use sizes that take seconds but are too small for a result.
         full: Whether to add ELMo and GPT, two more tasks, and translators.
 
     Returns:
-        A list of results, equal to the content of their files.
+        A list of results, equal to the contents of their files.
     """
     started = time.monotonic()
     backend = keras.backend.backend()
     out, world = Path(out or f".demo/{backend}{'-small' if small else ''}"), World()
     console.print(
         f"[bold]keras_plm demo[/bold] on {backend}: "
-        "word vectors, a tiny BERT, a made-up language\n",
+        "word vectors and a tiny BERT on a made-up language\n",
         markup=True,
     )
 
@@ -157,15 +157,16 @@ def demo(out, small=False, full=False):
         plots += more
     write_json(out / "results.json", [result.to_json() for result in results])
     console.print(
-        f"One seed of a made-up language: it shows how things work, not which is better.\n"
-        f"{time.monotonic() - started:.0f} s, this call. Results: {out / 'results.json'}  "
+        f"One seed on a made-up language: this demo shows how to use the methods, "
+        f"not which one is better.\n"
+        f"This call took {time.monotonic() - started:.0f} s. Results: {out / 'results.json'}  "
         f"Plots: {', '.join(plots)}"
     )
     return results
 
 
 def put_to_work(task, encoder, runs, out, advance):
-    """Results of runs of one encoder on one task."""
+    """Returns the results of runs of one encoder on one task."""
     runner = Runner(task, None, encoder, out / "results", out / "features", progress=advance)
     if task.head is not Classifier:  # nothing is pooled
         runs = [dataclasses.replace(run, text_pool="") for run in runs]
@@ -173,7 +174,7 @@ def put_to_work(task, encoder, runs, out, advance):
 
 
 def pretrain_other(name, settings, corpus, folder, small):
-    """Pre-trains another tiny encoder on the corpus of BERT, unless it exists."""
+    """Pre-trains another tiny encoder on BERT's corpus, unless it exists."""
     if small:
         settings = dataclasses.replace(settings, tokens=2000, tokens_per_batch=200)
     with progress_bar(f"1. pre-training of {name}", settings.steps) as advance:
@@ -187,7 +188,7 @@ def pretrain_other(name, settings, corpus, folder, small):
 
 
 def rankings(rows, tasks):
-    """Lines with the best methods of each task, the best first, and the last one.
+    """Yields a line for each task: its best methods, the best first, and the last one.
 
     Args:
         rows: `{method: {task: score}}`.
@@ -204,7 +205,7 @@ def rankings(rows, tasks):
 
 
 def runs_of(kind, task, common, layers):
-    """Runs of a kind of encoder on a task."""
+    """Returns the runs of a kind of encoder on a task."""
     if task.head is SpanFinder:
         common = common | {"epochs": min(common["epochs"], QUESTION_EPOCHS)}
         bidaf = {"reader": "bidaf", "layers": "last" if kind == "words" else "elmo_mix", **common}
@@ -224,7 +225,7 @@ def runs_of(kind, task, common, layers):
 
 
 def elmo_runs(common):
-    """ELMo as features and fine-tuned, set as in Peters et al. 2019, arXiv 1903.05987."""
+    """Returns runs of ELMo as features and fine-tuned: Peters et al. 2019, arXiv 1903.05987."""
     means = {"schedule": "slanted_triangular", "text_pool": "max"}
     return [
         Run("scratch", **means, **common),
@@ -234,7 +235,7 @@ def elmo_runs(common):
 
 
 def gpt_runs(common):
-    """GPT as features and fine-tuned, with its auxiliary objective and without."""
+    """Returns runs of GPT as features, and fine-tuned with and without its auxiliary objective."""
     return [
         Run("scratch", **common),
         Run("features", layers="elmo_mix", **common),
@@ -244,10 +245,10 @@ def gpt_runs(common):
 
 
 def translate(world, out, small):
-    """Trains three translators of the microworld's second language.
+    """Trains three translators into the microworld's second language.
 
     Returns:
-        The results, with BLEU by the length of the source, and the paths of the plots.
+        The results, with BLEU by source length, and the paths of the plots.
     """
     texts = {split: world.translations(split) for split in ("train", "test")}
     if small:
@@ -290,20 +291,20 @@ def translate(world, out, small):
 
 
 def save_plot(figure, path):
-    """Writes a plot whole or not at all; returns its path as text."""
+    """Writes a plot atomically and returns its path as text."""
     with replacing(path, path.suffix) as temporary:
         figure.savefig(temporary, dpi=150)
     return str(path)
 
 
 def _word_for_word(world, text):
-    """A text of the second language, above the same words in English."""
+    """Returns a text of the second language, above the same words in English."""
     words = {other: word for word, other in world.other_words.items()}
     return f"{text}\n[dim]{' '.join(words.get(word, word) for word in text.split())}[/dim]"
 
 
 def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
-    """Result of one trained model, in the form of the suite `seq2seq`."""
+    """Trains one model; returns its result in the format of the suite `seq2seq`."""
     set_seed(0)
     started, name = time.monotonic(), report.NAMES[settings.name]
     model = settings.build(len(tokenizer))
@@ -352,16 +353,16 @@ def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
 
 
 def add_demo(commands):
-    text = "train word vectors and a tiny BERT on a made-up language, and compare their uses"
+    text = "train word vectors and a tiny BERT on a made-up language and compare ways to use them"
     parser = commands.add_parser("demo", help=text, description=text)
-    parser.add_argument("--out", metavar="DIR", help="folder to write (default .demo/BACKEND)")
+    parser.add_argument("--out", metavar="DIR", help="write to this folder (default .demo/BACKEND)")
     parser.add_argument(
-        "--small", action="store_true", help="run in seconds, on too little data for a result"
+        "--small", action="store_true", help="run in seconds, with too little data for a result"
     )
     parser.add_argument(
         "--full",
         action="store_true",
-        help="add a tiny ELMo, a tiny GPT, two tasks, and translators with attention",
+        help="add a tiny ELMo, a tiny GPT, two more tasks, and translators with attention",
     )
     parser.set_defaults(run=run_demo)
 

@@ -14,7 +14,7 @@ from keras_plm.files.opening import read_text
 
 WEIGHTS = Path(__file__).parent / "weights"
 SETTINGS = "pretraining.json"
-# What belongs to a folder. A pre-training run of one's own may leave more.
+# Files of a card. Your own pre-training run may leave more files in the folder.
 FILES = (
     "config.json", "tokenizer.json", "model.safetensors", "objective.safetensors", SETTINGS,
     "log.jsonl",
@@ -22,13 +22,13 @@ FILES = (
 
 
 def markdown(weights=WEIGHTS):
-    """The cards of all folders, by name."""
+    """Returns the cards of all folders, sorted by name."""
     folders = [path.parent for path in sorted(Path(weights).glob("*/config.json"))]
     return "\n".join(card(folder) for folder in folders)
 
 
 def card(folder):
-    """The card of a folder.
+    """Returns the card of a folder.
 
     Raises:
         ValueError: If its README.md lacks a section.
@@ -53,11 +53,12 @@ def card(folder):
 
 
 def _section(text, heading, folder):
-    """The text below a heading of README.md, in one line."""
+    """Returns the text below a heading of README.md, on one line."""
     found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if not found:
         raise ValueError(
-            f"README.md of an encoder has the section '## {heading}': add it. Received: {folder}"
+            f"The README.md of an encoder needs a section '## {heading}': add it. "
+            f"Received: {folder}"
         )
     return " ".join(found[1].split())
 

@@ -1,4 +1,4 @@
-"""The commands `pack` and `unpack`: result files of suites to two files each, and back."""
+"""The commands `pack` and `unpack`: pack the results of a suite into two files, and unpack them."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from benchmarks import RESULTS
 
 def add_pack(commands):
     texts = {
-        "pack": "move the result files of each suite to two files, results.jsonl and examples.zip",
-        "unpack": "move packed results back to one file per result",
+        "pack": "pack the result files of each suite into results.jsonl and examples.zip",
+        "unpack": "unpack packed results into one file per result",
     }
     for name, text in texts.items():
         parser = commands.add_parser(name, help=text, description=text)

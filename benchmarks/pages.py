@@ -1,4 +1,4 @@
-"""Generated tables of the documentation: the page of each, and how it is made.
+"""Makes the generated tables of the documentation and writes them into their pages.
 
 A table stands between the lines `<!-- NAME -->` and `<!-- end of NAME -->`. NAME is its mark.
 """
@@ -20,15 +20,17 @@ from keras_plm.files.opening import read_text
 from keras_plm.files.writing import write_text
 
 PAGES = ROOT / "docs" / "results"
-BRIEF = ".brief"  # ends the marks of README
-RUNS = {"results": "first", "words": "words"}  # marks of single runs, and their folders
+BRIEF = ".brief"  # suffix of the marks in README
+RUNS = {"results": "first", "words": "words"}  # {mark of single runs: their folder}
 
 
 def marks():
-    """`{mark: path of its page}` of `docs/results/*.md`, and of README the marks `NAME.brief`.
+    """Returns `{mark: path of its page}`, for `docs/results/*.md` and the marks of README.
+
+    Only marks `NAME.brief` of README count.
 
     Raises:
-        ValueError: If a mark stands twice, or has no end.
+        ValueError: If a mark occurs twice or has no end.
     """
     found = {}
     for path in (*sorted(PAGES.glob("*.md")), README):
@@ -38,7 +40,7 @@ def marks():
                 continue
             if mark in found:
                 raise ValueError(
-                    "A mark stands on one page, once: remove one of the two. "
+                    "Each mark occurs once, on one page: remove one of the two. "
                     f"Received: {mark} in {found[mark]} and in {path}"
                 )
             if not _between(mark).search(text):
@@ -51,11 +53,11 @@ def marks():
 
 
 def table(mark, results=RESULTS):
-    """The Markdown of a mark.
+    """Returns the Markdown table of a mark.
 
     Args:
-        mark: Its name.
-        results: The folder of the results of all suites.
+        mark: Name of the mark.
+        results: Folder with the results of all suites.
 
     Raises:
         ValueError: If the mark is unknown, or its results are missing or damaged.
@@ -81,14 +83,14 @@ def into_page(mark, text):
 
 
 def update(mark, text):
-    """As `into_page`, and returns a line that says what changed."""
+    """Calls `into_page`; returns a line of text that states whether the page changed."""
     changed = into_page(mark, text)
     page = marks()[mark].relative_to(ROOT)
     return f"{page}, {mark}: {'a new table' if changed else 'up to date'}"
 
 
 def shown(mark):
-    """The Markdown that stands on the page of a mark."""
+    """Returns the Markdown that the page of a mark contains."""
     return _between(mark).search(read_text(named(marks(), mark, "mark")))[2]
 
 
@@ -99,7 +101,7 @@ def _between(mark):
 
 @functools.cache
 def _tables():
-    """`{mark: function of the folder of all results}`."""
+    """Returns `{mark: function}`; each function takes the folder of all results."""
     found = {mark: functools.partial(_of_runs, name) for mark, name in RUNS.items()}
     for name, suite in SUITES.items():
         for scale in (scale for scale in suite.scales if scale != "test"):

@@ -1,4 +1,4 @@
-"""The command `report`: suites, claims, speed and our encoders next to single runs."""
+"""The command `report`: tables and pages of suites, claims, speed, our encoders and single runs."""
 
 from pathlib import Path
 
@@ -30,12 +30,15 @@ RUNS = {
 
 
 def sections(root, suite=None, scale=None):
-    """The suites below a folder of results, see `report.sections.sections`."""
+    """Returns the suites below a folder of results, see `report.sections.sections`."""
     return of_results.sections(root, suite, scale, SUITES, RUNS)
 
 
 def claims_of(root):
-    """The verdicts of `benchmarks.claims`; a string where they fail, `None` where none was run."""
+    """Returns the verdicts of `benchmarks.claims`.
+
+    Returns the text of the error if they fail, and `None` if no claim was run.
+    """
     try:
         found = verdicts(root)
         return found if any(row["verdict"] != "not run" for row in found) else None
@@ -46,7 +49,7 @@ def claims_of(root):
 
 
 def more_of(root):
-    """`more` and `more_left_out` of a `Page`: the encoders' table and those of speed."""
+    """Returns `more` and `more_left_out` of a `Page`: the tables of encoders and speed."""
     root, more, left_out = Path(root), {}, {}
     try:
         more["encoders", "Our own encoders"] = compare_encoders.markdown(root)
@@ -63,14 +66,15 @@ def more_of(root):
 
 
 def page_of(root, suite=None, scale=None, attention=None):
-    """The page of a folder of results.
+    """Returns the page of a folder of results.
 
     Args:
-        root, suite, scale: As of `sections`; without `suite`, of all, with claims and speed.
+        root, suite, scale: See `sections`. Without `suite` the page shows all suites, claims and
+            speed.
         attention: `(folder of an encoder, text)`, or `None`.
 
     Raises:
-        ValueError: If nothing can be shown, or the encoder or its text cannot.
+        ValueError: If there is nothing to show, or the encoder or the text is invalid.
     """
     looked = None if attention is None else looks_of(*attention)
     if suite is not None:
@@ -81,19 +85,19 @@ def page_of(root, suite=None, scale=None, attention=None):
 def add_report(commands):
     from keras_plm.cli.report import add_page_flags
 
-    text = "make the tables and plots of one suite, or one page of all suites, claims and speed"
+    text = "make the tables and plots of one suite, or one page with all suites, claims and speed"
     parser = commands.add_parser("report", help=text, description=text)
     parser.add_argument(
-        "--suite", metavar="NAME", help="suite to show (default first; on a page all)"
+        "--suite", metavar="NAME", help="show this suite (default first; on a page, all)"
     )
-    parser.add_argument("--scale", metavar="NAME", help="scale of the suite")
+    parser.add_argument("--scale", metavar="NAME", help="show this scale of the suite")
     parser.add_argument(
         "--results", default=RESULTS, metavar="DIR",
-        help="folder of the results of all suites (default benchmarks/results)",
+        help="read the results of all suites from this folder (default benchmarks/results)",
     )  # fmt: skip
     parser.add_argument(
         "--docs", action="store_true",
-        help="update the tables of docs/results: of all pages, or of --suite",
+        help="update the tables in docs/results: all of them, or those of --suite",
     )  # fmt: skip
     add_page_flags(parser)
     parser.set_defaults(run=run_report)
@@ -110,7 +114,7 @@ def run_report(flags):
     there = [path.name for path in sorted(root.glob("*/"))]
     if flags.suite is None and there and "first" not in there:
         raise ValueError(
-            f"--suite names what is shown, here one of: {', '.join(there)}. Received: no --suite"
+            f"Set --suite to the results to show, one of: {', '.join(there)}. Received: no --suite"
         )
     flags.suite = flags.suite or "first"
     if flags.scale is not None:
@@ -128,7 +132,7 @@ def run_report(flags):
         named(shown, flags.suite, "suite of docs/results")
     if page:
         return _run_page(flags)
-    silence_ahead(f"Reading {kept} and comparing what is there, up to minutes")
+    silence_ahead(f"Reading and comparing the results in {kept}; this can take minutes")
     print_strays(kept)
     if flags.suite in SUITES:
         try:
@@ -141,7 +145,7 @@ def run_report(flags):
         mark = next((mark for mark, name in pages.RUNS.items() if name == flags.suite), "")
         tables[mark] = markdown(results)
     if flags.scale == "test":
-        print("Scale test: small models, whose numbers mean nothing.\n")
+        print("Scale test: the models are tiny, so their numbers mean nothing.\n")
     for mark, table in tables.items():
         print(pages.update(mark, table) if flags.docs else table)
     if flags.docs and (brief := f"{flags.suite}{pages.BRIEF}") in pages.marks():
@@ -156,13 +160,13 @@ def run_report(flags):
 
 
 def _update_all(flags):
-    """Updates the tables of all pages, with a line for each."""
+    """Updates the tables of all pages and prints a line for each."""
     if flags.scale is not None or flags.plots:
         raise ValueError(
             "`--docs` takes --scale and --plots only with a --suite. Received: no --suite"
         )
     marks = pages.marks()
-    silence_ahead(f"Making {len(marks)} tables, up to minutes")
+    silence_ahead(f"Making {len(marks)} tables; this can take minutes")
     with progress_bar("tables", len(marks), unit=True) as advance:
         for mark in marks:
             if mark == "claims":
@@ -173,6 +177,6 @@ def _update_all(flags):
 
 def _run_page(flags):
     """Writes the page of a folder of results."""
-    silence_ahead("Reading all results, comparing them and drawing, for minutes")
+    silence_ahead("Reading and comparing all results and drawing plots; this takes minutes")
     attention = None if flags.attention is None else (flags.attention, flags.text)
     write_page(page_of(flags.results, flags.suite, flags.scale, attention), flags)

@@ -1,1 +1,1 @@
-"""Checks of whole runs: resuming after kills, several devices, scaling by formulas."""
+"""Checks of whole runs: resuming after kills, several writers, several devices, and scaling."""

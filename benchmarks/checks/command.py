@@ -1,4 +1,4 @@
-"""The command `check`: kills, several writers of one folder, several devices, and scaling."""
+"""The command `check`: resuming after kills, several writers, several devices, and scaling."""
 
 from benchmarks import RESULTS
 
@@ -6,7 +6,7 @@ from benchmarks import RESULTS
 def add_check(commands):
     from glue_tasks.errors import add_debug_flag
 
-    text = "check a property of training that takes more than a test"
+    text = "check properties of training that need more than a test"
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
     for add in (_add_resume, _add_writers, _add_devices, _add_scaling):
@@ -19,14 +19,18 @@ def _add_resume(checks):
     text = "kill small training runs at random steps, resume them, and compare the weights"
     parser = checks.add_parser("resume", help=text, description=text)
     parser.add_argument(
-        "--runs", type=int, default=20, metavar="N", help="number of runs (default 20)"
+        "--runs", type=int, default=20, metavar="N", help="kill so many runs (default 20)"
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the steps (default 0)"
+        "--seed", type=int, default=0, metavar="N", help="draw the steps with this seed (default 0)"
     )
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="threads of the backend (default 1)"
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="give the backend so many threads (default 1)",
     )
     parser.set_defaults(run=_run_resume)
 
@@ -39,13 +43,21 @@ def _run_resume(flags):
 
 
 def _add_writers(checks):
-    text = "let processes write each kind of folder at the same time, and check what they leave"
+    text = "let processes write each kind of folder at the same time, and check the folders"
     parser = checks.add_parser("writers", help=text, description=text)
     parser.add_argument(
-        "--trials", type=int, default=200, metavar="N", help="folders of each kind (default 200)"
+        "--trials",
+        type=int,
+        default=200,
+        metavar="N",
+        help="write so many folders of each kind (default 200)",
     )
     parser.add_argument(
-        "--processes", type=int, default=2, metavar="N", help="writers of a folder (default 2)"
+        "--processes",
+        type=int,
+        default=2,
+        metavar="N",
+        help="let so many processes write each folder (default 2)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
     parser.set_defaults(run=_run_writers)
@@ -59,10 +71,10 @@ def _run_writers(flags):
 
 
 def _add_devices(checks):
-    text = "train small BERTs on one device and on several, and compare the losses of every step"
+    text = "train small BERTs on one and on several devices, and compare the loss of every step"
     parser = checks.add_parser("devices", help=text, description=text)
     parser.add_argument(
-        "--steps", type=int, default=50, metavar="N", help="training steps (default 50)"
+        "--steps", type=int, default=50, metavar="N", help="train so many steps (default 50)"
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
     parser.set_defaults(run=_run_devices)
@@ -76,11 +88,11 @@ def _run_devices(flags):
 
 
 def _add_scaling(checks):
-    text = "compute, on paper, how far BERT's pre-training scales over GPUs and TPU chips"
+    text = "estimate by formulas how BERT's pre-training scales over GPUs and TPU chips"
     parser = checks.add_parser("scaling", help=text, description=text)
     parser.add_argument(
         "--results", default=RESULTS, metavar="DIR",
-        help="folder of speed.json and of the result (default benchmarks/results)",
+        help="read speed.json here and write the result here (default benchmarks/results)",
     )  # fmt: skip
     parser.set_defaults(run=_run_scaling)
 

@@ -1,8 +1,8 @@
-"""Check that several devices train like one: `python -m benchmarks check devices`.
+"""Checks that several devices train like one: `python -m benchmarks check devices`.
 
 `python -m benchmarks.checks.devices FILE SETTINGS` is one run. It trains a small BERT on masked
-words and next sentences, and writes the loss of every step to a file. Devices are parts of this
-machine's processor: JAX and TensorFlow make several of one, torch has a process for each.
+words and next sentences, and writes the loss of every step to a file. All devices share this
+machine's processor: JAX and TensorFlow split it, torch starts a process for each device.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from keras_plm.files.writing import write_json
 RESULTS = "check_devices"  # stem of the result files and mark of the table in docs/results
 
 COUNTS = {"jax": 4, "tensorflow": 2, "torch": 2}
-NOISE = 1e-7  # relative, about the last bit of a weight: sums in another order differ by as much
-LIMIT = 600  # seconds before a run fails
-BATCH = 12  # rows: 3 for each of 4 devices; the last batch of an epoch is not full
+NOISE = 1e-7  # relative; about the last bit of a weight, like a sum in another order
+LIMIT = 600  # seconds until a run fails
+BATCH = 12  # rows, 3 for each of 4 devices; the last batch of an epoch is smaller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Case:
     """Settings of a training run.
 
     Attributes:
-        how: `"data"` or `"model"`.
-        mesh: Mesh of `"model"`.
-        clipnorm: Largest global norm of the gradients, so small that every step is clipped.
-        micro_batches: Micro-batches of a batch, for gradient accumulation.
-        ema: Whether to average weights, and to overwrite them by the average every third step.
+        how: Parallelism, `"data"` or `"model"`.
+        mesh: Mesh for `"model"`.
+        clipnorm: Largest global norm of the gradients. The default clips every step.
+        micro_batches: Micro-batches per batch, for gradient accumulation.
+        ema: Whether to average weights and replace them with the average every third step.
         dropout: Dropout of the BERT.
         precision: A Keras policy.
         noise: Relative noise on the initial weights.
-        processes: Number of processes under JAX, with equal numbers of devices. torch has one
-            process for each device.
+        processes: Number of processes under JAX; each has the same number of devices. torch has
+            one process per device.
     """
 
     how: str = "data"
@@ -80,7 +80,7 @@ CASES = {
 
 
 def train(path, case, count, steps, folder, kept=None, named=None):
-    """Trains on so many devices, and writes `{"losses": [...], "metrics": {...}}`.
+    """Trains on `count` devices and writes `{"losses": [...], "metrics": {...}}`.
 
     Args:
         path: The file to write.
@@ -88,8 +88,8 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         count: Number of devices.
         steps: Number of steps.
         folder: Folder for the text.
-        kept: Folder of a state to resume from, if there is one, and to save.
-        named: Arguments of `distribute` for processes under JAX.
+        kept: Folder to save the training state in; a state there is resumed.
+        named: Arguments of `distribute` for several processes under JAX.
     """
     import keras
 
@@ -113,7 +113,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
     keras.config.set_dtype_policy(case.precision)
     set_seed(1)
     with distribution.scope():
-        # BERT-tiny, with a head for each of four devices.
+        # BERT-tiny with four heads, one per device.
         size = {"num_layers": 2, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
         bert = BERT(len(tokenizer), **size, dropout=case.dropout, max_sequence_length=64)
         model = MaskedLM(bert)
@@ -125,7 +125,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
             for weight in model.trainable_weights:
                 value = keras.ops.convert_to_numpy(weight)
                 weight.assign(value * (1 + case.noise * rng.normal(size=value.shape)))
-        # BERT's own. At 1e-3 the last bit of a weight changes the loss by 0.04 in 50 steps.
+        # BERT's rate. At 1e-3 the last bit of a weight changes the loss by 0.04 in 50 steps.
         schedule = WarmupLinearDecay(1e-4, 200, 10)
         optimizer = BertAdamW(schedule, global_clipnorm=case.clipnorm, **more)
         if case.precision == "mixed_float16":
@@ -151,12 +151,12 @@ def train(path, case, count, steps, folder, kept=None, named=None):
             return
         if hasattr(model, "jax_state_sync"):
             model.jax_state_sync()
-        # Not from `logs`, which under TensorFlow are means over the devices within an epoch.
+        # Under TensorFlow, `logs` within an epoch hold means over the devices.
         metrics.update(model.get_metrics_result())
         losses.append(float(metrics["loss"]))
         if len(losses) >= steps:
             model.stop_training = True
-        model.reset_metrics()  # otherwise each is the mean since the start of the epoch
+        model.reset_metrics()  # otherwise each value is the mean since the start of the epoch
 
     callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=report_step))
     history = model.fit(
@@ -170,10 +170,10 @@ def train(path, case, count, steps, folder, kept=None, named=None):
 
 
 def run(case, count, steps, threads=1, kept=None):
-    """Runs `train` on so many devices, in processes of its own, and returns what it wrote.
+    """Runs `train` on `count` devices in new processes and returns the content of its file.
 
     Raises:
-        RuntimeError: If a process fails, or does not end in `LIMIT` seconds.
+        RuntimeError: If a process fails or runs longer than `LIMIT` seconds.
     """
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     root = Path(__file__).parents[2]
@@ -223,18 +223,18 @@ def _free_port():
 
 
 def check_devices(out, steps=50, cases=None, progress=print):
-    """Trains every case on one device and on several, and compares the losses of every step.
+    """Trains every case on one device and on several, and compares the loss of every step.
 
     Args:
-        out: The JSON file, rewritten after each case.
+        out: JSON file to write after each case.
         steps: Number of steps.
-        cases: Names in `CASES`; by default all of the backend's.
+        cases: Names in `CASES`; by default all cases of the backend.
         progress: Called with a line of text for each case, and at the end.
 
     Returns:
-        The content of the file: for each case the losses, and their largest difference between one
-        device and several. `"disturbed_difference"` is that between two runs on one device, one of
-        which starts from weights with relative noise `NOISE`.
+        The content of the file: the losses of each case, and their largest difference between one
+        device and several. `"disturbed_difference"` compares two runs on one device; the second
+        run starts from weights with relative noise `NOISE`.
 
     Raises:
         ValueError: If `steps` is less than 1.
@@ -263,9 +263,9 @@ def check_devices(out, steps=50, cases=None, progress=print):
             "disturbed_difference": noise,
         }
         progress(
-            f"{name}: {steps} steps, loss {one['losses'][0]:.4f} to {one['losses'][-1]:.4f}, "
-            f"{count} devices differ by at most {difference:.1e}, one device with disturbed "
-            f"weights by at most {noise:.1e}"
+            f"{name}: {steps} steps, loss {one['losses'][0]:.4f} to {one['losses'][-1]:.4f}; "
+            f"{count} devices differ from one by at most {difference:.1e}, one device with "
+            f"disturbed weights by at most {noise:.1e}"
         )
         write_json(out, result)
     largest = max(case["largest_difference"] for case in done.values())
@@ -274,7 +274,7 @@ def check_devices(out, steps=50, cases=None, progress=print):
 
 
 def markdown(paths):
-    """The table of files of `check_devices`, one for each backend."""
+    """Returns the table of result files of `check_devices`, one file for each backend."""
     reports = [read_json(path) for path in paths]
     heads = [f"{r['backend']}, {r['devices']} devices, {r['steps']} steps" for r in reports]
     text = [f"| largest difference (one device, disturbed weights) | {' | '.join(heads)} |"]

@@ -1,7 +1,7 @@
-"""Processes that write at the same time, or are killed at each rename: for tests of lost writes.
+"""Runs processes that write at the same time, or are killed at each rename, to find lost writes.
 
-One process imports what is needed and forks the others, so that a hundred of them cost little. What
-is imported must compute nothing before: threads do not live on in a fork. Not for Windows.
+One process imports the modules and forks the others, so that a hundred of them cost little. The
+imported modules must not start threads, because threads do not survive a fork. Windows cannot fork.
 """
 
 import dataclasses
@@ -21,7 +21,12 @@ RENAMES = ("replace", "rename")
 
 @dataclasses.dataclass
 class Outcome:
-    """How a process ended: its exit status, or minus a signal; the last line of its error."""
+    """End of a process.
+
+    Attributes:
+        status: Exit status, or minus the number of the signal.
+        error: Last line of the error.
+    """
 
     status: int
     error: str = ""
@@ -31,16 +36,18 @@ def run_together(code, folders, count=2, setup="", before="", after="", longest_
     """Runs the same code in several processes at the same time.
 
     Args:
-        code: Python text. The name `number` says which process runs it, from 0.
-        folders: Working folders, one after another: each is a trial of its own.
+        code: Python code. Its variable `number` is the number of the process, from 0.
+        folders: Working folders, one for each trial.
         count: Number of processes.
-        setup: Python text that runs once, before all of them: imports.
-        before, after: Python text that one more process runs in each folder before, and after.
-        longest_delay: Seconds that a process waits at most before it begins. How long it waits is
-            drawn, the same in each call.
+        setup: Python code that runs once, before all processes: imports.
+        before, after: Python code that another process runs in each folder, before and after
+            `code`.
+        longest_delay: Longest wait of a process before it starts, in seconds. Each process draws
+            its wait at random with a fixed seed.
 
     Returns:
-        For each folder a list with the `Outcome` of each process, with `after` of its process, too.
+        For each folder, a list with the `Outcome` of each process. With `after`, the last one is
+        the outcome of `after`.
     """
     rng = random.Random(0)
     trials = [
@@ -51,24 +58,24 @@ def run_together(code, folders, count=2, setup="", before="", after="", longest_
 
 
 def kill_at_each_call(code, folder, copies, setup="", after="", calls=RENAMES, every=1):
-    """Runs code in copies of a folder, killed just before its first rename, its second, and so on.
+    """Runs code in copies of a folder and kills it before its first rename, its second, and so on.
 
-    The process of the last copy is not killed.
+    The process in the last copy is not killed.
 
     Args:
-        code: Python text.
-        folder: What the working folder holds at first.
-        copies: Where the copies are put.
-        setup: Python text that runs once, before all of them: imports.
-        after: Python text that must run without an error in each copy that was left.
-        calls: Names of functions of `os` to kill at.
-        every: 1 kills at each call, 3 at each third one.
+        code: Python code.
+        folder: Folder to copy.
+        copies: Folder for the copies.
+        setup: Python code that runs once, before all processes: imports.
+        after: Python code that must run without an error in each copy afterwards.
+        calls: Names of the functions of `os` to kill at.
+        every: 1 kills at each call, 3 at every third call.
 
     Returns:
-        The copies in order of the calls.
+        The copies in the order of the calls.
 
     Raises:
-        AssertionError: If the process that was not killed ends with an error, or `after` does.
+        AssertionError: If the last process or `after` ends with an error.
     """
     kill = {"folder": str(folder), "copies": str(copies), "calls": list(calls), "every": every}
     killed, later = _launch(setup=setup, code=code, after=after, kill=kill)
@@ -96,7 +103,7 @@ def _launch(**work):
 
 
 def _fork(run, folder):
-    """Runs a function in a process of its own; gives its id and where its error is read."""
+    """Runs a function in a new process; returns its id and the file descriptor of its error."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:
@@ -108,7 +115,7 @@ def _fork(run, folder):
         sys.stdout = sys.stderr
         run()
         status = 0
-    except BaseException as error:  # nothing of the process around it may run on
+    except BaseException as error:  # code of the parent process must not run here
         text = traceback.format_exception_only(error)[-1].strip()
         os.write(writing, text.encode()[:60_000])
     finally:
@@ -123,7 +130,7 @@ def _wait(process, reading):
 
 
 def _together(code, before, after, names, folder, delays):
-    """One trial: all processes begin when the last one is there."""
+    """Runs one trial: all processes start together, after the last one is ready."""
     if before:
         begun = _wait(*_fork(lambda: exec(before, names), folder))
         assert begun["status"] == 0, begun
@@ -131,7 +138,7 @@ def _together(code, before, after, names, folder, delays):
 
     def run(number, delay):
         os.close(start)
-        os.read(begin, 1)  # nothing comes, but an end for all at once
+        os.read(begin, 1)  # returns in all processes when the parent closes the pipe
         time.sleep(delay)
         exec(code, names | {"number": number})
 
@@ -145,7 +152,7 @@ def _together(code, before, after, names, folder, delays):
 
 
 def _killed(code, names, folder, copies, calls, every):
-    """Runs killed at one call after another, until one is not killed."""
+    """Kills a run at its first call, the next run at its second, until a run ends by itself."""
 
     def run(number):
         left = number

@@ -1,4 +1,4 @@
-"""Check that training that was killed resumes bit for bit: `python -m benchmarks check resume`.
+"""Checks that killed training resumes bit for bit: `python -m benchmarks check resume`.
 
 `python -m benchmarks.checks.resume FOLDER` is the run to kill. It trains a small BERT with dropout
 on masked words, prints each finished step, and resumes from the state in its folder.
@@ -17,13 +17,13 @@ from pathlib import Path
 from keras_plm.experiments.environment import environment
 from keras_plm.files.writing import write_json
 
-STEPS = 40  # about 13 are an epoch, so that most kills fall within one
-EVERY = 3  # steps between two states, so that most kills lose some
+STEPS = 40  # an epoch has about 13, so that most kills fall within an epoch
+EVERY = 3  # steps between two states, so that most kills lose some steps
 LIMIT = 300  # seconds without output before the check fails
 
 
 def small_text(folder, documents):
-    """`(stream, tokenizer)` of a text of the microworld, written to a folder."""
+    """Returns `(stream, tokenizer)` of a text of the microworld, written to a folder."""
     from keras_plm.data.corpus import TokenStream
     from keras_plm.datasets.microworld import World
     from keras_plm.tokenizers import WordPiece
@@ -38,7 +38,7 @@ def small_text(folder, documents):
 
 
 def train(folder):
-    """Trains to `STEPS`, from the state in the folder if there is one."""
+    """Trains for `STEPS` steps; resumes from the state in the folder, if any."""
     import keras
 
     from keras_plm.models import BERT
@@ -49,7 +49,7 @@ def train(folder):
 
     folder = Path(folder)
     stream, tokenizer = small_text(folder, 40)
-    # A process that resumes has another seed, which must not matter.
+    # A resumed process has another seed, which must not change the result.
     set_seed(os.getpid() if has_state(folder) else 1)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
     model = MaskedLM(BERT(len(tokenizer), **size, dropout=0.2, max_sequence_length=64))
@@ -66,19 +66,19 @@ def train(folder):
 
 
 def run(folder, kill_at=None, delay=0.0, threads=1):
-    """Runs `train` in a process of its own.
+    """Runs `train` in a new process.
 
     Args:
         folder: Folder of the run.
-        kill_at: Step after which to send SIGKILL.
+        kill_at: Send SIGKILL after this step.
         delay: Seconds between the end of that step and the signal.
         threads: Threads of the backend.
 
     Returns:
-        `(step, killed)`: the last step that it printed, and whether the signal ended it.
+        `(step, killed)`: the last printed step, and whether the signal ended the process.
 
     Raises:
-        RuntimeError: If it fails, or prints nothing for five minutes.
+        RuntimeError: If the process fails, or prints nothing for five minutes.
     """
     command = [sys.executable, "-m", "benchmarks.checks.resume", str(folder)]
     root = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def run(folder, kill_at=None, delay=0.0, threads=1):
 
 
 def _lines(process):
-    """Lines of a process as it prints them.
+    """Yields the lines of a process as it prints them.
 
     Raises:
         RuntimeError: If it prints nothing for `LIMIT` seconds.
@@ -121,7 +121,9 @@ def _lines(process):
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
             if not selector.select(LIMIT):
-                raise RuntimeError(f"A run must print a line every {LIMIT} seconds. Received: none")
+                raise RuntimeError(
+                    f"A run must print a line at least every {LIMIT} seconds. Received: no line"
+                )
             part = os.read(process.stdout.fileno(), 4096)
             if not part:
                 return
@@ -130,7 +132,7 @@ def _lines(process):
 
 
 def _environment(threads):
-    """Environment variables of a process that computes with so many threads."""
+    """Returns the environment variables of a process with this number of threads."""
     flags = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     return os.environ | {
         "OMP_NUM_THREADS": str(threads),
@@ -142,7 +144,7 @@ def _environment(threads):
 
 
 def differences(folder, other):
-    """Names of arrays and histories that differ by a bit between the last states of two runs."""
+    """Returns the names of arrays and histories that differ between the last states of two runs."""
     from safetensors import safe_open
 
     found = []
@@ -158,17 +160,17 @@ def differences(folder, other):
 
 
 def check_resume(out, runs=20, seed=0, threads=1, progress=print):
-    """Kills training runs at random steps, resumes them, and compares them with one never killed.
+    """Kills training runs at random steps, resumes them, and compares them with an unkilled run.
 
     Args:
-        out: The JSON file to write.
-        runs: How many runs to kill, each once.
-        seed: Seed of the steps, and of the moments after them.
+        out: JSON file to write.
+        runs: Number of runs to kill, each once.
+        seed: Seed of the steps and of the delays after them.
         threads: Threads of the backend.
         progress: Called with a line of text for each run, and at the end.
 
     Returns:
-        The content of the file: a dict for each run, and the sums of kills and differences.
+        The content of the file: a dict for each run, and the numbers of kills and differences.
 
     Raises:
         ValueError: If `runs` or `threads` is less than 1.
@@ -182,7 +184,7 @@ def check_resume(out, runs=20, seed=0, threads=1, progress=print):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         run(folder / "whole", threads=threads)
-        # At most once at each step. The moment falls anywhere in the next steps, or in a write.
+        # The kill falls anywhere in the next steps, or in a write.
         for i, step in enumerate(_steps(rng, runs)):
             killed_run = folder / str(i)
             last, killed = run(killed_run, step, rng.uniform(0, 0.05), threads)
@@ -213,7 +215,7 @@ def check_resume(out, runs=20, seed=0, threads=1, progress=print):
 
 
 def _steps(rng, runs):
-    """A step to kill at for each run, without repetition before every step was drawn once."""
+    """Draws a step to kill at for each run; steps repeat only after each was drawn once."""
     steps = []
     while len(steps) < runs:
         steps += rng.sample(range(1, STEPS), min(STEPS - 1, runs - len(steps)))

@@ -1,9 +1,9 @@
-"""Scaling by formulas: efficiency of BERT's pre-training on many devices.
+"""Estimates by formulas the efficiency of BERT's pre-training on many devices.
 
-`python -m benchmarks check scaling` computes it; nothing is run on such devices. One input is
-measured: the fraction of this machine's matrix rate that a step of BERT-base reaches
+`python -m benchmarks check scaling` computes the estimate; it runs nothing on such devices. One
+input is measured: the fraction of this machine's matrix rate that a step of BERT-base reaches
 (`python -m benchmarks speed`). The sizes of the messages follow from the model. Peak rates and
-links are those that the makers state.
+link speeds are those of the manufacturers.
 
 A mesh of d x m devices has d parts of each batch and m parts of each weight. A step of F FLOP takes
 
@@ -11,10 +11,10 @@ A mesh of d x m devices has d parts of each batch and m parts of each weight. A 
     messages = ring(d, 4 N / m) + 4 L ring(m, 2 tokens / d D)
     ring(n, bytes) = 2 (n - 1) / n bytes / link
 
-seconds with N weights and L blocks of width D. Its efficiency is compute / (compute + messages), a
-lower bound: messages are not overlapped with computation. Gradients are float32, sent once a step.
-The four sums in a block, two in each direction, are bfloat16 (Shoeybi et al. 2019, arXiv
-1909.08053, section 3).
+seconds with N weights and L blocks of width D. Its efficiency is compute / (compute + messages).
+This is a lower bound, because no message overlaps with computation. Gradients are float32 and are
+sent once per step. The four sums in a block, two in each direction, are bfloat16 (Shoeybi et al.
+2019, arXiv 1909.08053, section 3).
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Cluster:
 
     Attributes:
         devices: Number of devices.
-        rate: Peak FLOP/s of one, in bfloat16, dense.
+        rate: Peak FLOP/s of one device, in bfloat16, dense.
         link: Bytes/s from one device to its neighbours in a ring, each way.
         source: Source of rate and link.
     """
@@ -57,12 +57,12 @@ CLUSTERS = {
     "16 chips of TPU v2": Cluster(16, 46e12, 2 * 62e9, _V2_V3),
     "32 chips of TPU v3": Cluster(32, 123e12, 2 * 82e9, _V2_V3),
 }
-# Chips of the original: four Cloud TPUs for BERT-base, sixteen for BERT-large, four chips each.
+# Chips of the original: BERT-base used 4 Cloud TPUs, BERT-large 16, with four chips each.
 ORIGINAL = {"base": 16, "large": 64}
 
 
 def weights(size):
-    """Number of weights of a BERT with its heads for masked words and next sentences."""
+    """Returns the weights of a BERT with its heads for masked words and next sentences."""
     s = BERT_SIZES[size]
     width, inner = s["hidden_dim"], s["intermediate_dim"]
     block = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
@@ -72,12 +72,12 @@ def weights(size):
 
 
 def ring(devices, size, link):
-    """Seconds to sum so many bytes over devices in a ring."""
+    """Returns the seconds to sum `size` bytes over devices in a ring."""
     return 2 * (devices - 1) / devices * size / link
 
 
 def step(size, length, mesh, cluster, fraction):
-    """`(compute, messages)`, the seconds of a step by the formulas above."""
+    """Returns `(compute, messages)`, the seconds of a step by the formulas above."""
     data, model = mesh
     s, tokens = BERT_SIZES[size], ROWS * length
     work = matrix_work(size, length, "pretrain") * tokens
@@ -88,7 +88,7 @@ def step(size, length, mesh, cluster, fraction):
 
 
 def days(size, mesh, cluster, fraction):
-    """Days of the original's whole pre-training."""
+    """Returns the days that the whole pre-training of the original takes."""
     seconds = sum(
         part * STEPS * sum(step(size, length, mesh, cluster, fraction))
         for length, part in PARTS.items()
@@ -97,7 +97,7 @@ def days(size, mesh, cluster, fraction):
 
 
 def original(size):
-    """FLOP/s of a chip in the original's four days."""
+    """Returns the FLOP/s per chip of the original, which took four days."""
     work = sum(
         part * STEPS * ROWS * length * matrix_work(size, length, "pretrain")
         for length, part in PARTS.items()
@@ -106,7 +106,7 @@ def original(size):
 
 
 def meshes(size, devices):
-    """The meshes that divide the heads of a model evenly."""
+    """Returns the meshes that divide the heads of a model evenly."""
     heads = BERT_SIZES[size]["num_heads"]
     return [(devices // m, m) for m in (1, 4, 8) if heads % m == 0 and devices % m == 0]
 
@@ -115,8 +115,8 @@ def check_scaling(results, progress=print):
     """Computes the table from `speed.json` in a folder of results, and writes `FILE` there.
 
     Args:
-        results: The folder.
-        progress: Called with the table and the path of the file.
+        results: Folder of results.
+        progress: Called once, with the table and the path of the file.
 
     Returns:
         The content of the file.
@@ -130,9 +130,9 @@ def check_scaling(results, progress=print):
     fraction = row.get("fraction_of_matrix_rate")
     if fraction is None:
         raise ValueError(
-            f"{path} must have the fraction of the matrix rate of {CASE!r}: measure it with "
+            f"{path} must hold the fraction of the matrix rate of {CASE!r}: measure it with "
             f"`python -m benchmarks speed --work pretrain --sizes base --out {path}`. "
-            "Received: none there"
+            "Received: a file without it, or no file"
         )
     rows = []
     for size in ("base", "large"):
@@ -160,7 +160,7 @@ def check_scaling(results, progress=print):
 
 
 def markdown(path):
-    """The table of a file of `check_scaling`."""
+    """Returns the table of a result file of `check_scaling`."""
     report = read_json(path)
     text = [
         "| | devices | mesh: data x model | a step at 128, at 512 (ms) | messages (ms) | "

@@ -1,4 +1,4 @@
-"""Check that two processes that write one folder lose and mix nothing: `check writers`."""
+"""Checks that processes writing one folder neither lose nor mix content: `check writers`."""
 
 import dataclasses
 import json
@@ -29,32 +29,32 @@ from keras_plm.transfer import FeatureStore
 
 TEXT = "A cat sat.\nIt ran.\n\nWe saw a dog, a cat and a bird.\nThe end.\n\n" * 30
 ONE_WRITER = "must have one writer at a time"
-LONGEST_DELAY = 0.02  # seconds between the starts of two processes
+LONGEST_DELAY = 0.02  # seconds, at most, between the starts of two processes
 
 
 class Kind:
-    """A kind of folder that several processes write; the working folder is one of its own.
+    """A kind of folder that several processes write. Each trial has its own working folder.
 
     Attributes:
-        refused: Pattern of the error that may end a process because another one writes.
+        refused: Pattern of the error that may end a process while another one writes.
     """
 
     refused = None
 
     def begin(self):
-        """Writes what the processes read."""
+        """Writes the input of the processes."""
         Path("text.txt").write_text(TEXT)
 
     def write(self, number):
-        """What each process does; `number` says which one it is, from 0."""
+        """Writes the folder. Each process calls it with its number, from 0."""
         raise NotImplementedError
 
     def again(self):
-        """What a user does after a write that failed."""
+        """Repeats a failed write as a user would."""
         self.write(0)
 
     def check(self):
-        """Raises unless the folder is whole, of one writer, and nothing else was left."""
+        """Raises unless the folder is complete, from one writer, and without leftovers."""
         raise NotImplementedError
 
 
@@ -81,7 +81,7 @@ class PreparedTexts(Kind):
 
 
 class PretrainingRuns(Kind):
-    """Two runs of other settings."""
+    """Two runs with different settings."""
 
     refused = f"{ONE_WRITER}|holds a pre-training run"
 
@@ -106,7 +106,7 @@ class PretrainingRuns(Kind):
 
 
 class SavedEncoders(Kind):
-    """Two writers that save again and again, and load what is there."""
+    """Two writers that save repeatedly and load the folder after each save."""
 
     def write(self, number):
         for i in range(3):
@@ -121,7 +121,7 @@ class SavedEncoders(Kind):
 
 
 class ElmoFiles(Kind):
-    """Two writers of encoders of other sizes."""
+    """Two writers of encoders of different sizes."""
 
     def write(self, number):
         encoder = ELMo(
@@ -138,7 +138,7 @@ class ElmoFiles(Kind):
 
 
 class FeatureStores(Kind):
-    """Two that need the same features: one computes them, the other one waits."""
+    """Two processes that need the same features: one computes them, the other one waits."""
 
     def write(self, number, folder="store"):
         keras.utils.set_random_seed(1)
@@ -153,7 +153,7 @@ class FeatureStores(Kind):
 
 
 class Results(Kind):
-    """Two that write seeds of other settings: each archives the seeds of the other one."""
+    """Two writers of seeds with different settings: each archives the other's seeds."""
 
     def write(self, number):
         kept = ResultFolder("suite")
@@ -179,7 +179,7 @@ class Results(Kind):
 
 
 class WordIds(Kind):
-    """The text as ids that training of word vectors keeps."""
+    """The file of word ids that training of word vectors keeps."""
 
     def write(self, number, folder="work"):
         trainer = VectorTrainer(["text.txt"], folder, progress=lambda line: None)
@@ -202,7 +202,7 @@ KINDS = {
     "results": Results(),
     "word ids": WordIds(),
 }
-# Before the processes are forked: Keras imports TensorFlow late, where it is installed.
+# Runs before the fork. TensorFlow is imported first, because Keras imports it late if installed.
 SETUP = """
 try:
     import tensorflow
@@ -217,7 +217,7 @@ def tokenizer(word="cat"):
 
 
 def filled(encoder, value):
-    """An encoder all of whose weights are one number."""
+    """Sets all weights of an encoder to one number; returns the encoder."""
     encoder.set_weights([np.full(weight.shape, value) for weight in encoder.weights])
     return encoder
 
@@ -228,23 +228,23 @@ def assert_equal(encoder, other):
 
 
 def kind():
-    """The kind of the working folder."""
+    """Returns the `Kind` of the working folder."""
     return KINDS[Path.cwd().parent.name]
 
 
 def try_writers(folder, names, trials, processes=2):
-    """Lets processes write folders at the same time.
+    """Lets processes write the same folders at the same time.
 
     Args:
         folder: An empty folder for the trials.
-        names: Of `KINDS`.
-        trials: How many folders of each kind.
-        processes: How many write each of them.
+        names: Names in `KINDS`.
+        trials: Number of folders of each kind.
+        processes: Number of processes that write each folder.
 
     Returns:
-        For each name a dict of counts: processes that `wrote`, that were `refused` and that
-        `failed`, and trials whose folder `lost_or_mixed` content or kept temporary files; with the
-        `errors` of the last two.
+        A dict of counts for each name: processes that `wrote`, were `refused` or `failed`, and
+        trials whose folder `lost_or_mixed` content or kept temporary files. `errors` lists the
+        errors of the last two.
     """
     places = [Path(folder) / name / str(i) for name in names for i in range(trials)]
     for place in places:
@@ -270,12 +270,12 @@ def try_writers(folder, names, trials, processes=2):
 
 
 def check_writers(out, trials=200, processes=2, progress=print):
-    """Lets processes write each kind of folder at the same time, and checks what they leave.
+    """Lets processes write each kind of folder at the same time, and checks the folders.
 
     Args:
-        out: The JSON file to write, after each kind.
-        trials: How many folders of each kind.
-        processes: How many processes write each of them.
+        out: JSON file to write after each kind.
+        trials: Number of folders of each kind.
+        processes: Number of processes that write each folder.
         progress: Called with a line of text for each kind.
 
     Returns:
@@ -287,7 +287,7 @@ def check_writers(out, trials=200, processes=2, progress=print):
     """
     if not hasattr(os, "fork"):
         raise RuntimeError(
-            "`check writers` needs a system that forks processes, as Linux. "
+            "`check writers` needs a system that can fork processes, such as Linux. "
             f"Received: {sys.platform}"
         )
     for name, value, least in (("trials", trials, 1), ("processes", processes, 2)):

@@ -137,5 +137,5 @@ def test_a_model_card_needs_its_sections(tmp_path):
     assert re.search(r"\| `model.safetensors` \| 11,839,904 \| `[0-9a-f]{64}` \|", shown)
     text = (folder / "README.md").read_text()
     (folder / "README.md").write_text(text.replace("## Limits", "## Other"))
-    with pytest.raises(ValueError, match="has the section '## Limits'"):
+    with pytest.raises(ValueError, match="needs a section '## Limits'"):
         model_cards.markdown(tmp_path)

@@ -211,7 +211,7 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
     out = tmp_path / "devices.json"
     assert main(["check", "devices", "--steps", "2", "--out", str(out)]) == 0
     assert (
-        "differ by at most 1.0e-07, one device with disturbed weights by at most 0.0e+00"
+        "differ from one by at most 1.0e-07, one device with disturbed weights by at most 0.0e+00"
         in capsys.readouterr().out
     )
     result = json.loads(out.read_text())
