@@ -1,6 +1,6 @@
-"""Published orderings as rows, and whether results reproduce them.
+"""Published orderings as rows, and verdicts on whether results reproduce them.
 
-Each module of this package lists its claims in `ROWS`. A new file is found.
+Each module of this package lists its claims in `ROWS`. New modules are found automatically.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from benchmarks.claims import judge
 
 
 def load_all():
-    """`{name: Claim}` of all modules.
+    """Returns `{name: Claim}` of all modules.
 
     Raises:
         ValueError: If two claims have the same name.
@@ -29,5 +29,5 @@ CLAIMS = load_all()
 
 
 def verdicts(results_root, resamples=judge.RESAMPLES, seed=0):
-    """Verdicts of results on all of `CLAIMS`: dicts, see `benchmarks.claims.judge`."""
+    """Judges all of `CLAIMS` by results; returns dicts, see `benchmarks.claims.judge`."""
     return judge.judge(CLAIMS.values(), results_root, resamples, seed)

@@ -11,12 +11,15 @@ FASTTEXT = "Bojanowski et al. 2017"
 
 
 def _named(name):
-    """Whether a result is of a model and a run, as "rnn.additive"."""
+    """Returns a test for results of a model and a run, such as "rnn.additive"."""
     return lambda result: f"{result['encoder']}.{result.get('run')}" == name
 
 
 def _bleu(label, run, scale=None, words=None, minus=None):
-    """BLEU of captions; with `words`, of sources in that bucket, minus that of bucket `minus`."""
+    """Returns an arm with the BLEU of captions.
+
+    With `words` it is the BLEU of the sources in that bucket, minus that of the bucket `minus`.
+    """
 
     def of_length(result):
         found = {bucket["from"]: bucket["bleu"] for bucket in result["by_length"]}
@@ -37,7 +40,7 @@ def _perplexity(label, run, mixture=None):
 
 
 def _words(label, kind, section=None, pairs="WS-353"):
-    """Word vectors: analogies answered, or what human scores say of them."""
+    """Returns an arm of word vectors: accuracy on analogies, or agreement with human scores."""
 
     def score(result):
         if section is None:

@@ -1,4 +1,4 @@
-"""The command `claims`: published orderings judged by the results."""
+"""The command `claims`: judges published orderings by the results."""
 
 import sys
 from pathlib import Path
@@ -12,23 +12,23 @@ def add_claims(commands):
     parser.add_argument("--suite", metavar="NAME", help="judge only claims of this suite")
     parser.add_argument(
         "--results", default=RESULTS, metavar="DIR",
-        help="folder of the results of all suites (default benchmarks/results)",
+        help="read the results of all suites from this folder (default benchmarks/results)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="write a JSON file, too")
+    parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument(
         "--docs", action="store_true",
-        help="update the table in docs/results, and claims.md in the folder of results",
+        help="update the table in docs/results and claims.md in the folder of results",
     )  # fmt: skip
     parser.add_argument(
         "--resamples",
         type=int,
         default=10_000,
         metavar="N",
-        help="number of resamples (default 10000)",
+        help="resample so often (default 10000)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the resamples (default 0)"
+        "--seed", type=int, default=0, metavar="N", help="resample with this seed (default 0)"
     )
     parser.set_defaults(run=run_claims)
 
@@ -45,7 +45,8 @@ def run_claims(flags):
         named(dict.fromkeys(names_of_suites()), flags.suite, "suite")
         if flags.docs:
             raise ValueError(
-                f"`--docs` takes the claims of all suites. Received: --suite {flags.suite} --docs"
+                "`--docs` takes the claims of all suites: omit --suite. "
+                f"Received: --suite {flags.suite} --docs"
             )
     if flags.resamples < 1000:
         raise ValueError(
@@ -53,7 +54,9 @@ def run_claims(flags):
         )
     if flags.seed < 0:
         raise ValueError(f"`--seed` must be 0 or more. Received: {flags.seed}")
-    silence_ahead(f"Resampling the results of each claim {flags.resamples:,} times, for minutes")
+    silence_ahead(
+        f"Resampling the results of each claim {flags.resamples:,} times; this takes minutes"
+    )
     found = verdicts_of(flags.results, flags.resamples, flags.seed)
     print_strays(flags.results)
     if flags.suite is not None:
@@ -64,21 +67,21 @@ def run_claims(flags):
         print(judge.markdown(found) if flags.markdown else judge.text(found))
     for why, count in judge.left_out(found).items():
         claims = "1 claim" if count == 1 else f"{count} claims"
-        print(f"left out, so that {claims} read as not run: {why}", file=sys.stderr)
+        print(f"results left out, {claims} shown as not run: {why}", file=sys.stderr)
     if flags.out:
         judge.write(flags.out, found, flags.resamples, flags.seed)
         print(f"Verdicts: {flags.out}")
 
 
 def update_docs(found, results):
-    """Writes verdicts into `docs/results`, and all that were run into `claims.md`.
+    """Updates the short table in `docs/results`, and `claims.md` with the verdicts of all runs.
 
     Args:
         found: Verdicts.
-        results: The folder of results, which holds `claims.md`.
+        results: Folder of results, for `claims.md`.
 
     Returns:
-        A line that says what changed.
+        A line of text about the changes.
     """
     from benchmarks import pages
     from benchmarks.claims import judge

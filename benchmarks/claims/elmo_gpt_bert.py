@@ -1,10 +1,10 @@
-"""Published orderings of ELMo, GPT and BERT, a row for each: method, task, source.
+"""Published orderings of ELMo, GPT and BERT, one per row, with method, task and source.
 
-`python -m benchmarks claims` tests a row on the results; `judge.py` has the rules. No row is
-removed because it failed. Where we lack the task of a paper, a similar one is tested, and the row
-names the task of the published figures. Figures are copied from the papers. `verified` is False
-where the figures or the ordering were not looked up. Orderings of tasks and systems that the
-harness lacks (semantic roles, coreference, other systems of table 3 of GPT's paper) are left out.
+`python -m benchmarks claims` judges each row by the results, with the rules in `judge.py`. Rows
+stay whatever their verdict. Where the harness lacks the task of a paper, a row uses a similar task
+and names the task of the published figures. Figures are copied from the papers. `verified` is
+False where figures or ordering were not looked up. The file omits tasks and systems that the
+harness lacks: semantic roles, coreference, and the other systems in table 3 of GPT's paper.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"
-# Readers of a task's features: Peters et al. 2018 and 2019.
+# Task networks for features: Peters et al. 2018 and 2019.
 READERS = {"wikigold": "bilstm", "squad": "bidaf", "sst5": "bcn", "sst2": "bcn", "cola": "bcn"}
 PAIRS = ("snli", "mrpc", "stsb", "sick_e", "sick_r", "swag", "mnli")
 READERS |= dict.fromkeys(PAIRS, "esim")
@@ -31,7 +31,7 @@ READERS |= dict.fromkeys(PAIRS, "esim")
 
 
 def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
-    """A row of `suites.elmo.features.ROWS`."""
+    """Returns the arm of a row of `suites.elmo.features.ROWS`."""
     fields = {"method": "features", "reader": "bilstm", "units": 128, "train_limit": examples}
     if task in ("snli", "squad"):
         fields |= {"reader": READERS[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
@@ -185,7 +185,7 @@ ELMO_ROWS = [
 
 
 def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
-    """A row of `suites.gpt.ablations.ROWS`."""
+    """Returns the arm of a row of `suites.gpt.ablations.ROWS`."""
     _, kind, own = gpt_ablations.ROWS[row]
     limit = dict(gpt_ablations.TASKS_READ).get(task, ANY) if limit is None else limit
     fields = {"schedule": "gpt_linear", "bias_correction": True, "train_limit": limit, **own}
@@ -193,7 +193,7 @@ def _gpt(row, task, label, limit=None, suite="gpt_ablation"):
     return Arm(label, suite, task, f"{kind}_mini", {"method": "fine_tune", **fields}, metric)
 
 
-# Table 5, in the order of `suites.gpt.ablations.ABLATION`; of SNLI the figures of MNLI.
+# Table 5, in the order of `suites.gpt.ablations.ABLATION`. SNLI has the figures of MNLI.
 TABLE_5 = gpt_ablations.PUBLISHED | {
     "qqp": (70.3, 65.5, 69.8, 68.1), "mnli": (81.8, 75.7, 81.1, 73.7),
     "qnli": (88.1, 71.2, 86.9, 81.1), "snli": (81.8, 75.7, 81.1, 73.7),
@@ -246,7 +246,7 @@ def _gain(limit, label):
 
 
 def _transfer(task, encoder, how="fine_tune", label=None):
-    """An arm of the suite `transfer`: encoders fine-tuned and frozen, on equal terms."""
+    """Returns an arm of `features_or_fine_tuning`, with an encoder fine-tuned or frozen."""
     name = {"books_skip_gram": "word vectors"}.get(encoder, encoder.split("_")[0])
     name = {"elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}.get(name, name)
     loose = ["train_limit", "dev_limit", "units", "schedule", "layer_decay", "unfreeze_epochs"]
@@ -283,7 +283,7 @@ GPT_ROWS = [
 
 
 def _bert(layers, label=None, reader="bilstm", task="wikigold"):
-    """A frozen BERT-mini, read; the table of docs/results/first.md."""
+    """Returns an arm of a frozen BERT-mini, from the table in docs/results/first.md."""
     fields = {"method": "features", "layers": layers, "reader": reader}
     return Arm(label or layers, "first", task, "bert_mini", fields)
 
@@ -293,14 +293,14 @@ def _whole(method, label, task="wikigold", limit=0):
 
 
 def _study(suite, encoder, reading, label, **own):
-    """A BERT of one of the suites of `bert_studies`."""
+    """Returns an arm of a BERT of one of the suites in `suites.bert.ablations`."""
     _, task, fields = reading
     fields = {n: v for n, v in fields.items() if n != "epochs"} | own
     return Arm(label, suite, task, encoder, {"method": "fine_tune"} | fields)
 
 
 def _bert_systems():
-    """Tables 1, 2 and 4: BERT next to GPT and next to a reader of ELMo."""
+    """Yields rows of tables 1, 2 and 4: BERT next to GPT and next to ELMo under a task network."""
     by_gpt = {"snli": (84.6, 82.1), "sst5": (93.5, 91.3)}
     for task, on in (("snli", "MNLI"), ("sst5", "SST-2")):
         yield _row(f"bert-t1-gpt-{task}", _transfer(task, "bert_mini"),
@@ -368,7 +368,7 @@ def _bert_sizes():
 
 
 def _bert_masks():
-    """Table 8: the mix of the paper next to others."""
+    """Yields rows of table 8: the paper's mix of replacements next to other mixes."""
     frozen = dict(zip(bert_ablations.MIXES, (94.9, 94.0, 94.6, 94.7, 94.6, 94.6), strict=True))
     tuned = dict(zip(bert_ablations.MIXES, (95.4, 94.9, 95.2, 95.2, 94.8, 94.9), strict=True))
     mnli = {(80, 10, 10): 84.2, (0, 20, 80): 83.7, (0, 0, 100): 83.6}
@@ -435,11 +435,11 @@ BERT_ROWS = [
 ]  # fmt: skip
 
 
-# ---- Which to choose, and what is in which layer ------------------------------------------------
+# ---- Features or fine-tuning, and the content of each layer -------------------------------------
 
 
 def _tune():
-    """Fine-tuning against a frozen encoder with a mix of all layers under a reader."""
+    """Yields rows of fine-tuning against a frozen encoder with a mix of all layers."""
     source = f"{TUNE}, features and fine-tuning"
     elmo = {"wikigold": ("NER", 91.7, 91.9), "sst5": ("SST-2", 91.8, 91.2),
             "snli": ("MNLI", 79.6, 76.4), "sick_r": ("", 86.1, 83.3), "mrpc": ("", 76.0, 74.7),

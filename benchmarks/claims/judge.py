@@ -1,11 +1,12 @@
 """Verdicts on published orderings: reproduced, contradicted, not separable, not run.
 
 With files of examples next to the results, the difference of a claim's two arms is resampled over
-seeds and examples (`statistics.contrast`). From three seeds of each arm, p values decide. They are
-adjusted by Holm's method among the claims of one published table. Without such files only seeds are
-compared. From eight of each, Welch's t test decides in the same way, for these test examples. With
-fewer nothing is tested. The verdict is then descriptive if three or more seeds of one arm are all
-above all of the other and Welch's interval excludes 0; otherwise it is "not separable".
+seeds and examples (`statistics.contrast`). With three or more seeds of each arm, p values decide.
+They are adjusted by Holm's method among the claims of one published table. Without such files only
+seeds are compared. With eight or more of each arm, Welch's t test decides in the same way, for
+these test examples. With fewer there is no test. The verdict is then descriptive if each arm has
+three or more seeds, all seeds of one arm are above all of the other, and Welch's interval excludes
+0. Otherwise it is "not separable".
 """
 
 import math
@@ -20,8 +21,8 @@ from keras_plm.files.writing import write_json
 
 RESAMPLES = 10_000
 LEVEL = 0.05
-LEAST, SURE = 3, 8  # seeds: for any verdict, and for one from seeds alone
-# Standard errors that 80 % of such experiments would detect at LEVEL: 1.96 + 0.84.
+LEAST, SURE = 3, 8  # seeds needed for any verdict, and for a verdict without examples
+# A difference of so many standard errors is detected at LEVEL with power 80 %: 1.96 + 0.84.
 SEEN = 2.8
 DESCRIPTIVE = " (descriptive)"
 VERDICTS = ("reproduced", "contradicted", "reproduced" + DESCRIPTIVE, "contradicted" + DESCRIPTIVE,
@@ -45,26 +46,31 @@ RULE = (
 
 
 def judge(claims, results_root, resamples=RESAMPLES, seed=0):
-    """Verdicts of the results below a folder on each claim.
+    """Judges each claim by the results below a folder.
 
     Args:
         claims: `Claim`s.
-        results_root: The folder of suites.
+        results_root: Folder with the results of all suites.
         resamples: Number of resamples of seeds and examples.
         seed: Seed of the resampling.
 
     Returns:
-        A list of dicts: `name statement task source`; `verdict`, one of `VERDICTS`; `effect low
-        high`, in points (or in `unit`), and `detectable`, the smallest detectable
-        difference, `None` where unknown; `means` of both arms' seeds, in points, or
-        perplexities where lower is better; `p` and `adjusted`, of tested claims; `metric`;
-        `basis` of the verdict; `seeds`, of both arms; `trained`, examples of both
-        arms, `None` where unknown; `published on verified conclusion`, of the paper; `suites`;
-        `left_out`, why existing results were not read: one is damaged, of another program, or
-        disagrees with another; `note`.
+        A list of dicts with these keys:
+
+        - `name`, `statement`, `task`, `source`, `suites`, `metric`, `note`
+        - `verdict`: one of `VERDICTS`; `basis`: data that the verdict rests on
+        - `effect`, `low`, `high`: in points, or in `unit`
+        - `detectable`: smallest detectable difference, or `None` where unknown
+        - `means`: of the seeds of both arms, in points, or perplexities where lower is better
+        - `p`, `adjusted`: p values of tested claims
+        - `seeds`: numbers of seeds of both arms
+        - `trained`: numbers of training examples of both arms, or `None` where unknown
+        - `published`, `on`, `verified`, `conclusion`: from the paper
+        - `left_out`: why existing results were not read. A result is damaged, comes from another
+          program, or disagrees with another result.
 
     Raises:
-        ValueError: If there is no such folder.
+        ValueError: If the folder does not exist.
     """
     results = Results(results_root)
     rows = [_measured(claim, results) for claim in claims]
@@ -80,7 +86,10 @@ def judge(claims, results_root, resamples=RESAMPLES, seed=0):
 
 
 def _measured(claim, results):
-    """A claim's row, without what other claims decide, and `(kind, terms)` of examples if kept."""
+    """Returns the row of a claim before Holm's correction, and `(kind, terms)` of its examples.
+
+    The second value is `None` if examples were not kept.
+    """
     row = _unmeasured(claim)
     try:
         return row, _measure(row, claim, results)
@@ -103,10 +112,13 @@ def _unmeasured(claim):
 
 
 def _measure(row, claim, results):
-    """Puts what results say into a row; gives `(kind, terms)` of the examples, `None` if not kept.
+    """Fills a row from the results.
+
+    Returns:
+        `(kind, terms)` of the examples, or `None` if they were not kept.
 
     Raises:
-        ValueError: If a result is damaged, none of the harness, or disagrees with another.
+        ValueError: If a result is damaged, is not from the harness, or disagrees with another.
     """
     arms = claim.better, claim.worse
     scores = [results.scores(arm) for arm in arms]
@@ -151,8 +163,8 @@ def _see(row):
 
 
 def _resample(rows, resamples, seed):
-    """Effects, intervals and p from examples, into rows; each arm is resampled once for all."""
-    alike = {}  # arrays (S, N, k) that are resampled together, by their identity
+    """Fills rows with effects, intervals and p values from examples; resamples each arm once."""
+    alike = {}  # arrays (S, N, k) to resample together, by their identity
     for _, (kind, terms) in rows:
         for _, parts in terms:
             alike.setdefault((kind, parts.shape[1:]), {})[id(parts)] = parts
@@ -171,7 +183,7 @@ def _resample(rows, resamples, seed):
 
 
 def _by_seeds(row, by_seed):
-    """Puts the effect and its Welch interval from seeds only into a row; returns p, or `None`."""
+    """Fills a row with the effect and Welch's interval over seeds; returns p, or `None`."""
     from scipy.stats import t as student
 
     row["effect"] = float(by_seed[0].mean() - by_seed[1].mean())
@@ -192,10 +204,10 @@ def _by_seeds(row, by_seed):
 
 
 def _examples(claim, results):
-    """`(kind, terms)` of both arms' examples, or why there are none.
+    """Returns `(kind, terms)` of both arms' examples, or the reason why there are none.
 
     Raises:
-        ValueError: If both have some, and these are not the same.
+        ValueError: If the arms have different examples.
     """
     arms = [results.terms(claim.better, 1), results.terms(claim.worse, -1)]
     for arm in arms:
@@ -204,15 +216,15 @@ def _examples(claim, results):
     (kind, terms), (other, more) = arms
     if kind != other or not paired(kind, terms + more):
         raise ValueError(
-            "Both sides of a claim are scored on the same examples by the same metric: run the "
-            f"older one again. Received: {claim.name}, {claim.better.label!r} and "
-            f"{claim.worse.label!r} on others"
+            "Both sides of a claim must have the same examples and metric: rerun the older one. "
+            f"Received: {claim.name}, {claim.better.label!r} and {claim.worse.label!r} with "
+            "different ones"
         )
     return kind, terms + more
 
 
 def _terms_of(claim, results):
-    """Numbers of training examples of each arm, if known, and unequal conditions, as texts."""
+    """Returns the numbers of training examples of both arms, if known, and texts of differences."""
     arms = [arm for arm in (claim.better, claim.worse) if arm.read is None]
     if len(arms) < 2 or any(arm.minus for arm in arms):
         return None, []
@@ -220,11 +232,11 @@ def _terms_of(claim, results):
     counts = [result.get("counts", {}) for result in (one, two)]
     if counts[0].get("test") != counts[1].get("test"):
         raise ValueError(
-            "Both sides of a claim are scored on the same examples: run the older one again. "
+            "Both sides of a claim must have the same examples: rerun the older one. "
             f"Received: {claim.name} with {counts[0].get('test')} and {counts[1].get('test')}"
         )
     trained = tuple(count["train"] for count in counts if "train" in count) or None
-    if any(arm.where for arm in arms):  # the claim is of that inequality
+    if any(arm.where for arm in arms):  # the claim compares such differences
         return trained, []
     unlike = []
     frozen = {"features", "randomly_initialised"} & {one["method"], two["method"]}
@@ -240,13 +252,13 @@ def _notes(*texts):
 
 
 def counts(found):
-    """`{verdict: how many}` of all `VERDICTS`."""
+    """Returns `{verdict: count}` for all of `VERDICTS`."""
     counted = Counter(row["verdict"] for row in found)
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
 def counts_line(found):
-    """The counts as a sentence."""
+    """Returns the counts as a sentence."""
     n = counts(found)
     said = [
         f"{name} {n[name]} and descriptively {n[name + DESCRIPTIVE]} more" if name in VERDICTS[:2]
@@ -257,15 +269,15 @@ def counts_line(found):
 
 
 def left_out(found):
-    """`{why results were not read: how many claims rest on them}`."""
+    """Returns `{reason why results were not read: number of claims}`."""
     return Counter(row["left_out"] for row in found if row["left_out"])
 
 
 def complete(found):
-    """`found`, if all results that it needs were read.
+    """Returns `found` unchanged if all results that it needs were read.
 
     Raises:
-        ValueError: If some were not, with why.
+        ValueError: If some results were not read, with the reason.
     """
     if wrong := next(iter(left_out(found)), None):
         raise ValueError(f"Pages show only verdicts of complete results. {wrong}")
@@ -273,12 +285,12 @@ def complete(found):
 
 
 def of_suite(found, suite):
-    """The claims that rest on a suite."""
+    """Returns the claims that rest on a suite."""
     return [row for row in found if suite in row["suites"]]
 
 
 def text(found):
-    """All verdicts for the terminal, by published table, and the counts."""
+    """Returns all verdicts as text for the terminal, by published table, and their counts."""
     lines = []
     for source in dict.fromkeys(row["source"] for row in found):
         lines += ["", source]
@@ -293,7 +305,7 @@ def text(found):
 
 
 def _effect(row):
-    """A claim's means, effect, interval, smallest detectable difference, p and seeds, if run."""
+    """Returns the numbers of a claim as text, or "" if it was not run."""
     if row["effect"] is None:
         return ""
     said = f"{_two(row['means'], 1)}: {_signed(row['effect'])} {row['unit']}"
@@ -307,13 +319,13 @@ def _effect(row):
 
 
 def _two(numbers, digits=0):
-    """Two numbers with the same number of decimals: `digits`, or by default as many as needed."""
+    """Formats two numbers with `digits` decimals, by default as many as they need."""
     digits = max([digits] + [len(f"{n:g}".partition(".")[2]) for n in numbers if not digits])
     return " and ".join(f"{number:.{digits}f}" for number in numbers)
 
 
 def _signed(number):
-    """A number with its sign, as exact as it takes to tell it from 0."""
+    """Formats a number with its sign and enough digits to differ from 0."""
     return f"{number:+.1f}" if abs(number) >= 0.05 or not number else f"{number:+.2g}"
 
 
@@ -329,11 +341,11 @@ def _published(row):
 
 
 def markdown(found, brief=False):
-    """The counts, a table of what was run, how many of each published table were not, and how.
+    """Returns the counts, a table of the verdicts, the claims that were not run, and the rules.
 
     Args:
-        found: As `judge` gives it.
-        brief: Whether to only count claims that are not separable.
+        found: Return value of `judge`.
+        brief: Whether to leave claims that are not separable out of the table.
     """
     lines = [f"**{counts_line(found)}**", ""]
     lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "
@@ -364,7 +376,7 @@ def markdown(found, brief=False):
 
 
 def write(path, found, resamples, seed):
-    """Writes the verdicts as JSON, under a temporary name that is then renamed."""
+    """Writes the verdicts as JSON, atomically."""
     report = {"counts": counts(found), "rule": RULE, "limit": LIMIT, "resamples": resamples,
               "seed": seed, "claims": found}  # fmt: skip
     write_json(path, report)

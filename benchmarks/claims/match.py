@@ -1,4 +1,4 @@
-"""Claims, the result files of their two arms, and the scores of these by seed."""
+"""Claims, the result files of their two arms, and their scores by seed."""
 
 import dataclasses
 import math
@@ -13,10 +13,10 @@ from keras_plm.experiments.config import DEFAULTS, NEUTRAL, run_of, settings_of
 from keras_plm.experiments.results import SEEDS, ResultFolder
 from keras_plm.experiments.statistics import SCORES
 
-ANY = object()  # a field of any value, the same for all results of the arm
-# Settings of training: they may have any value unless an arm names them.
+ANY = object()  # matches any value of a field; all results of an arm share the value
+# Settings of training. They may have any value unless an arm names them.
 TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropout", "precision")
-# What a valid record raises that is not as its suite writes it.
+# Errors from a valid record whose layout differs from that of its suite.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
 # Folders of results outside `SUITES`: runs of single tasks.
 FOLDERS = {"first": "first", "words": "words"}
@@ -26,23 +26,24 @@ FOLDERS = {"first": "first", "words": "words"}
 class Arm:
     """One arm of a claim: the results of one kind of run, a score for each seed.
 
-    By default the results are those of runs with this task, encoder and fields of a `Run`. Fields
-    that are not named have their defaults, those of `TRAINED_BY` any value. `where` and `value`
-    select other results of seeds, `read` reads other files.
+    By default an arm has the results of runs with this task, encoder and fields of a `Run`. Other
+    fields have their defaults, except that fields in `TRAINED_BY` may have any value. `where` and
+    `value` select other results of seeds, `read` reads other files.
 
     Attributes:
-        label: Its name in the statement of a claim.
+        label: Name in the statement of a claim.
         suite: A key of `SUITES` or of `FOLDERS`.
         task: Name of a task.
         encoder: Name of an encoder.
         fields: Fields of a `Run`.
         metric: Name of a metric; by default the task's first.
         scale: Scale of the suite.
-        value: `value(result)` returns a score in place of the metric: higher is better, 0.01 is a
-            point.
-        where: `where(result)` tells whether a result other than a run belongs to the arm.
+        value: `value(result)` returns a score that replaces the metric. Higher is better; 0.01 is
+            one point.
+        where: `where(result)` returns whether a result belongs to the arm, for results that are
+            not of a `Run`.
         read: `read(folder)` returns `{seed: score}` from files without seeds in their names.
-        minus: Another arm of the same task. The score is the difference to it.
+        minus: Another arm of the same task, whose score is subtracted.
     """
 
     label: str
@@ -58,20 +59,20 @@ class Arm:
     minus: typing.Any = None
 
     def folder(self, root):
-        """Folder of its results."""
+        """Returns the folder of the arm's results."""
         if self.suite in FOLDERS:
             return Path(root) / FOLDERS[self.suite]
         return folder(root, self.suite, self.scale)
 
     def has(self, result):
-        """Whether a result belongs to the arm."""
+        """Returns whether a result belongs to the arm."""
         if self.where is not None:
             return result["task"] == self.task and bool(self.where(result))
         fields = result["settings"]
         if result["task"] != self.task or result["encoder"] != self.encoder:
             return False
         if fields.get("method") != result["method"]:
-            return False  # no run
+            return False  # not the result of a run
         free = (*TRAINED_BY, *NEUTRAL)
         asked = {n: v for n, v in DEFAULTS.items() if n not in free} | self.fields
         return all(v is ANY or fields.get(n, DEFAULTS[n]) == v for n, v in asked.items())
@@ -83,14 +84,14 @@ class Claim:
 
     Attributes:
         name: Unique name.
-        statement: "this > that", the labels of its arms.
-        task: Task that tests it here.
-        better, worse: An `Arm` each.
+        statement: "this > that", with the labels of the arms.
+        task: Task of the runs here.
+        better, worse: The two `Arm`s.
         source: The paper and its table. Holm's correction is per source.
-        published: The paper's figures of both, `None` where it prints none.
-        on: Task of the figures, where that is not `task`.
+        published: The paper's figures for both arms, or `None` if it prints none.
+        on: Task of the published figures, if it differs from `task`.
         verified: Whether figures and ordering were looked up.
-        conclusion: Whether the paper's conclusion repeats it.
+        conclusion: Whether the paper's conclusion repeats the claim.
         lower: Whether the lower figure is better.
         unit: Unit of the effect.
         note: Difference between the paper and the runs here.
@@ -120,23 +121,23 @@ NATS = {"unit": "hundredths of a nat per word", "lower": True}  # of perplexitie
 
 
 class Results:
-    """The result files below a folder of suites; each suite is read once.
+    """The result files of all suites below a folder. Each suite is read once.
 
     Args:
-        root: The folder.
+        root: Folder of the suites.
     """
 
     def __init__(self, root):
         self.root = Path(root)
         if not self.root.is_dir():
-            raise ValueError(f"`--results` is a folder of suites. Received: {str(root)!r}")
+            raise ValueError(f"`--results` must be a folder of suites. Received: {str(root)!r}")
         self._read, self._examples, self._stacked = {}, {}, {}
 
     def files(self, folder):
-        """`[(path, result)]` of all seeds in a folder, none if it is not there.
+        """Returns `[(path, result)]` of all seeds in a folder, or an empty list without a folder.
 
-        The paths are those of loose files. A result that is damaged, or no result of the harness,
-        is replaced by its ValueError.
+        Paths are those of unpacked files. A ValueError stands for a result that is damaged or not
+        from the harness.
         """
         if folder not in self._read:
             kept = ResultFolder(folder)
@@ -145,16 +146,16 @@ class Results:
         return self._read[folder]
 
     def runs(self, arm):
-        """`{seed: (path, result)}` of an arm.
+        """Returns `{seed: (path, result)}` of an arm.
 
         Raises:
-            ValueError: If two of them are of one seed and differ, or of different settings, or a
+            ValueError: If two results of one seed differ, if results differ in settings, or if a
                 file of the task is damaged.
         """
         found = {}
         for path, result in self.files(arm.folder(self.root)):
             if isinstance(result, ValueError):
-                if path.parent.name == arm.task:  # it may have been one of the arm's
+                if path.parent.name == arm.task:  # the file may belong to the arm
                     raise result
                 continue
             if not _has(arm, path, result):
@@ -165,7 +166,7 @@ class Results:
                 and earlier[1].get("run") != result.get("run")
                 and _same_run(earlier[1], result)
             ):
-                continue  # a seed counts once: of files in order the first, of plain settings
+                continue  # a seed counts once: the first file, which has the plain settings
             for other, differ, rule in (
                 (earlier, earlier and _score(arm, *earlier) != _score(arm, path, result),
                  "Two results of one run and seed disagree: remove one"),
@@ -180,10 +181,10 @@ class Results:
         return dict(sorted(found.items()))
 
     def scores(self, arm):
-        """`{seed: score}` of an arm, the higher the better, in hundreds of points; maybe empty.
+        """Returns `{seed: score}` of an arm, or an empty dict. Higher is better; 0.01 is one point.
 
         Raises:
-            ValueError: If files are damaged, are no results, or disagree.
+            ValueError: If files are damaged, are not results, or disagree.
         """
         if arm.read is not None:
             place = arm.folder(self.root)
@@ -191,8 +192,8 @@ class Results:
                 scores = arm.read(place)
             except ODD as error:
                 raise ValueError(
-                    f"A file below {place} is no result of the harness: move it elsewhere. "
-                    f"Received: {error!r} reading {arm.label!r} on {arm.task}"
+                    f"Files below {place} must be results of the harness: move others elsewhere. "
+                    f"Received: {error!r} while reading {arm.label!r} on {arm.task}"
                 ) from error
         else:
             scores = {seed: _score(arm, *found) for seed, found in self.runs(arm).items()}
@@ -202,7 +203,7 @@ class Results:
         return scores
 
     def metric(self, arm):
-        """The name of the metric by which an arm is scored; "" for other scores, or of nothing."""
+        """Returns the name of an arm's metric, or "" if it has other scores or no results."""
         if arm.read is not None or arm.value is not None:
             return ""
         return arm.metric or next(
@@ -210,10 +211,10 @@ class Results:
         )
 
     def terms(self, arm, sign=1):
-        """What each example adds: `(kind, [(sign, (S, N, k))])`, or why there is none, a text.
+        """Returns the sums of each example, `(kind, [(sign, (S, N, k))])`, or a reason without any.
 
         Raises:
-            ValueError: If a file of examples is damaged, or tells another score than the result.
+            ValueError: If a file of examples is damaged or contradicts the score of the result.
         """
         if arm.read is not None or arm.value is not None:
             return "not scored by example"
@@ -241,7 +242,7 @@ class Results:
         if len({(kind, parts.shape) for kind, parts in found}) > 1:
             return f"results of {arm.label} are of different examples"
         key = metric, tuple(path for path, _ in runs.values())
-        if key not in self._stacked:  # one array of one arm, for many claims
+        if key not in self._stacked:  # many claims share the array of an arm
             self._stacked[key] = np.stack([parts for _, parts in found]).astype("float64")
         terms = [(sign, self._stacked[key])]
         if arm.minus is not None:
@@ -253,7 +254,7 @@ class Results:
 
 
 def paired(kind, terms):
-    """Whether all terms are of the same examples, judged by their true labels."""
+    """Returns whether all terms have the same examples, judged by their true labels."""
     first = _truth(kind, terms[0][1][0])
     return all(
         parts.shape[1:] == terms[0][1].shape[1:] and np.allclose(_truth(kind, of_seed), first)
@@ -263,13 +264,13 @@ def paired(kind, terms):
 
 
 def _same_run(*results):
-    """Whether results differ in settings of `NEUTRAL` at most."""
+    """Returns whether results differ only in settings of `NEUTRAL`."""
     runs = [result for result in results if "run" in result]
     return len(runs) == len(results) and len({run_of(result) for result in runs}) == 1
 
 
 def _truth(kind, parts):
-    """The part of each example's sums that depends only on its true label: (N, ...)."""
+    """Returns the part of each example's sums that depends only on its true label, (N, ...)."""
     if kind == "matthews":
         count = round(math.sqrt(parts.shape[1]))
         return parts.reshape(-1, count, count).sum(axis=-1)
@@ -280,21 +281,21 @@ def _score(arm, path, result):
     try:
         metric = arm.metric or next(iter(result["metrics"]))
         score = result["metrics"][metric] if arm.value is None else arm.value(result)
-    except (*ODD, ValueError, StopIteration):  # as the logarithm of 0
+    except (*ODD, ValueError, StopIteration):  # ValueError: the logarithm of 0
         score = None
     if not isinstance(score, (int, float)) or not abs(score) <= sys.float_info.max:
         raise ValueError(
-            f"{path} has no score of {arm.label!r}, a finite number: remove it to run again. "
+            f"{path} must hold a finite score of {arm.label!r}: remove the file and rerun. "
             f"Received: {score!r}"
         )
     return float(score)
 
 
 def _has(arm, path, result):
-    """As `arm.has`; a record of the task that cannot tell might be the arm's.
+    """Returns `arm.has(result)`.
 
     Raises:
-        ValueError: Naming that record.
+        ValueError: If a record of the arm's task has an unknown layout.
     """
     try:
         return arm.has(result)
@@ -302,13 +303,13 @@ def _has(arm, path, result):
         if path.parent.name != arm.task:
             return False
         raise ValueError(
-            f"{path} is not as this suite writes results: move it elsewhere. "
-            f"Received: content that raises a {type(error).__name__}"
+            f"{path} must have the layout of this suite's results: move other files elsewhere. "
+            f"Received: content that raises {type(error).__name__}"
         ) from error
 
 
 def _record(kept, name):
-    """The `Record` of a name, or the ValueError of why there is none."""
+    """Returns the `Record` of a name, or the ValueError from reading it."""
     try:
         return kept.record(name)
     except ValueError as error:
@@ -316,5 +317,5 @@ def _record(kept, name):
 
 
 def names_of_suites():
-    """Valid values of `suite` of an arm."""
+    """Returns the valid values of an arm's `suite`."""
     return [*SUITES, *FOLDERS]

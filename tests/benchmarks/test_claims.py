@@ -373,7 +373,7 @@ class TestFiles:
         result = json.loads(path.read_text())
         for wrong in ({"accuracy": None}, {"accuracy": float("nan")}, {}):
             write_json(path, result | {"metrics": wrong})
-            assert re.search("seed2.json has no score of 'b', a finite", refused(tmp_path))
+            assert re.search("seed2.json must hold a finite score of 'b'", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
         assert re.search(
             "seed2.json: This is no result of a run.*`seed` must be a whole number",
@@ -405,7 +405,7 @@ class TestFiles:
     def test_sides_of_different_examples_are_refused(self, tmp_path):
         plant(tmp_path, "a", answers(0.8))
         plant(tmp_path, "b", answers(0.5, count=200))
-        assert re.search("on the same examples.*a-b", refused(tmp_path))
+        assert re.search("must have the same examples.*a-b", refused(tmp_path))
 
     def test_true_labels_tell_examples_apart(self):
         rng = np.random.default_rng(0)
@@ -425,10 +425,10 @@ class TestFiles:
         assert {told["verdict"] for told in found} == {"not run"}
         assert left_out(found)
         for why in left_out(found):
-            assert re.search("below .*gpt is no result of the harness.*'scores'", why)
+            assert re.search("below .*gpt must be results of the harness.*'scores'", why)
 
     def test_no_folder_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match="`--results` is a folder of suites"):
+        with pytest.raises(ValueError, match="`--results` must be a folder of suites"):
             verdicts(tmp_path / "nothing")
 
 
@@ -465,7 +465,7 @@ class TestCommand:
         (["--resamples", "10"], "`--resamples` must be 1000 or more"),
         (["--seed", "-1"], "`--seed` must be 0 or more"),
         (["--suite", "first", "--docs"], "`--docs` takes the claims of all suites"),
-        (["--results", "nowhere"], "`--results` is a folder of suites. Received: 'nowhere'"),
+        (["--results", "nowhere"], "`--results` must be a folder of suites. Received: 'nowhere'"),
     ])  # fmt: skip
     def test_bad_flags(self, flags, message, capsys):
         assert main(["claims", *flags]) == 2
