@@ -1,8 +1,8 @@
 """Pre-trained language models on Keras 3: from attention to BERT, one `model.fit` for all.
 
-Subpackages load when they are first used, so `import keras_plm` takes milliseconds. Where Keras is
-loaded already, the import also registers every layer, model, head and optimizer, so that
-`keras.saving.load_model` knows them: import Keras first.
+Subpackages load at their first use; `import keras_plm` takes milliseconds. If Keras is already
+loaded, the import also registers every layer, model, head and optimizer for
+`keras.saving.load_model`: import Keras first.
 """
 
 import importlib
@@ -36,7 +36,7 @@ def __dir__():
 
 
 def _configured_backend():
-    """The name of Keras' backend, found as Keras finds it, without loading Keras."""
+    """Returns the name of Keras' backend by Keras' own rules, without loading Keras."""
     if "keras" in sys.modules:
         return sys.modules["keras"].config.backend()
     if "KERAS_BACKEND" in os.environ:
@@ -49,7 +49,7 @@ def _configured_backend():
 
 
 def _check_backend():
-    """Raises an ImportError of one sentence unless Keras runs on a backend of this package."""
+    """Raises a short ImportError unless Keras runs on a supported backend."""
     backend = _configured_backend()
     named = (
         "Keras uses tensorflow unless the environment variable KERAS_BACKEND or the file "

@@ -18,7 +18,7 @@ from keras_plm.training.fit import lacks_special_tokens
 def attention_weights(encoder: Encoder, inputs: Mapping[str, Tensor]) -> np.ndarray:
     """Computes the attention weights of every layer and head.
 
-    The encoder runs once, and its blocks once more on the path with an explicit softmax.
+    The encoder runs once. Its blocks then run again with an explicit softmax.
 
     Args:
         encoder: A `BERT`, a `GPT`, or another model with one `TransformerStack`.
@@ -40,8 +40,8 @@ def attention_weights(encoder: Encoder, inputs: Mapping[str, Tensor]) -> np.ndar
     """
     stack = _stack(encoder)
     inputs = {name: ops.convert_to_tensor(inputs[name]) for name in encoder.input}
-    embedded = encoder(inputs)["layers"][0]  # what the blocks read
-    # As the encoder calls its blocks: what is causal does not look at padding, which comes last.
+    embedded = encoder(inputs)["layers"][0]  # inputs of the blocks
+    # As in the encoder's call: causal blocks need no padding mask, because padding comes last.
     mask = None if encoder.causal else inputs["padding_mask"]
     weights, _ = stack.attention_weights(embedded, padding_mask=mask, causal=encoder.causal)
     weights = [ops.convert_to_numpy(ops.cast(layer, "float32")) for layer in weights]
@@ -52,7 +52,7 @@ def _stack(encoder):
     found = [x for x in getattr(encoder, "layers", ()) if isinstance(x, TransformerStack)]
     if len(found) != 1:
         raise ValueError(
-            "Attention weights are those of an encoder of Transformer blocks, as BERT and GPT. "
+            "Attention weights need an encoder of Transformer blocks, such as BERT or GPT. "
             f"Received: {type(encoder).__name__}"
         )
     return found[0]
@@ -90,8 +90,8 @@ def word_attention(
     """
     _stack(encoder)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"`text` is one text, with words in it. Received: {text!r}")
-    # A GPT that is not yet fine-tuned has no vectors of the tokens that stand around a text.
+        raise ValueError(f"`text` must be one text with words in it. Received: {text!r}")
+    # Before fine-tuning, a GPT has no vectors for the special tokens around a text.
     if lacks_special_tokens(encoder, tokenizer):
         tokenizer = tokenizer.unframed()
     packed = tokenizer.pack([text], return_offsets=True)

@@ -13,13 +13,13 @@ from keras_plm.files.sequences import Tensor, as_list, as_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# White to navy in eight equal steps of CIELAB, so that twice the weight looks twice as dark.
+# White to navy in eight equal steps of CIELAB: twice the weight looks twice as dark.
 WEIGHT_COLOURS = (
     "#ffffff", "#d5e7f6", "#aacdeb", "#83b1de", "#5e96d2", "#3878bd", "#165699", "#033871",
     "#0b1f4b",
 )  # fmt: skip
-# A colour and a marker by position; the colours also differ to the colour-blind (Okabe and Ito
-# 2008, the light ones darkened to be read on white), the markers also in black and white.
+# A colour and a marker per position. Colour-blind readers can tell the colours apart (Okabe and Ito
+# 2008; light colours are darkened for a white page). The markers also work in black and white.
 CURVE_STYLES = (
     ("#0072b2", "o"),
     ("#d55e00", "s"),
@@ -33,7 +33,7 @@ CURVE_STYLES = (
 
 
 def _figure(width, height):
-    # Without pyplot, so that no window system is needed and nothing stays open.
+    # Without pyplot: it needs no window system, and no figure stays open.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -53,12 +53,12 @@ def score_by_layer(
 
     Args:
         table: Rows with `layers`, `mean` and `deviation`, as from `transfer.compare_layers`. Rows
-            with an `encoder` share a line with those of other encoders and the same layers.
+            with the same layers and different values of `encoder` share a line.
         title: Title of the plot.
         metric: Label of the score axis.
         baselines: A dict from names to scores to draw as lines, such as fine-tuning.
-        encoders: All encoders in the order of their colours, for several plots; by default those of
-            the table.
+        encoders: All encoders in the order of their colours, for the same colours in several plots;
+            by default those of the table.
 
     Returns:
         A matplotlib figure.
@@ -77,7 +77,7 @@ def score_by_layer(
     encoders = None if encoders is None else as_names(encoders, "encoders")
     if not set(found) <= set(encoders or found):
         raise ValueError(
-            f"`encoders` names all of the table, {found}. Received: encoders={list(encoders)}"
+            f"`encoders` must name all of the table, {found}. Received: encoders={list(encoders)}"
         )
     encoders = found if encoders is None else encoders
     lines = list(dict.fromkeys(row["layers"] for row in table))
@@ -156,7 +156,7 @@ def score_by_cost(
         raise ValueError("There is nothing to draw. Received: no points")
     if min(point["cost"] for point in points) <= 0:
         raise ValueError(
-            "What costs nothing has no place on a logarithmic axis. "
+            "Costs must be above 0 on a logarithmic axis. "
             f"Received: {min(points, key=lambda point: point['cost'])}"
         )
     front = []
@@ -197,7 +197,7 @@ def score_by_cost(
     axes.set_ylabel(metric)
     axes.set_title(title, fontsize=11, loc="left")
     handles, labels = axes.get_legend_handles_labels()
-    # matplotlib lists error bars, the groups, after the numbered names: groups first.
+    # matplotlib lists the groups (error bars) after the numbered names; groups come first here.
     order = sorted(range(len(labels)), key=lambda i: labels[i][:1].isdigit())
     figure.legend(
         [handles[i] for i in order],
@@ -215,13 +215,13 @@ def attention(
 ) -> "Figure":
     """Plots attention weights as heat maps: darker cells have more weight.
 
-    All panels share one scale from white at 0 to the largest weight. Tokens that would be too small
-    to read are not drawn. A blank in a token is drawn as ▁. Compare Figure 3 of Bahdanau et al.
-    2015, https://arxiv.org/abs/1409.0473.
+    All panels share one scale from white at 0 to the largest weight. Tokens too small to read are
+    not drawn. A space in a token is drawn as ▁. Compare Figure 3 of Bahdanau et al. 2015,
+    https://arxiv.org/abs/1409.0473.
 
     Args:
-        weights: Weights of one sentence: `(T, S)` one panel, `(N, T, S)` a panel for each head,
-            `(L, N, T, S)` a row of panels for each layer. Weights of padding are not drawn.
+        weights: Weights of one sentence: `(T, S)` for one panel, `(N, T, S)` for a panel per head,
+            `(L, N, T, S)` for a row of panels per layer. Weights of padding are not drawn.
         query_tokens: Tokens of the rows.
         key_tokens: Tokens of the columns.
         title: Title of the plot.
@@ -247,8 +247,8 @@ def attention(
     )
     if weights.ndim not in (2, 3, 4):
         raise ValueError(
-            "`weights` is of one sentence: (T, S), (N, T, S) by heads, or (L, N, T, S) by layers "
-            f"and heads. Received: shape {weights.shape}"
+            "`weights` must be of one sentence: (T, S), (N, T, S) with heads, or (L, N, T, S) with "
+            f"layers and heads. Received: shape {weights.shape}"
         )
     height, width = len(queries), len(keys)
     counts = f"Received: {height} query and {width} key tokens, weights of shape {weights.shape}"
@@ -259,7 +259,7 @@ def attention(
     weights = weights[..., :height, :width].astype("float32")
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError(
-            "Attention weights are numbers of at least 0. "
+            "Attention weights must be numbers of at least 0. "
             f"Received: weights from {weights.min()} to {weights.max()}"
         )
 
@@ -277,7 +277,7 @@ def attention(
     panels = weights.reshape(-1, height, width)
     rows = -(-len(panels) // columns)
 
-    # Inches. A label of 5 points and up can be read; cells are a little higher.
+    # In inches. Labels of 5 points or more are legible; cells are slightly higher.
     widest = 12 if len(panels) == 1 else max(1.6, 9 / columns)
     cell = min(0.3, widest / max(height, width))
     size = min(10, 0.8 * 72 * cell)
@@ -369,7 +369,7 @@ def mixing_weights(
     for place, name, shares in ((p, n, w) for p in places for n, w in weights[p].items()):
         if min(shares) < 0 or abs(sum(shares) - 1) > 1e-3:
             raise ValueError(
-                "The weights of a mix are shares that sum to 1. "
+                "The weights of a mix must be fractions that sum to 1. "
                 f"Received: {list(shares)} of {name!r}, {place}"
             )
     count = max(len(shares) for of_place in weights.values() for shares in of_place.values())
@@ -454,13 +454,13 @@ def lines(
         x, mean, band = (np.asarray(values, "float64") for values in (x, mean, band))
         if not len(x) == len(mean) == len(band) or not len(x):
             raise ValueError(
-                "A curve has as many x as means and deviations, and at least one. "
+                "A curve must have as many x as means and deviations, and at least one. "
                 f"Received: {len(x)}, {len(mean)} and {len(band)} of {name!r}"
             )
         for values, logarithmic in ((x, log_x), (mean, log_y), (band, False)):
             if not np.isfinite(values).all() or (logarithmic and values.min() <= 0):
                 raise ValueError(
-                    "Points are numbers, positive on a logarithmic axis; leave out what is not. "
+                    "Points must be numbers, positive on a logarithmic axis; leave out others. "
                     f"Received: {values.tolist()} of {name!r}"
                 )
         colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
@@ -501,7 +501,7 @@ def _style_curves(axes, all_x, log_x, log_y):
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.margins(x=0.02)  # so that the names begin where the grid ends
+    axes.margins(x=0.02)  # names begin at the end of the grid
     axes.grid(color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -523,7 +523,7 @@ def _name_curves(figure, axes, drawn):
         )
         for name, line in drawn.items()
     }
-    figure.draw_without_rendering()  # places everything, so that boxes are known
+    figure.draw_without_rendering()  # computes all positions and boxes
     boxes = {name: label.get_window_extent() for name, label in labels.items()}
     collide = any(a.overlaps(b) for a, b in itertools.combinations(boxes.values(), 2)) or any(
         line.get_path().transformed(line.get_transform()).intersects_bbox(box, filled=False)
