@@ -1,4 +1,4 @@
-"""Whole networks, one paper each."""
+"""Models, one paper each."""
 
 from keras_plm.models.bert import BERT, BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES, ELMo

@@ -13,7 +13,7 @@ from keras_plm.layers import (
 from keras_plm.models.encoder import Encoder
 
 # Base and large: Devlin et al. 2018, section 3; the smaller ones: Turc et al. 2019,
-# arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) pieces.
+# arXiv 1908.08962. The released vocabularies hold 30,522 (uncased) and 28,996 (cased) tokens.
 BERT_SIZES = {
     name: {
         "num_layers": num_layers,
@@ -58,7 +58,7 @@ class BERT(Encoder):
         activation: `"gelu_erf"`, `"gelu_tanh"` or `"relu"`.
         pre_norm: If True, normalise before each part of a block.
         causal: If True, a token attends only to itself and earlier tokens, for
-            `pretraining.CausalLM`. There is then no `"pooled"`.
+            `pretraining.CausalLM`. The outputs then have no `"pooled"`.
         initializer_range: Standard deviation of the truncated normal of all kernels and tables.
         norm_epsilon: Constant added to the variance in the layer norms.
         trainable: If False, the encoder is frozen.
@@ -157,7 +157,7 @@ class BERT(Encoder):
         if not causal:
             outputs["pooled"] = pooler(layers[-1][:, 0])
         super().__init__(inputs=inputs, outputs=outputs, name=name)
-        self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies ask for it
+        self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies read it
 
         self.token_embedding = token_embedding
         self.vocabulary_size = vocabulary_size

@@ -25,8 +25,8 @@ def _size(units, projection_dim, filters, num_highway, **others):
 
 _RELEASED = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
-# The last three are released, with 13.6, 28.0 and 93.6 million weights; mini is as wide as
-# BERT's mini, and tiny as BERT's tiny.
+# The last three are released, with 13.6, 28.0 and 93.6 million weights. Mini and tiny have the
+# widths of BERT's mini and tiny.
 ELMO_SIZES = {
     "tiny": _size(128, 64, ((1, 16), (2, 16), (3, 32)), 1, character_dim=8),
     "mini": _size(512, 128, ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)), 1),
@@ -42,7 +42,7 @@ class ELMo(Encoder):
 
     Words enter as their characters. One stack of LSTMs reads them forwards and another backwards.
     A layer is the concatenation of both outputs; the lowest layer is the word vector, twice. Equal
-    texts have equal vectors, except with `carried_rows`, the original's behaviour. Use it under
+    texts have equal vectors, except with `carried_rows` as in the original. Use it under
     `pretraining.BiLM` to pre-train and in `keras_plm.transfer` to extract features or fine-tune.
     Time grows with T · n · P; steps run one after the other.
 
@@ -60,8 +60,8 @@ class ELMo(Encoder):
         use_skip_connections: If True, add the input of each layer above the first to its output.
         dropout: Fraction of each LSTM's input dropped in training.
         carried_rows: If above 0, each row starts with the final state of the previous batch, as
-            in the original, for batches of at most this many rows. `reset_states` sets the states
-            to zero. Files do not contain them.
+            in the original. This is then the largest number of rows of a batch. `reset_states`
+            sets the states to zero. Files do not contain them.
         trainable: If False, the encoder is frozen.
         dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
         name: Name of the model.
@@ -118,7 +118,7 @@ class ELMo(Encoder):
         )
         if max(width for width, _ in token_encoder.filters) > WIDTH:
             raise ValueError(
-                f"A word has {WIDTH} characters, which no filter is wider than. "
+                f"A filter must be at most {WIDTH} characters wide, the length of a word. "
                 f"Received: filters={filters}"
             )
         forward_lm, backward_lm = (
@@ -177,7 +177,7 @@ class ELMo(Encoder):
                 layer.reset()
 
     def stacked_layers(self) -> "WordCache":
-        """A `WordCache` of this encoder, for inference on text with repeated words."""
+        """Returns a `WordCache` of this encoder, for inference on text with repeated words."""
         return WordCache(self)
 
     def get_config(self):
@@ -189,7 +189,7 @@ class ELMo(Encoder):
 
 
 def read_both_ways(words, padding_mask, forward_lm, backward_lm):
-    """The L + 1 layers (B, T, 2 P) over the words' vectors (B, T, P)."""
+    """Computes the L + 1 layers (B, T, 2 P) from the words' vectors (B, T, P)."""
     ahead = forward_lm(words, padding_mask=padding_mask)
     back = backward_lm(words, padding_mask=padding_mask, go_backwards=True)
     pairs = [(words, words), *zip(ahead, back, strict=True)]
@@ -197,10 +197,10 @@ def read_both_ways(words, padding_mask, forward_lm, backward_lm):
 
 
 class WordCache:
-    """An ELMo that reads the spelling of each word once, however often it occurs.
+    """An ELMo for inference that encodes the characters of each distinct word once.
 
-    For inference: it gives what the encoder gives, as long as the encoder's weights stay the same.
-    Every different word takes 4 P bytes.
+    Its outputs equal the encoder's while the encoder's weights stay the same. Every distinct word
+    takes 4 P bytes.
 
     Args:
         encoder: An `ELMo`.
@@ -222,11 +222,11 @@ class WordCache:
         return len(self._rows)
 
     def clear(self) -> None:
-        """Forgets all words, for other weights of the encoder."""
+        """Removes all words; call it after a change of the encoder's weights."""
         self._rows, self._vectors = {}, np.zeros((0, self._width), "float32")
 
     def predict_on_batch(self, inputs: dict[str, Tensor]) -> np.ndarray:
-        """All layers of a batch of the encoder's inputs: (B, T, L + 1, D) float32, an array."""
+        """Computes all layers for a batch of inputs: a NumPy array (B, T, L + 1, D) of float32."""
         ids = np.asarray(inputs["character_ids"])
         flat = np.ascontiguousarray(ids.reshape(-1, ids.shape[-1]), np.uint16)
         keys, first, places = np.unique(
@@ -244,7 +244,7 @@ class WordCache:
         return np.asarray(self._read.predict_on_batch([vectors, inputs["padding_mask"]]))
 
     def _spelled(self, words, size=1024):
-        """(N, P) vectors of words (N, C), in batches of few shapes."""
+        """Computes vectors (N, P) of words (N, C), in batches of a few shapes."""
         found = []
         for start in range(0, len(words), size):
             part = words[start : start + size]
@@ -257,9 +257,9 @@ class WordCache:
 
 
 def trimmed(character_ids, widest, width=32):
-    """Words (N, C) without the characters after `width`, if all words are short enough.
+    """Cuts words (N, C) to `width` characters, if all words are short enough.
 
-    Padding for the widest filter stays after each word, so that its vector does not change.
+    Padding for the widest filter stays after each word; the vectors do not change.
     """
     used = np.flatnonzero(((character_ids > 0) & (character_ids != PAD)).any(axis=0))
     last = used[-1] + 1 if len(used) else 0

@@ -1,4 +1,4 @@
-"""The encoder contract: what heads, `transfer`, pre-training and the harness read of an encoder."""
+"""The encoder contract: the parts that heads, `transfer`, pre-training and the harness use."""
 
 import re
 from typing import Any
@@ -13,27 +13,27 @@ from keras_plm.tokenizers.subwords import check_tokenizer
 class Encoder(Saveable, keras.Model):
     """A Keras model from a tokenizer's ids to a vector of every position and layer.
 
-    Every encoder here is a subclass. Your own works under heads, in `keras_plm.transfer`, in
-    pre-training and in the harness if it keeps this contract (B texts, T positions, D width, L
-    layers, V tokens, C characters):
+    All encoders of this package are subclasses. Your own subclass works under heads, in
+    `keras_plm.transfer`, in pre-training and in the harness if it keeps this contract (B texts, T
+    positions, D width, L layers, V tokens, C characters):
 
     | part | meaning | default |
     |---|---|---|
-    | `input` | dict with the keys that the tokenizer's `pack` gives, neither more nor fewer: `padding_mask` (B, T), True at real positions, with `token_ids` (B, T), `segment_ids` (B, T) or `character_ids` (B, T, C) | |
+    | `input` | dict with exactly the keys of the tokenizer's `pack`: `padding_mask` (B, T), True at real positions, with `token_ids` (B, T), `segment_ids` (B, T) or `character_ids` (B, T, C) | |
     | `output["layers"]` | list of L + 1 tensors (B, T, D), the lowest first | |
     | `output["sequence"]` | `layers[-1]`, after any final norm | |
     | `output["pooled"]` | (B, D), one vector of the text | absent |
     | `hidden_dim` | D | of the outputs |
-    | `num_blocks` | blocks with weights of their own | L |
+    | `num_blocks` | number of blocks with separate weights | L |
     | `vocabulary_size` | V, or `None` where words enter as characters | `None` |
     | `max_sequence_length` | most positions T, or `None` for any length | `None` |
-    | `causal` | True if a position sees only itself and those before it; padding comes last | False |
-    | `token_embedding` | `keras_plm.layers.TokenEmbedding` of the ids, which pre-training and generation need; `token_embedding(sequence, reverse=True)` are logits; or `None` | `None` |
-    | `carried_rows` | rows whose states go from one batch to the next; 0 for none | 0 |
+    | `causal` | True if a position attends only to itself and earlier ones; padding comes last | False |
+    | `token_embedding` | `keras_plm.layers.TokenEmbedding` of the ids, for pre-training and generation, or `None`; `token_embedding(sequence, reverse=True)` returns logits | `None` |
+    | `carried_rows` | number of rows with states carried to the next batch; 0 for none | 0 |
     | `stacked_layers()` | model from `input` to all layers (B, T, L + 1, D) | of `output` |
     | paths of weights | `block_<i>/` or `layer_<i>/` with i from 0 to L - 1, for learning rates and copies by layer | |
-    | names of layers | each layer has a `name`, so that `keras_plm.save` finds its weights again by their paths | |
-    | `get_config()` | arguments of the class, `dropout`, `dtype` and `trainable` among them: copies may change each | |
+    | names of layers | each layer has a `name`; `keras_plm.save` stores weights by their paths | |
+    | `get_config()` | arguments of the class, including `dropout`, `dtype` and `trainable`: copies may change them | |
 
     Call `super().__init__` with the functional graph, and set attributes after it.
 
@@ -98,10 +98,10 @@ class Encoder(Saveable, keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.hidden_dim = outputs["sequence"].shape[-1]
         self.num_blocks = len(outputs["layers"]) - 1
-        self.token_embedding = None  # no class attribute: torch looks layers up after those
+        self.token_embedding = None  # not a class attribute: torch would find that first
 
     def stacked_layers(self) -> keras.Model:
-        """A model from the inputs to all layers as one tensor (B, T, L + 1, D) in float32."""
+        """Returns a model from the inputs to all layers, one float32 tensor (B, T, L + 1, D)."""
         stacked = ops.stack(self.output["layers"], axis=2)
         return keras.Model(self.input, ops.cast(stacked, "float32"))
 
@@ -116,8 +116,8 @@ def check_encoder(encoder, tokenizer=None):
         inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
         missing = _missing(inputs, outputs) or "the base class, which sets its attributes"
         raise TypeError(
-            "`encoder` must be a `keras_plm.models.Encoder`, as `BERT`; "
-            "`encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            "`encoder` must be a `keras_plm.models.Encoder`, such as `BERT`; "
+            "`encoder, tokenizer = keras_plm.load(folder)` loads both. "
             f"Received: encoder={encoder!r:.60} of type {type(encoder).__name__}, "
             f"without {missing}"
         )
@@ -130,20 +130,20 @@ def check_causal(encoder, user):
 
     Args:
         encoder: The encoder.
-        user: Name of what needs it, for errors.
+        user: Name of the class or function that needs it, for errors.
 
     Raises:
         ValueError: If it is not causal or has no `token_embedding`.
     """
     if not isinstance(encoder, Encoder) or not encoder.causal or encoder.token_embedding is None:
         raise ValueError(
-            f"`{user}` needs an encoder with a `token_embedding` that reads from left to right, as "
-            f"`GPT`. Received: {type(encoder).__name__}"
+            f"`{user}` needs a causal encoder with a `token_embedding`, such as `GPT`. "
+            f"Received: {type(encoder).__name__}"
         )
 
 
 def _missing(inputs, outputs):
-    """The first part of the contract that inputs and outputs lack, in words, or `None`."""
+    """Names the first part of the contract that inputs and outputs lack, or returns `None`."""
     if not isinstance(inputs, dict) or "padding_mask" not in inputs:
         return "a dict of inputs with `padding_mask`"
     if not isinstance(outputs, dict):
@@ -164,10 +164,10 @@ BLOCK = re.compile(r"(?:block|layer)_(\d+)/")
 
 
 def weight_depths(encoder):
-    """The depth of each of an encoder's weights, by path.
+    """Returns a dict from the path of each weight of an encoder to its depth.
 
-    It is i + 1 in `block_<i>` or `layer_<i>`, `None` in a pooler and a final norm, and 0 elsewhere
-    (embeddings).
+    The depth is i + 1 in `block_<i>` or `layer_<i>`, `None` in a pooler and a final norm, and 0
+    elsewhere (embeddings).
 
     Raises:
         ValueError: If the encoder does not number its blocks in their names.
@@ -183,7 +183,7 @@ def weight_depths(encoder):
         names = list(dict.fromkeys(path.rpartition("/")[0] for path in depths))
         names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise ValueError(
-            f"The {count} blocks of an encoder must be layers called `block_0`, `block_1`, ... or "
-            f"`layer_0`, `layer_1`, ...: name them so. Received: blocks {found} among {names}"
+            f"The {count} blocks of an encoder must be layers named `block_0`, `block_1`, ... or "
+            f"`layer_0`, `layer_1`, ... Received: blocks {found} among {names}"
         )
     return depths

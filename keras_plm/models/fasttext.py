@@ -1,6 +1,6 @@
-"""fastText: word2vec whose words are made of their character n-grams.
+"""fastText: word2vec with word vectors computed from character n-grams.
 
-Shapes: as in `word2vec.py`; M parts of the different words of a batch.
+Shapes: as in `word2vec.py`; M parts of the distinct words of a batch.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from keras_plm.tokenizers.encoded import ranges
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SubwordEmbedding(keras.layers.Layer):
-    """Vectors of words as the mean of the rows of their parts, as fastText's.
+    """fastText's word vectors: the mean over the rows of a word's parts.
 
     Args:
-        num_rows: Rows of the table.
+        num_rows: Number of rows of the table.
         hidden_dim: Width D.
 
     Call arguments:
-        token_ids: (B, T), here numbers among the batch's different words.
-        rows: (M,) the rows of those words' parts, one word after the other.
-        words: (M,) the number of the word that each row belongs to, -1 where filled up.
+        token_ids: (B, T), here indices into the distinct words of the batch.
+        rows: (M,) rows of the parts of these words, word by word.
+        words: (M,) index of the word of each row, -1 at padding.
 
     Returns:
         (B, T, D).
@@ -97,7 +97,8 @@ class FastText(NeighbourModel):
     (['where', 'here'], (2, 4))
     """
 
-    rates = dict.fromkeys(Word2Vec.rates, 0.6)  # as `Word2Vec`'s, of 0.3 and 0.6, for skip-gram
+    # The better of 0.3 and 0.6 for skip-gram, chosen as in `Word2Vec`.
+    rates = dict.fromkeys(Word2Vec.rates, 0.6)
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class FastText(NeighbourModel):
         vocabulary = as_names(vocabulary, "vocabulary")
         if not 1 <= min_n <= max_n:
             raise ValueError(
-                "n-grams have from `min_n` to `max_n` characters, 1 or more. "
+                "n-grams must have from `min_n` to `max_n` characters, 1 or more. "
                 f"Received: min_n={min_n}, max_n={max_n}"
             )
         check_sizes(vocabulary=len(vocabulary), hidden_dim=hidden_dim, row_length=row_length)
@@ -159,11 +160,11 @@ class FastText(NeighbourModel):
         self._parts[~own] = size + compact
 
     def words_of(self, token_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Inputs of the model for the words of a batch (B, T)."""
+        """Returns the model's inputs for the words of a batch (B, T)."""
         words, numbers = np.unique(token_ids, return_inverse=True)
         counts = self._part_counts[words]
         rows = self._parts[ranges(self._part_starts[words], counts)]
-        # Of few different lengths, because each is compiled for.
+        # Padded to few distinct lengths, because each length is compiled separately.
         fill = -len(rows) % 16384
         return {
             "token_ids": token_ids,
@@ -182,7 +183,7 @@ class FastText(NeighbourModel):
         return sums / self._part_counts[:, None]
 
     def subword_vectors(self, special: int = 3) -> SubwordVectors:
-        """Trained rows as `SubwordVectors`.
+        """Returns the trained rows as `SubwordVectors`.
 
         Args:
             special: Number of words to leave out; the first three of `Words.vocabulary` are

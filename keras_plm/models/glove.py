@@ -1,4 +1,4 @@
-"""GloVe: word vectors from how often words stand near each other in a whole corpus.
+"""GloVe: word vectors from the cooccurrence counts of a whole corpus.
 
 Shapes: N ids of a text, P pairs of words, B pairs of a batch, V words, D width.
 """
@@ -24,14 +24,14 @@ def cooccurrences(
     left_out: Sequence[int] = (0, 1),
     chunk: int = 100_000,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts of pairs of words in a window, with weight 1 / d at distance d.
+    """Counts pairs of words in a window, with weight 1 / d at distance d.
 
-    Memory holds the result, a part of it once more, and the text several times.
+    Memory holds the result, a copy of part of it, and several copies of the text.
 
     Reference: Pennington et al. 2014, section 4.2 (the weights), and the released program.
 
     Args:
-        token_ids: (N,) ids as of `data.read_ids`, with `end_id` after each sentence.
+        token_ids: (N,) ids, such as from `data.read_ids`, with `end_id` after each sentence.
         vocabulary_size: Number of words V.
         window: Largest distance of a pair.
         symmetric: If True, count neighbours on both sides; if False, only the words before.
@@ -63,7 +63,7 @@ def cooccurrences(
         words[left_out] = False
     words[end_id] = True
     text = token_ids[words[token_ids]].astype(np.int32)
-    # As many ends after each sentence as a window is long: no window reaches into the next one.
+    # `window` end ids after each sentence: no window reaches into the next sentence.
     text = np.repeat(text, np.where(text == end_id, window, 1))
     text = np.pad(text, window, constant_values=end_id)
     distances = np.abs(np.arange(-window, window + 1 if symmetric else 0))
@@ -71,7 +71,7 @@ def cooccurrences(
     # windows[t - window] begins `window` before t.
     windows = np.lib.stride_tricks.sliding_window_view(text, len(distances))
 
-    # Where the windows of each word begin, word by word.
+    # Starts of the windows, sorted by word.
     places = np.flatnonzero(text != end_id)
     places |= text[places].astype(np.int64) << 32
     places.sort()
@@ -87,7 +87,7 @@ def cooccurrences(
     while start < len(places):
         behind = max(int(np.searchsorted(ends, start + step, side="right")), first + 1)
         stop = ends[behind - 1]
-        if behind == first + 1:  # a frequent word: a sum for every other one
+        if behind == first + 1:  # a frequent word: one sum per possible neighbour
             sums = np.zeros(vocabulary_size)
             for part in range(start, stop, step):
                 near = windows[places[part : min(part + step, stop)]].reshape(-1)
@@ -96,7 +96,7 @@ def cooccurrences(
             found = np.flatnonzero(sums)
             sums = sums[found]
             sizes[first] = len(found)
-        else:  # rare words: their neighbours sorted, the distance in the lowest bits
+        else:  # rare words: sort their neighbours, with the distance in the lowest bits
             near = windows[places[start:stop]]
             row = np.repeat(np.arange(behind - first), np.diff(ends[first:behind], prepend=start))
             bits = window.bit_length()
@@ -120,7 +120,7 @@ def cooccurrences(
 def _check_ids(ids, vocabulary_size, name="token_ids"):
     if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(
-            f"`{name}` must be a flat array of integers, of one or more. "
+            f"`{name}` must be a flat array of one or more integers. "
             f"Received: shape {ids.shape}, dtype {ids.dtype}"
         )
     if ids.min() < 0 or ids.max() >= vocabulary_size:
@@ -134,13 +134,13 @@ def _check_ids(ids, vocabulary_size, name="token_ids"):
 class HalfSquaredError(keras.losses.Loss):
     """(y - score)² / 2 of each pair, weighted and summed.
 
-    Reference: Pennington et al. 2014, equation 8; half of it, as the released program.
+    Reference: Pennington et al. 2014, equation 8; halved as in the released program.
 
     Call arguments:
         y_true, y_pred: (B,).
 
     Returns:
-        The sum over everything, not a mean: the steps of GloVe are one pair's, not a batch's.
+        The sum over the batch, not a mean: GloVe's steps are per pair, not per batch.
 
     >>> loss = HalfSquaredError()
     >>> float(loss(np.array([1.0, 2.0]), np.array([3.0, 2.0]), sample_weight=np.array([0.5, 1.0])))
@@ -156,14 +156,14 @@ class HalfSquaredError(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class PairScores(keras.layers.Layer):
-    """w_i · w~_j + b_i + b~_j of pairs of a word and one near it.
+    """Scores w_i · w~_j + b_i + b~_j of pairs of a word and a neighbour.
 
     Args:
         vocabulary_size: Number of words V.
         hidden_dim: Width D.
 
     Call arguments:
-        rows, columns: (B,) each, words and words near them.
+        rows, columns: (B,) each, words and their neighbours.
 
     Returns:
         (B,).
@@ -176,13 +176,13 @@ class PairScores(keras.layers.Layer):
 
     def build(self, rows_shape, columns_shape=None):
         size, width = self.vocabulary_size, self.hidden_dim
-        limit = 0.5 / (width + 1)  # glove.c: (random - 0.5) by the width with the bias
+        limit = 0.5 / (width + 1)  # glove.c: (random - 0.5) / (width + 1)
 
         def table(name, *shape):
             start = keras.initializers.RandomUniform(-limit, limit)
             return self.add_weight(name=name, shape=shape, initializer=start)
 
-        # Biases apart from the vectors: reading both in one row and parting them is a third slower.
+        # Biases have their own tables: splitting rows of vector and bias is a third slower.
         self.words, self.word_biases = table("words", size, width), table("word_biases", size)
         self.contexts = table("contexts", size, width)
         self.context_biases = table("context_biases", size)
@@ -232,7 +232,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
     (6, 4)
     """
 
-    # Differs from the paper, whose 0.05 leaves the steps of whole batches too short.
+    # Differs from the paper: its 0.05 makes the steps of whole batches too short.
     default_rate, loss_class, loss_name = 0.3, HalfSquaredError, "loss_per_pair"
 
     def __init__(self, vocabulary_size: int, hidden_dim: int = 100, name: str | None = None):
@@ -257,7 +257,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
         seed: int = 0,
         **options,
     ) -> Batches:
-        """Batches of all pairs, in a new order in each epoch.
+        """Returns batches of all pairs, in a new order in each epoch.
 
         Args:
             rows, columns, counts: (P,) each, the result of `cooccurrences`.
@@ -272,12 +272,12 @@ class GloVe(FitsByAdaGrad, keras.Model):
         rows, columns, counts = (np.asarray(array) for array in (rows, columns, counts))
         if not rows.shape == columns.shape == counts.shape:
             shapes = f"{rows.shape}, {columns.shape}, {counts.shape}"
-            raise ValueError(f"A pair has two words and a count. Received: shapes {shapes}")
+            raise ValueError(f"A pair needs two words and a count. Received: shapes {shapes}")
         _check_ids(rows, self.vocabulary_size, "rows")
         _check_ids(columns, self.vocabulary_size, "columns")
         if not (counts.min() > 0 and math.isfinite(counts.max())):
             raise ValueError(
-                "Counts must be finite and above 0: pairs that never meet are left out. "
+                "Counts must be finite and above 0: leave out pairs that never cooccur. "
                 f"Received: counts from {counts.min()} to {counts.max()}"
             )
         if not (x_max > 0 and alpha >= 0 and batch_size >= 1):
@@ -301,7 +301,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
 class PairBatches(Batches):
     """Pairs with log X as target and f(X) as weight: `Batches` for a hundred million short rows.
 
-    An order takes 4 bytes a pair. Weights stay as they are, since the loss is a sum.
+    An order takes 4 bytes per pair. Weights are not scaled, because the loss is a sum.
 
     Args:
         rows, columns, counts, x_max, alpha, batch_size, **options: As in `GloVe.batches`.

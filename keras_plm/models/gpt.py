@@ -23,15 +23,15 @@ def _size(num_layers, hidden_dim, **others):
     }
 
 
-# Base is the paper's, with 116.5 million weights and the released 40,478 tokens; the smaller ones
-# are as deep and wide as BERT's of the same names.
+# Base is the paper's size, with 116.5 million weights for the released 40,478 tokens. The smaller
+# ones have the depths and widths of BERT's sizes of the same names.
 GPT_SIZES = {
     "tiny": _size(2, 128),
     "mini": _size(4, 256),
     "small": _size(4, 512),
     "base": _size(12, 768),
 }
-# What GPT-2 does otherwise: Radford et al. 2019, section 2.3. Its smallest has base's other sizes.
+# Differences of GPT-2: Radford et al. 2019, section 2.3. Its smallest model has base's other sizes.
 GPT2 = {"pre_norm": True, "max_sequence_length": 1024}
 
 
@@ -136,11 +136,11 @@ class GPT(Encoder):
         }
         tokens = token_embedding(inputs["token_ids"])  # (B, T, D)
         x = drop(tokens + position_embedding(tokens))
-        # Padding follows the text, where no token of the text attends: no mask is needed.
+        # No mask is needed: padding follows the text, and no token attends to later ones.
         layers = stack(x, causal=True)
         outputs = {"sequence": layers[-1], "layers": layers}
         super().__init__(inputs=inputs, outputs=outputs, name=name)
-        self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies ask for it
+        self.dtype_policy = stack.dtype_policy  # a functional model takes none; copies read it
 
         self.token_embedding = token_embedding
         self._positions, self._stack = position_embedding, stack
@@ -175,7 +175,7 @@ class GPT(Encoder):
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         batch, length = mask.shape
         last = ops.sum(ops.cast(mask, "int32"), axis=1) - 1  # (B,)
-        # The first step reads the last token: until then it is not there.
+        # The first step reads the last token; the cache does not hold it before that.
         places = ops.arange(length, dtype="int32")
         before = ops.logical_and(mask, places < last[:, None])
         written = ops.ones((batch, max_new_tokens), dtype="bool")

@@ -22,13 +22,13 @@ SHAPE = {  # of the settings in a file
     "k": float,
 }
 
-# Positions scored at a time: some 100 MB of temporaries.
+# Number of positions scored at a time; the temporaries take some 100 MB.
 BLOCK = 1_000_000
 
-# Steps of EM for the weights of "interpolation"; on books, 200 lower perplexity by 0.003 % more.
+# EM iterations for the weights of "interpolation"; on books, 200 lower perplexity by 0.003 % more.
 ITERATIONS = 50
 
-# D1, D2, D3+ where a text is too small to estimate them: those of KenLM's --discount_fallback.
+# D1, D2, D3+ for a text too small to estimate them, as in KenLM's --discount_fallback.
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
@@ -48,32 +48,32 @@ class NGram:
     - `"interpolation"`: sum_j α_j(q) p_j, where p_0 = 1 / V and p_j is `"mle"` of order j. The
       weights α are found by EM on held-out text, one set for each bucket q = ceil(-log((1 +
       c(h •)) / T)) of the context's frequency in T tokens. Jelinek & Mercer 1980, as in Bengio et
-      al. 2003, JMLR 3, section 4.1. An unknown context's p_j is the shorter one's, as in `"mle"`.
+      al. 2003, JMLR 3, section 4.1. An unknown context has the shorter one's p_j, as in `"mle"`.
     - `"kneser_ney"`: (a(h w) - D) / a(h •) + γ(h) p(w | h'), modified Kneser-Ney, Chen & Goodman
-      1998, section 3. The discount D of each order depends on whether a(h w) is 1, 2 or more, and
-      γ(h) shares out what they take. a is c in the highest order and, below it, the number of
-      different words before; what begins a sentence has none before and keeps c. The unigrams are
-      interpolated with 1 / V, so that every probability is above 0. It is the one to use.
+      1998, section 3. The discount D of each order depends on whether a(h w) is 1, 2 or more. γ(h)
+      distributes the discounted mass. In the highest order a is c. In lower orders it is the number
+      of distinct preceding words; n-grams at the start of a sentence have none and keep c. The
+      unigrams are interpolated with 1 / V: every probability is above 0. Prefer this smoothing.
 
-    Differs from the papers: each weight of `"interpolation"` has one imagined observation in every
-    bucket, so that few words cannot make one 0, and a bucket that met none weighs all alike. Where
-    the discounts of an order cannot be estimated (no n-gram of some count up to four, or a D below
-    0 or above its count), they are 0.5, 1 and 1.5.
+    Differs from the papers: each weight of `"interpolation"` has one pseudo-count in every bucket.
+    No weight becomes 0, and a bucket without observations weighs all orders equally. Where the
+    discounts of an order cannot be estimated (no n-gram of some count up to four, or a D below 0 or
+    above its count), they are 0.5, 1 and 1.5.
 
     Args:
         vocabulary_size: Number of tokens V.
-        order: n, the words that count: a word and the `order - 1` before it.
+        order: Number of words n: a word and the `order - 1` before it.
         smoothing: `"mle"`, `"add_k"`, `"interpolation"` or `"kneser_ney"`.
         end_id: The id at the end of every sentence.
-        k: What `"add_k"` adds to each count.
+        k: Number added to each count by `"add_k"`.
 
     Attributes:
         discounts: With `"kneser_ney"`, (order, 3): D1, D2, D3+ of each order.
         weights: With `"interpolation"`, (buckets, order + 1): α of the orders 0 to n.
 
     Raises:
-        ValueError: If an argument is out of range, ids are no flat integers in [0, V), or the
-            text has no n-gram of this order.
+        ValueError: If an argument is out of range, ids are not a flat array of integers in [0, V),
+            or the text has no n-gram of this order.
 
     >>> model = NGram(4, order=2, smoothing="mle").fit([0, 1, 2, 0, 0, 2])
     >>> model.num_ngrams, model.distribution([0]).round(3).tolist()
@@ -133,8 +133,8 @@ class NGram:
         """
         if (held_out is not None) != (self.smoothing == "interpolation"):
             raise ValueError(
-                "`held_out` is the text that finds the weights of smoothing='interpolation': give "
-                f"it there and only there. Received: smoothing={self.smoothing!r}, "
+                "`held_out` fits the weights of smoothing='interpolation': it must be given there "
+                f"and only there. Received: smoothing={self.smoothing!r}, "
                 f"held_out={'None' if held_out is None else 'a text'}"
             )
         limit = max(self.vocabulary_size, np.size(token_ids))
@@ -178,21 +178,21 @@ class NGram:
             raise ValueError("Call `fit` first. Received: an `NGram` that has counted no text")
 
     def _count(self, token_ids):
-        """Keys and counts of each order's distinct n-grams.
+        """Returns the keys and counts of each order's distinct n-grams.
 
-        A key is the row of the n-gram's prefix among those of one word less, times V, plus its
-        last word. Keys are sorted: all that follows a context is one range, and a row is found by
-        bisection. For unigrams, row and id are the same; words that never occur count 0.
+        A key is r V + w, with w the last word and r the row of the prefix in the next lower order.
+        Keys are sorted: the words after a context are one range, and bisection finds a row. For
+        unigrams, row and id are equal; words that never occur have count 0.
         """
         size, end = self.vocabulary_size, self.end_id
-        # Half the memory; rows never outnumber words and tokens.
+        # int32 halves the memory; there are at most as many rows as words or tokens.
         small = np.int32 if max(size, len(token_ids)) < 2**31 - 1 else np.int64
         x = np.empty(len(token_ids) + 1, small)
         x[0], x[1:] = end, token_ids
         keys = [np.arange(size)]
         counts = [np.bincount(x[1:], minlength=size).astype(np.uint32)]
-        rows = x  # of the (m-1)-gram that ends at each token, -1 where it would reach too far
-        starts = [end, end + 1]  # the rows of (m-1)-grams that begin with `end_id`
+        rows = x  # of the (m-1)-gram that ends at each token, -1 where it would cross a sentence
+        starts = [end, end + 1]  # rows of (m-1)-grams that begin with `end_id`
         for m in range(2, self.order + 1):
             followed = rows[:-1] >= 0
             if m > 2:
@@ -200,8 +200,8 @@ class NGram:
             places = np.flatnonzero(followed) + 1
             if not len(places):
                 raise ValueError(
-                    f"No sentence is long enough: the longest n-gram has {m - 1} words, the start "
-                    f"counted. Received: order={self.order}, {len(token_ids)} tokens"
+                    f"No sentence is long enough: the longest n-gram has {m - 1} words including "
+                    f"the start. Received: order={self.order}, {len(token_ids)} tokens"
                 )
             places = places.astype(small)
             ngrams = rows[:-1][followed].astype(np.int64)
@@ -216,7 +216,7 @@ class NGram:
             ngrams = ngrams[first]
             count = np.diff(first, append=len(places)).astype(np.uint32)
             if self.smoothing == "kneser_ney":
-                # Each different m-gram is one more word before the (m-1)-gram it ends with.
+                # Each distinct m-gram adds one preceding word to its last m-1 words.
                 before = np.bincount(rows[places[first]], minlength=len(keys[-1]))
                 if m > 2:
                     before[slice(*starts)] = counts[-1][slice(*starts)]
@@ -231,19 +231,19 @@ class NGram:
         return keys, counts
 
     def _prepare(self):
-        """What follows from the counts: totals and, for Kneser-Ney, discounts and γ."""
+        """Computes totals and, for Kneser-Ney, discounts and γ from the counts."""
         kneser_ney = self.smoothing == "kneser_ney"
         if kneser_ney:
             self.discounts = np.array([estimate_discounts(counts) for counts in self._counts])
         self._totals, self._shares = [], []
-        contexts = 1  # before a unigram there is one, the empty context
+        contexts = 1  # unigrams have one context, the empty one
         for m, (keys, counts) in enumerate(zip(self._keys, self._counts, strict=True)):
             context = keys // self.vocabulary_size
             total = np.bincount(context, counts, contexts)  # exact: float64 holds 53 bits
             self._totals.append(total.astype(np.uint32))
             if kneser_ney:
                 taken = np.bincount(context, self._discount(m, counts), contexts)
-                # Where nothing followed, all is left to the shorter context.
+                # Without a next word, the shorter context has all the mass.
                 self._shares.append(np.divide(taken, total, np.ones(contexts), where=total > 0))
             contexts = len(keys)
 
@@ -260,7 +260,7 @@ class NGram:
         for _ in range(ITERATIONS):
             shares = weights[buckets] * estimates
             shares /= shares.sum(axis=1, keepdims=True)
-            # Differs from the paper: 1 imagined observation of each weight.
+            # Differs from the paper: a pseudo-count of 1 for each weight.
             weights = 1 + np.stack([np.bincount(buckets, s, count) for s in shares.T], axis=1)
             weights /= weights.sum(axis=1, keepdims=True)
         return weights
@@ -275,17 +275,17 @@ class NGram:
         return [int(np.count_nonzero(counts)) for counts in self._counts]
 
     def _find(self, m, contexts, words):
-        """Rows of m-grams (m from 0 on), -1 for those that are not known."""
+        """Returns the rows of m-grams (m from 0), -1 for unknown ones."""
         keys = self._keys[m]
         wanted = contexts * self.vocabulary_size + words  # below 0 for unknown contexts
-        by_key = np.argsort(wanted)  # bisection in order is five times as fast
+        by_key = np.argsort(wanted)  # bisection of sorted keys is five times as fast
         rows = np.empty_like(by_key)
         rows[by_key] = np.searchsorted(keys, wanted[by_key])
-        rows[rows == len(keys)] = 0  # the key there is another
+        rows[rows == len(keys)] = 0  # any row with another key
         return np.where(keys[rows] == wanted, rows, -1)
 
     def _estimate(self, m, counts, contexts, shorter):
-        """Probabilities by one order from those by the shorter, and how often contexts occur."""
+        """Computes probabilities by one order from the shorter one's, and counts of contexts."""
         known = contexts >= 0
         total = np.where(known, self._totals[m][contexts], 0)
         if self.smoothing == "add_k":
@@ -299,12 +299,12 @@ class NGram:
         return counts / np.maximum(total, 1) + share * shorter, total
 
     def _estimates(self, block):
-        """Estimates by the orders 0 to n, each (count,), and how often the contexts occur."""
+        """Computes the estimates by the orders 0 to n, each (count,), and counts of contexts."""
         x, count = block
         before = np.roll(x, 1)
         estimates = [np.full(len(x), 1 / self.vocabulary_size)]
         contexts = np.zeros(len(x), np.int64)
-        within = np.ones(len(x), bool)  # False where a context would reach over an `end_id`
+        within = np.ones(len(x), bool)  # False where a context would cross an `end_id`
         frequency = np.zeros(len(x))
         for m in range(self.order):
             rows = self._find(m, contexts, x)
@@ -320,7 +320,7 @@ class NGram:
         return [estimate[-count:] for estimate in estimates], frequency[-count:]
 
     def _blocks(self, token_ids):
-        """Parts of a text: ids, the words before that matter among them, and how many to score."""
+        """Yields parts of a text: ids, starting with their context, and the number to score."""
         for begin in range(0, len(token_ids), BLOCK):
             first = begin - (self.order - 1)
             block = token_ids[max(first, 0) : begin + BLOCK].astype(np.int64)
@@ -329,16 +329,16 @@ class NGram:
             yield block, min(BLOCK, len(token_ids) - begin)
 
     def _mixed(self, estimates, frequency):
-        """The probability from the estimates of all orders."""
+        """Combines the estimates of all orders into one probability."""
         if self.smoothing != "interpolation":
             return estimates[-1]
         weights = self.weights[self._bucket(frequency)]  # (..., n+1)
         return sum(weights[..., m] * estimate for m, estimate in enumerate(estimates))
 
     def log_prob(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Log-probabilities of each token given the tokens before it: (N,) natural logarithms.
+        """Computes log-probabilities of each token given earlier ones: (N,) natural logarithms.
 
-        The first begins a sentence. Float64, -inf for a token that is impossible.
+        The first token begins a sentence. The result is float64, -inf for impossible tokens.
         """
         self._check_fitted()
         blocks = self._blocks(self._checked(token_ids))
@@ -347,11 +347,11 @@ class NGram:
             return np.log(found)
 
     def perplexity(self, token_ids: Sequence[int] | np.ndarray) -> float:
-        """Perplexity of a text: e to the mean of `-log_prob`."""
+        """Computes the perplexity of a text: e to the mean of `-log_prob`."""
         return float(np.exp(-np.mean(self.log_prob(token_ids))))
 
     def distribution(self, context: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-        """(V,) the probabilities of the token after a context of ids, the most recent last.
+        """Computes probabilities (V,) of the token after a context of ids, the most recent last.
 
         Ids more than `order - 1` back, or before an `end_id`, have no effect. A context begins a
         sentence, like the text of `log_prob`; `()` is the start of a sentence.
@@ -369,7 +369,7 @@ class NGram:
             counts[self._keys[m][known] - ends[0]] = self._counts[m][known]
             estimate, frequency = self._estimate(m, counts, row, estimates[-1])
             estimates.append(estimate)
-        # Orders that would reach over the start of the sentence estimate as the last that does not.
+        # Orders that would cross the start of the sentence repeat the last one that does not.
         estimates += estimates[-1:] * (self.order - len(context) - 1)
         return self._mixed(estimates, frequency[0])
 
@@ -386,9 +386,9 @@ class NGram:
         seed: int = 0,
         temperature: float = 1.0,
     ) -> list[int]:
-        """A list of ids drawn one by one, until there are `length` or `end_id` is the last.
+        """Samples a list of ids one by one, until there are `length` or the last is `end_id`.
 
-        Below a `temperature` of 1, likely tokens come more often than they are probable.
+        A `temperature` below 1 favours likely tokens.
         """
         if length < 0:
             raise ValueError(f"`length` must be 0 or more. Received: length={length}")
@@ -398,7 +398,7 @@ class NGram:
         context, drawn = list(context), []
         while len(drawn) < length and drawn[-1:] != [self.end_id]:
             probabilities = self.distribution(context + drawn)
-            # By the largest, so that a low temperature leaves more than zeros.
+            # Divided by the largest, because a low temperature could make all of them 0.
             probabilities = (probabilities / probabilities.max()) ** (1 / temperature)
             probabilities /= probabilities.sum()
             drawn.append(int(rng.choice(self.vocabulary_size, p=probabilities)))
@@ -423,7 +423,7 @@ class NGram:
         """Reads a model from a file of `save`.
 
         Raises:
-            ValueError: If there is no such file, or it is another or not whole.
+            ValueError: If the file is missing, damaged or of another kind.
         """
         arrays, metadata = read_safetensors(path, NUMBERS)
         if "ngram" not in metadata:
@@ -447,7 +447,7 @@ class NGram:
         return model
 
     def _check_counts(self, path):
-        """Raises unless keys and counts are such as `_count` makes."""
+        """Raises unless keys and counts could be a result of `_count`."""
         contexts = 1
         for m, (keys, counts) in enumerate(zip(self._keys, self._counts, strict=True)):
             right = keys.dtype == np.int64 and counts.dtype == np.uint32
@@ -487,7 +487,7 @@ def _not_saved(path, received):
 
 
 def _integers(**arguments):
-    """Python's integers of whole numbers, which JSON holds."""
+    """Converts whole numbers to Python integers, for JSON."""
     try:
         return [operator.index(value) for value in arguments.values()]
     except TypeError:
@@ -498,7 +498,7 @@ def _integers(**arguments):
 
 
 def estimate_discounts(counts):
-    """D1, D2 and D3+ of modified Kneser-Ney for the counts of one order.
+    """Estimates D1, D2 and D3+ of modified Kneser-Ney from the counts of one order.
 
     Reference: Chen & Goodman 1998, equation 26; n_r is the number of n-grams with count r.
 
@@ -526,8 +526,8 @@ class Mixture:
         weights: Weights of the models; the sum is 1.
 
     Raises:
-        ValueError: If a weight is negative, or the sum or the number of weights is wrong. In use:
-            if a model does not return one number for each token.
+        ValueError: If a weight is negative, or the sum or the number of weights is wrong. If a
+            model does not return one number for each token.
 
     >>> texts = [0, 1, 2, 0, 0, 2], [1, 1, 2]
     >>> models = [NGram(3, order=1, smoothing="mle").fit(text) for text in texts]
@@ -540,7 +540,7 @@ class Mixture:
         weights = [float(weight) for weight in weights]
         if len(weights) != len(models) or not models:
             raise ValueError(
-                "A mixture needs one weight for each model, and one model at least. "
+                "A mixture needs one weight for each model, and at least one model. "
                 f"Received: {len(models)} models, weights={weights}"
             )
         if not min(weights) >= 0 or not abs(sum(weights) - 1) <= 1e-6:
@@ -565,7 +565,7 @@ class Mixture:
         """
         mixture = cls(models, [1 / max(len(models), 1)] * len(models))
         scores = mixture._scores(token_ids)  # (models, N)
-        # What no model thinks possible speaks for none of them.
+        # Tokens impossible under every model do not distinguish the models.
         scores = scores[:, np.isfinite(scores.max(axis=0))]
         parts = np.exp(scores - scores.max(axis=0))
         weights = np.array(mixture.weights)
@@ -585,7 +585,7 @@ class Mixture:
         return np.stack(scores)
 
     def log_prob(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Log-probabilities of each token given the tokens before it: (N,) natural logarithms."""
+        """Computes log-probabilities of each token given earlier ones: (N,) natural logarithms."""
         with np.errstate(divide="ignore"):  # a weight of 0
             weights = np.log(self.weights)
         return np.logaddexp.reduce(self._scores(token_ids) + weights[:, None])

@@ -1,4 +1,4 @@
-"""The neural probabilistic language model of Bengio et al. 2003: the first network of words."""
+"""The neural probabilistic language model of Bengio et al. 2003."""
 
 import math
 import weakref
@@ -16,20 +16,20 @@ from keras_plm.training.fit import FitsBatches, check_outputs
 from keras_plm.training.losses import TokenCrossEntropy
 from keras_plm.training.optimizers import BertAdamW
 
-BLOCK = 1 << 16  # positions at a time, so that the temporaries stay in the processor's cache
+BLOCK = 1 << 16  # positions at a time: temporaries stay in the processor's cache
 _COMPILED = weakref.WeakKeyDictionary()  # model -> its compiled functions
 
 
 def contexts(token_ids, order, end_id):
-    """The `order - 1` tokens before each token of a stream.
+    """Returns the `order - 1` tokens before each token of a stream.
 
-    Every sentence of the stream ends with `end_id`. A context does not reach into the sentence
-    before: what lies beyond the start of a sentence, or of the stream, is filled with `end_id`.
+    Every sentence of the stream ends with `end_id`. A context stays within its sentence: `end_id`
+    fills the places before the start of the sentence or of the stream.
 
     Args:
         token_ids: (N,) the stream.
-        order: Words that a model of this order sees at once, n: the context and the word.
-        end_id: What ends a sentence.
+        order: Number of words n: n - 1 of context and the predicted word.
+        end_id: Id at the end of every sentence.
 
     Returns:
         (N, n - 1) int32, the oldest token first.
@@ -50,13 +50,13 @@ def contexts(token_ids, order, end_id):
 
 
 def _contexts_at(token_ids, positions, order, end_id):
-    """The contexts of positions, at most the one after the last token: (B, n - 1) int32."""
+    """Returns the contexts of positions up to the one after the last token: (B, n - 1) int32."""
     found = np.empty((len(positions), order - 1), dtype=np.int32)
     newer = None
     for back in range(1, order):
         places = positions - back
         tokens = np.where(places < 0, end_id, token_ids[np.maximum(places, 0)])
-        # Once the end of the sentence before is met, all that is older is hidden.
+        # `end_id` replaces everything before the end of the previous sentence.
         newer = tokens if newer is None else np.where(newer == end_id, end_id, tokens)
         found[:, -back] = newer
     return found
@@ -165,7 +165,7 @@ class NNLM(FitsBatches, keras.Model):
         if hidden_dim:
             hidden = Dense(hidden_dim, activation="tanh", dtype=dtype, name="hidden")(x)
             parts.append(Dropout(dropout, dtype=dtype, name="hidden_dropout")(hidden))
-        # W x + U h is one product of [x, h]: two would be two passes more over (B, V).
+        # W x + U h as one product of [x, h]: two products take two more passes over (B, V).
         both = ops.concatenate(parts, axis=-1) if len(parts) == 2 else parts[0]
         logits = Dense(vocabulary_size, dtype=dtype, name="output")(both)
         super().__init__(inputs=inputs, outputs=ops.cast(logits, "float32"), name=name)
@@ -182,7 +182,7 @@ class NNLM(FitsBatches, keras.Model):
         self.trainable = trainable
 
     def compile(self, optimizer=None, loss=None, **kwargs):
-        """As `keras.Model.compile`, by default with `BertAdamW` and cross-entropy."""
+        """Configures training, by default with `BertAdamW` and cross-entropy."""
         if optimizer is None:
             optimizer = BertAdamW(1e-3, bias_correction=True)
         if loss is None:
@@ -205,9 +205,9 @@ class NNLM(FitsBatches, keras.Model):
         training: bool = True,
         **options,
     ) -> Batches:
-        """Batches of every word of a stream with its context, for `fit` or `evaluate`.
+        """Returns batches of every word of a stream with its context, for `fit` or `evaluate`.
 
-        In training each epoch has its own order, a function of `seed` and its number.
+        In training, the order of the words depends on `seed` and the number of the epoch.
 
         Args:
             token_ids: (N,) the stream.
@@ -239,11 +239,11 @@ class NNLM(FitsBatches, keras.Model):
         )
 
     def log_prob(self, token_ids: Sequence[int] | np.ndarray, batch_size: int = 1024) -> np.ndarray:
-        """Log-probability of each word of a stream, given the words before it.
+        """Computes the log-probability of each word of a stream, given the words before it.
 
         Args:
             token_ids: (N,) the stream; its first word starts a sentence.
-            batch_size: Words at a time; the logits take `4 * batch_size * V` bytes.
+            batch_size: Number of words at a time; the logits take `4 * batch_size * V` bytes.
 
         Returns:
             (N,) float64 natural logarithms.
@@ -254,24 +254,24 @@ class NNLM(FitsBatches, keras.Model):
         token_ids = self._stream(token_ids)
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be 1 or more. Received: batch_size={batch_size}")
-        # A few words alone are not thousands of rows of padding.
+        # A few words need not be padded to thousands of rows.
         size = min(batch_size, 1 << (len(token_ids) - 1).bit_length())
         found = np.empty(len(token_ids))
         for start in range(0, len(token_ids), size):
             stop = min(start + size, len(token_ids))
             rows = np.arange(start, start + size)
-            rows[stop - start :] = start  # padding, so that there is one shape
+            rows[stop - start :] = start  # padding to one shape
             context_ids = _contexts_at(token_ids, rows, self.order, self.end_id)
             next_ids = token_ids[rows].astype("int32")
             found[start:stop] = self._run(_log_prob, context_ids, next_ids)[: stop - start]
         return found
 
     def perplexity(self, token_ids: Sequence[int] | np.ndarray, batch_size: int = 1024) -> float:
-        """Perplexity of a stream: e to the mean of `-log_prob`."""
+        """Computes the perplexity of a stream: e to the mean of `-log_prob`."""
         return math.exp(-self.log_prob(token_ids, batch_size).mean())
 
     def distribution(self, context: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-        """Probability of every word after a context.
+        """Computes the probability of every word after a context.
 
         Args:
             context: Ids of the words before; the last n - 1 count. `()` is the start of a sentence.
@@ -327,20 +327,20 @@ class NNLM(FitsBatches, keras.Model):
         return shares / shares.sum()
 
     def _last(self, context):
-        """A context as a list that is never empty: an end is where a sentence starts."""
+        """Returns a context as a list after `end_id`, which starts a sentence."""
         context = np.asarray(context)
         return [self.end_id, *(self._stream(context).tolist() if context.size else [])]
 
     def _stream(self, token_ids):
-        """A checked stream: JAX reads past its table in silence."""
+        """Checks a stream, because JAX does not check indices."""
         token_ids = np.asarray(token_ids)
         if token_ids.ndim != 1 or not token_ids.size:
             raise ValueError(
-                "A text is one stream of ids, of at least one. "
+                "A text must be one stream of ids, at least one. "
                 f"Received: an array of shape {token_ids.shape}"
             )
         if not np.issubdtype(token_ids.dtype, np.integer):
-            raise ValueError(f"Token ids are integers. Received: dtype={token_ids.dtype}")
+            raise ValueError(f"Token ids must be integers. Received: dtype={token_ids.dtype}")
         low, high = token_ids.min(), token_ids.max()
         if low < 0 or high >= self.vocabulary_size:
             raise ValueError(
@@ -350,14 +350,14 @@ class NNLM(FitsBatches, keras.Model):
         return token_ids
 
     def _run(self, function, *arrays):
-        """`function(model, *arrays)` as NumPy, compiled once for each set of weights."""
+        """Runs `function(model, *arrays)`, compiled once per set of variables; returns NumPy."""
         if hasattr(self, "jax_state_sync"):
             self.jax_state_sync()  # within a `fit`
-        # Other variables (LoRA, say) are another function: on JAX it is given their values.
+        # Other variables, such as LoRA's, need another compiled function.
         known = _COMPILED.setdefault(self, {})
         key = (function, *(id(variable) for variable in self.variables))
         if key not in known:
-            model = weakref.proxy(self)  # the model itself would keep itself alive in its entry
+            model = weakref.proxy(self)  # the model would keep its own entry alive
             known[key] = compiled(lambda *tensors: function(model, *tensors), self.variables)
         found = ops.convert_to_numpy(known[key](*arrays))
         check_outputs(found)

@@ -1,4 +1,4 @@
-"""An LSTM language model as an encoder: what stood in the Transformer's place in GPT's ablation."""
+"""An LSTM language model as an encoder: the Transformer's replacement in GPT's ablation."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
 from keras_plm.models.encoder import Encoder
 
-# Base is the paper's, one layer of 2,048 units at GPT's width; mini is as wide as GPT's mini.
+# Base is the paper's: one layer of 2,048 units at GPT's width. Mini has the width of GPT's mini.
 RECURRENT_LM_SIZES = {
     "tiny": {"num_layers": 1, "units": 344, "hidden_dim": 128},
     "mini": {"num_layers": 1, "units": 680, "hidden_dim": 256},
@@ -23,9 +23,9 @@ class RecurrentLM(Encoder):
     """A causal language model of stacked LSTMs, with the output of every layer.
 
     It replaces a `GPT` under `pretraining.CausalLM`, under a head, in `keras_plm.transfer` and in
-    `decoding.generate`. Each layer projects its outputs to width D, the width of the token table,
-    which input and output share. Time grows with T; steps run one after the other. The length of
-    a text has no limit.
+    `decoding.generate`. Each layer projects its outputs to width D. Input and output share a token
+    table of this width. Time grows with T; steps run one after the other. The length of a text has
+    no limit.
 
     Reference: Radford et al. 2018, section 5, "a single layer 2048 unit LSTM using the same
     framework"; the projection: Sak et al. 2014, arXiv 1402.1128, section 2.
@@ -33,7 +33,7 @@ class RecurrentLM(Encoder):
     Args:
         vocabulary_size: Number of tokens V.
         num_layers: Number of stacked LSTMs L.
-        units: Number of cells of each.
+        units: Number of cells of each LSTM.
         hidden_dim: Width D.
         dropout: Fraction dropped in the embeddings and before each LSTM.
         initializer_range: Standard deviation of the normal of the table.

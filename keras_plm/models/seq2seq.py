@@ -89,39 +89,41 @@ class EncoderDecoder(FitsBatches, keras.Model):
 
 
 def make_attention(name, units, dtype=None):
-    """The attention of a recurrent decoder by its score's name, or `None` for none.
+    """Creates the attention of a recurrent decoder by the name of its score, `None` for none.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the name is unknown.
     """
     scores = {
         None: lambda **options: None,
         "dot": DotProductAttention,
         "scaled_dot": ScaledDotProductAttention,
         "bilinear": BilinearAttention,
-        # Cosines alone are too flat to choose by; 0.1 parts the best from the rest.
+        # Plain cosines give nearly uniform weights; a temperature of 0.1 sharpens them.
         "cosine": lambda **o: CosineAttention(temperature=0.1, learn_temperature=True, **o),
         "additive": lambda **options: AdditiveAttention(units, **options),
     }
     if name not in scores:
         known = ", ".join(repr(score) for score in scores)
-        raise ValueError(f"`attention` is a layer or one of {known}. Received: attention={name!r}")
+        raise ValueError(
+            f"`attention` must be a layer or one of {known}. Received: attention={name!r}"
+        )
     return scores[name](dtype=dtype, name="attention")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MaxoutScores(keras.layers.Layer):
-    """The deep output of Bahdanau's decoder: pairs of hidden units, the larger of each, logits.
+    """The deep output of Bahdanau's decoder: a maxout over pairs of hidden units.
 
     Reference: Bahdanau et al. 2015, arXiv 1409.0473, appendix A.2.2; Goodfellow et al. 2013,
     arXiv 1302.4389.
 
     Args:
         units: Width l after the maxout.
-        dropout: Fraction of it that is dropped in training.
+        dropout: Fraction of the outputs dropped in training.
 
     Call arguments:
-        inputs: (B, T, ...), state, embedding and context side by side.
+        inputs: (B, T, ...), the concatenation of state, embedding and context.
 
     Returns:
         (B, T, l).
@@ -170,13 +172,13 @@ class Seq2Seq(EncoderDecoder):
         embedding_dim: Width E of the embeddings and of the maxout layer.
         hidden_dim: Width n of the decoder and of each direction of the encoder.
         attention: `None`, a score (`"additive"`, the paper's, `"dot"`, `"scaled_dot"`,
-            `"bilinear"`, `"cosine"`) or an `Attention` layer. Scores of equal widths read the sum
+            `"bilinear"`, `"cosine"`) or an `Attention` layer. Dot products and cosines read the sum
             of both directions as keys.
         dropout: Fraction dropped of the embeddings, the annotations and the maxout layer.
         share_embeddings: If True, source, target and output share one table of tokens.
         trainable: If False, the model is frozen.
-        dtype: Keras policy, as `"mixed_bfloat16"`; by default Keras' own.
-        name: Of the model.
+        dtype: Keras policy, such as `"mixed_bfloat16"`; Keras' default when omitted.
+        name: Name of the model.
 
     Call arguments and returns: As in `EncoderDecoder`.
 
@@ -224,7 +226,7 @@ class Seq2Seq(EncoderDecoder):
         drop_annotations = Dropout(dropout, dtype=dtype, name="drop_annotations")
 
         def read(token_ids, padding_mask):
-            """What the decoder is given of a source, by its names; and `s_0`."""
+            """Returns the decoder's arguments for a source, by name, and `s_0`."""
             x = drop_source(source_embedding(token_ids))
             sequence, forward, backward = encoder(x, padding_mask=padding_mask)
             state = bridge(backward)
@@ -233,14 +235,14 @@ class Seq2Seq(EncoderDecoder):
                 return {"source": drop_annotations(vector)}, state
             given = {"source": drop_annotations(sequence), "padding_mask": padding_mask}
             if isinstance(layer, DotProductAttention):
-                # States are n wide, annotations 2 n: these scores compare with the sum of both
-                # directions, so that they need no weights.
+                # States have width n, annotations 2 n. These scores have no weights: their keys
+                # are the sum of both directions.
                 ahead, back = ops.split(given["source"], 2, axis=-1)
                 given["key"] = ahead + back  # (B, S, n)
             return given, state
 
         def write(target_ids, state, **source):
-            """Logits of the tokens after `target_ids`, the last state, the weights."""
+            """Returns the logits of the tokens after `target_ids`, the last state, the weights."""
             x = drop_target(target_embedding(target_ids))
             states, contexts, *weights = decoder(x, state=state, **source)
             before = ops.concatenate([state[:, None], states[:, :-1]], axis=1)  # s_(i - 1)
@@ -275,14 +277,14 @@ class Seq2Seq(EncoderDecoder):
         return logits[:, 0], state
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Attention weights (B, T, S) of each target step over the source, with teacher forcing.
+        """Computes attention weights (B, T, S) of target steps over the source, teacher-forced.
 
         Raises:
             ValueError: If the model has no attention.
         """
         if self.attention is None:
             raise ValueError(
-                "This model passes one vector and attends to nothing. Received: attention=None"
+                "Attention weights need a model with attention. Received: attention=None"
             )
         memory, state = self.prefill(inputs, None)
         return self._write(inputs["target_ids"], state, memory=memory)[2]

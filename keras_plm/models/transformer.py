@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. 2017: attention alone, in an encoder and a decoder."""
+"""The Transformer of Vaswani et al. 2017: an encoder and a decoder without recurrence."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ TRANSFORMER_SIZES = {
 
 
 def _embedder(embedding, positions, drop, scale):
-    """Token ids -> what goes into a stack: scaled vectors, positions added, some dropped."""
+    """Builds a function from token ids to scaled vectors plus positions, with dropout."""
 
     def embed(token_ids, start=0):
         x = embedding(token_ids) * scale  # (B, T, D)
@@ -48,7 +48,7 @@ def _positions(kind, max_sequence_length, dtype, name):
     if kind == "sine":
         return SinePositionEmbedding(dtype=dtype, name=name)
     if kind != "learned":
-        raise ValueError(f"`positions` are 'sine' or 'learned'. Received: positions={kind!r}")
+        raise ValueError(f"`positions` must be 'sine' or 'learned'. Received: positions={kind!r}")
     if max_sequence_length is None:
         raise ValueError(
             "Learned positions need a `max_sequence_length`. Received: max_sequence_length=None"
@@ -67,7 +67,7 @@ def _stack(name, settings, **options):
         attention_bias=False,  # as in the original code; the paper's equations have none
         pre_norm=settings["pre_norm"],
         activation="relu",
-        norm_epsilon=1e-6,  # of tensor2tensor
+        norm_epsilon=1e-6,  # as in tensor2tensor
         dtype=settings["dtype"],
         name=name,
         **options,
@@ -131,7 +131,7 @@ class TransformerEncoder(Encoder):
         token_embedding = TokenEmbedding(
             vocabulary_size,
             hidden_dim,
-            # Of tensor2tensor: the scale of the inputs makes it 1, the tied output keeps it.
+            # As in tensor2tensor: scaled inputs have deviation 1; the tied output has no scale.
             keras.initializers.RandomNormal(stddev=hidden_dim**-0.5),
             dtype=dtype,
             name="token_embedding",
@@ -161,7 +161,7 @@ class TransformerEncoder(Encoder):
         self.trainable = trainable
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> list[Tensor]:
-        """Attention weights of every layer: a list of L tensors (B, N, S, S)."""
+        """Computes the attention weights of every layer: a list of L tensors (B, N, S, S)."""
         x = self._embed(inputs["token_ids"])
         return self._stack.attention_weights(x, padding_mask=inputs["padding_mask"])[0]
 
@@ -311,7 +311,7 @@ class Transformer(EncoderDecoder):
         return self.encoder({name: inputs[name] for name in self.encoder.input})["sequence"]
 
     def attention_weights(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
-        """Attention weights of every layer, with teacher forcing.
+        """Computes the attention weights of every layer, with teacher forcing.
 
         Returns:
             A dict of lists of L tensors: `"encoder"` (B, N, S, S), `"decoder"` (B, N, T, T) and

@@ -35,7 +35,7 @@ class Neighbours(keras.layers.Layer):
 
     Returns:
         With `query` the scores (B, T, 2 w) of the neighbours, from w before to w after; with
-        `weights` their weighted sum (B, T, D); else the neighbours themselves (B, T, 2 w, D).
+        `weights` their weighted sum (B, T, D); otherwise the neighbours (B, T, 2 w, D).
         Neighbours outside of the row are zero.
     """
 
@@ -50,9 +50,9 @@ class Neighbours(keras.layers.Layer):
         if query is None and weights is None:
             places = np.arange(length)[:, None] + np.delete(np.arange(2 * w + 1), w)  # (T, 2 w)
             return ops.take(padded, places, axis=1)
-        # One product of a row with itself costs T / 2 w times the operations that are needed, and
-        # is still far faster than 2 w products of single vectors. A row one longer than it is
-        # written turns its diagonals into columns.
+        # One product of a row with itself takes T / 2 w times the necessary operations. It is still
+        # far faster than 2 w products of single vectors. One more element per row turns the
+        # diagonals into columns.
         wide = length + 2 * w
         if query is not None:
             scores = ops.matmul(query, ops.transpose(padded, (0, 2, 1)))  # (B, T, T + 2 w)
@@ -81,15 +81,15 @@ def small_uniform(width):
 
 
 class FitsByAdaGrad(FitsBatches):
-    """Training of word vectors by AdaGrad on a summed loss, with `fit` alone if need be."""
+    """Training of word vectors by AdaGrad on a summed loss; `fit` compiles if necessary."""
 
     default_rate, loss_class, loss_name = 0.3, LogisticLoss, "loss_per_word"
 
     def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
-        """As `keras.Model.compile`, with AdaGrad, the published loss and its mean by default.
+        """Configures training, by default with AdaGrad, the published loss and its mean.
 
-        A number or a schedule in place of an optimizer is AdaGrad's rate: with
-        `schedules.WarmupLinearDecay(rate, steps)` it falls to zero, as word2vec's does.
+        A number or a schedule as `optimizer` is AdaGrad's learning rate.
+        `schedules.WarmupLinearDecay(rate, steps)` decays it to zero, as in word2vec.
         """
         if optimizer is None or not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
             rate = self.default_rate if optimizer is None else optimizer
@@ -106,7 +106,7 @@ class FitsByAdaGrad(FitsBatches):
 
 
 class NeighbourModel(FitsByAdaGrad, keras.Model):
-    """What `Word2Vec` and `FastText` share; see there."""
+    """Base class of `Word2Vec` and `FastText`."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         counts: Sequence[int] | np.ndarray | None,
         name: str | None,
     ):
-        """The graph from the words' vectors (B, T, D) on."""
+        """Builds the graph from the words' vectors (B, T, D) to the scores."""
         check_sizes(architecture=architecture, objective=objective)
         if counts is not None:
             counts = np.asarray(counts)
             if counts.shape != (vocabulary_size,) or not np.issubdtype(counts.dtype, np.integer):
                 raise ValueError(
-                    "`counts` are a whole number for each of the vocabulary's words. Received: "
+                    "`counts` must be one whole number per word of the vocabulary. Received: "
                     f"shape {counts.shape}, dtype {counts.dtype}; {vocabulary_size} words"
                 )
             if counts.min() < 0:
@@ -147,7 +147,7 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         if noise:
             drawn = keras.Input((noise_words,), dtype="int32", name="noise_ids")
             inputs["noise_ids"] = drawn
-            # One lookup: each has a gradient of the table's size.
+            # One lookup instead of two: the gradient of each has the size of the table.
             both = output(ops.concatenate([inputs["token_ids"], drawn], axis=1))
             words, drawn_words = both[:, :row_length], both[:, row_length:]  # (B, T, D), (B, N, D)
             if skip_gram:
@@ -193,14 +193,14 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         seed: int = 0,
         **options,
     ) -> Batches:
-        """Batches of rows of running text, sampled again in each epoch.
+        """Returns batches of rows of running text, sampled again in each epoch.
 
-        The first text sets the model's `counts`, if it has none: the probabilities of noise and
-        subsampling, and the tree. Other texts, such as a held-out one, use the same counts, without
-        words that have none.
+        If the model has no `counts`, the first text sets them. They determine the noise, the
+        subsampling and the tree. Other texts, such as held-out ones, use the same counts; words
+        without a count are left out.
 
         Args:
-            token_ids: (N,) ids as of `data.read_ids`, with `end_id` after each sentence.
+            token_ids: (N,) ids, such as from `data.read_ids`, with `end_id` after each sentence.
             negatives: Number of noise words per pair.
             sample: Fraction of the text above which words are subsampled; `None` for no
                 subsampling.
@@ -210,8 +210,8 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
             seed, **options: As in `Batches`.
 
         Raises:
-            ValueError: If ids are no flat integers in [0, V), no word is left, or an argument is
-                out of range.
+            ValueError: If ids are not a flat array of integers in [0, V), no word is left, or an
+                argument is out of range.
         """
         check_sizes(tokens_per_batch=tokens_per_batch)
         source = _RunningText(self, token_ids, negatives, sample, end_id, left_out, seed)
@@ -267,12 +267,12 @@ class Word2Vec(NeighbourModel):
         name: Name of the model.
 
     Call arguments:
-        inputs: A dict as of `batches`: `token_ids` (B, T), with CBOW `neighbours` (B, T, 2 w), and
-            `noise_ids` (B, N) or `node_ids` (B, T, L).
+        inputs: A dict as from `batches`: `token_ids` (B, T), with CBOW `neighbours` (B, T, 2 w),
+            and `noise_ids` (B, N) or `node_ids` (B, T, L).
 
     Returns:
         (B, T, K) scores. With noise: of the neighbours (CBOW: of the word) and of the noise words.
-        Else: of the nodes, in skip-gram from each neighbour.
+        Otherwise: of the nodes, in skip-gram from each neighbour.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -284,8 +284,8 @@ class Word2Vec(NeighbourModel):
     (6, 4)
     """
 
-    # Of the lowest loss on held-out books after four million words, of 0.3, 0.6 and, with noise, 1
-    # (skip-gram 0.15, 0.3, 0.6; with the tree 0.15, 0.3), falling to 0.
+    # Learning rates of the lowest loss on held-out books after four million words, with decay to 0.
+    # Candidates: 0.3, 0.6 and, with noise, 1 (skip-gram 0.15, 0.3, 0.6; with the tree 0.15, 0.3).
     rates = {
         ("skip_gram", NOISE): 0.3,
         ("cbow", NOISE): 1.0,
@@ -326,7 +326,7 @@ class Word2Vec(NeighbourModel):
         )
 
     def words_of(self, token_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Inputs of the model for the words of a batch (B, T)."""
+        """Returns the model's inputs for the words of a batch (B, T)."""
         return {"token_ids": token_ids}
 
     @property
@@ -339,7 +339,7 @@ class Word2Vec(NeighbourModel):
 
 
 def check_sizes(**arguments):
-    """Raises unless names are known and sizes at least 1."""
+    """Raises unless names are known and sizes are at least 1."""
     known = {"architecture": ARCHITECTURES, "objective": OBJECTIVES}
     for name, value in arguments.items():
         if name in known and value not in known[name]:
@@ -349,19 +349,19 @@ def check_sizes(**arguments):
 
 
 class _RunningText:
-    """Rows of a text for `Word2Vec.batches`: subsampled anew in each epoch."""
+    """Rows of a text for `Word2Vec.batches`, subsampled again in each epoch."""
 
     def __init__(self, model, token_ids, negatives, sample, end_id, left_out, seed):
         token_ids = np.asarray(token_ids)
         size = model.vocabulary_size
         if token_ids.ndim != 1 or not np.issubdtype(token_ids.dtype, np.integer):
             raise ValueError(
-                "A text is one flat array of integer ids. "
+                "A text must be one flat array of integer ids. "
                 f"Received: shape {token_ids.shape}, dtype {token_ids.dtype}"
             )
         if not len(token_ids) or token_ids.min() < 0 or token_ids.max() >= size:
             raise ValueError(
-                "Token ids must lie in [0, `vocabulary_size`), and there must be some. Received: "
+                "Token ids must lie in [0, `vocabulary_size`), at least one. Received: "
                 f"{len(token_ids)} ids, vocabulary_size={size}"
             )
         if not 0 < negatives < np.inf or not (sample is None or 0 < sample < np.inf):
@@ -399,9 +399,9 @@ class _RunningText:
             )
 
     def text(self, epoch):
-        """The words of an epoch, and the sentence and reach of each.
+        """Returns the words of an epoch, and the sentence and reach (window size) of each.
 
-        They fill whole rows: the padding after the last word has reach 0.
+        They fill whole rows; padding after the last word has reach 0.
         """
         if epoch not in self._texts:
             rng = np.random.default_rng([self.seed, epoch])
@@ -429,8 +429,8 @@ class _RunningText:
         x = model.words_of(ids)
         skip_gram = model.architecture == "skip_gram"
         noise = model.objective == NOISE
-        # Skip-gram with noise scores words as neighbours of the word at t, which is in *their*
-        # window; the others gather what is in the window of the word at t.
+        # Skip-gram with noise scores the neighbours whose window contains the word at t. The other
+        # models use the words in the window of the word at t.
         pairs = self._pairs(sentences, reach, window, of_neighbour=skip_gram and noise)
         count = pairs.sum(axis=-1, keepdims=True)  # (B, T, 1)
         if not skip_gram:
@@ -452,7 +452,7 @@ class _RunningText:
 
     @staticmethod
     def _pairs(sentences, reach, window, of_neighbour):
-        """(B, T, 2 w) 1 where a neighbour is of the same sentence and near enough, else 0."""
+        """Returns (B, T, 2 w): 1 for neighbours in the same sentence within reach, otherwise 0."""
         pad = ((0, 0), (window, window))
         sentences_around = np.pad(sentences, pad, constant_values=-1)
         reach_around = np.pad(reach, pad)
@@ -467,7 +467,7 @@ class _RunningText:
 
 
 def huffman_paths(counts):
-    """The path from the root of a Huffman tree to each word that occurs.
+    """Returns the path from the root of a Huffman tree to each word that occurs.
 
     Args:
         counts: (V,) number of occurrences of each word; a word with none has no path.

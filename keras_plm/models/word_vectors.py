@@ -1,4 +1,4 @@
-"""Word vectors as an encoder, whatever trained them, and what they say of words."""
+"""Word vectors of any origin as an encoder, and their neighbours and analogies."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -23,18 +23,18 @@ __all__ = ["FastText", "GloVe", "Spelling", "Word2Vec", "WordTable", "WordVector
 
 SPECIAL = ("[PAD]", "[UNK]", "[EOS]")
 
-# How files write the unknown word: GloVe's programs, others.
+# Names of the unknown word in files of GloVe and of other programs.
 UNKNOWN = ("[UNK]", "<unk>", "UNK", "unk")
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WordTable(keras.layers.Layer):
-    """A table of word vectors that may stay as it is while the model around it learns.
+    """A table of word vectors, trainable or frozen within a trainable model.
 
     Args:
         vocabulary_size: Number of words V.
         hidden_dim: Width D.
-        learns: If False, the table is no trainable weight.
+        learns: If False, the table is not trainable.
 
     Call arguments:
         token_ids: (B, T).
@@ -53,7 +53,7 @@ class WordTable(keras.layers.Layer):
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.vocabulary_size, self.hidden_dim),
-            # As wide as trained vectors: Kim 2014, arXiv 1408.5882, section 3.1.
+            # The range of trained vectors: Kim 2014, arXiv 1408.5882, section 3.1.
             initializer=keras.initializers.RandomUniform(-0.25, 0.25),
             trainable=self.learns,
             autocast=False,
@@ -69,20 +69,20 @@ class WordTable(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Spelling(keras.layers.Layer):
-    """A word's vector from its characters: a convolution and the maximum over the places.
+    """A word's vector from its characters: a convolution and the maximum over positions.
 
-    Its weights learn with the task. It knows the words of a vocabulary by their ids, so that it
-    needs no input of its own.
+    Its weights are trained with the task. It holds the characters of every word of the vocabulary;
+    its inputs are word ids.
 
     Reference: Ma and Hovy 2016, arXiv 1603.01354, section 2.1; sizes: AllenNLP's tagger, 16
-    dimensions a character, width 3, ReLU.
+    dimensions per character, width 3, ReLU.
 
     Args:
-        vocabulary: The words in order of their ids.
+        vocabulary: Words in the order of their ids.
         filters: Width F of the result.
         character_dim: Width of a character's vector.
-        kernel_size: Characters that a filter sees.
-        max_characters: Bytes of a word that are read, its two ends counted.
+        kernel_size: Width of a filter in characters.
+        max_characters: Largest number of bytes read of a word, including its two end marks.
 
     Call arguments:
         token_ids: (B, T).
@@ -100,7 +100,7 @@ class Spelling(keras.layers.Layer):
         self.character_dim = character_dim
         self.kernel_size = kernel_size
         self.max_characters = max_characters
-        # Bytes from 3 on; 0 is padding, 1 and 2 are the ends.
+        # Bytes start at 3; 0 is padding, 1 and 2 are the end marks.
         table = np.zeros((len(self.vocabulary), max_characters), "int32")
         for row, word in zip(table, self.vocabulary, strict=True):
             letters = [byte + 3 for byte in word.encode()[: max_characters - 2]]
@@ -121,7 +121,7 @@ class Spelling(keras.layers.Layer):
         letters = ops.take(table, ops.reshape(token_ids, (-1,)), axis=0)  # (B T, C)
         real = ops.cast(letters > 0, self.compute_dtype)[..., None]
         found = self.convolution(self.embedding(letters) * real)  # (B T, C, F)
-        # ReLU leaves nothing below 0, so padding never is the maximum.
+        # ReLU's outputs are at least 0: zeros at padding do not change the maximum.
         return ops.reshape(ops.max(found * real, axis=1), (batch, length, self.filters))
 
     def compute_output_spec(self, token_ids):
@@ -183,10 +183,10 @@ class WordVectors(Encoder):
         name: str | None = None,
     ):
         vocabulary = as_list(vocabulary, "vocabulary", "words")
-        Words(vocabulary)  # says what is wrong with it
+        Words(vocabulary)  # checks it
         if not 0 <= character_filters < hidden_dim:
             raise ValueError(
-                "`character_filters` are part of `hidden_dim`, from 0 to below it. "
+                "`character_filters` must be a part of `hidden_dim`, from 0 to below it. "
                 f"Received: character_filters={character_filters}, hidden_dim={hidden_dim}"
             )
         table = WordTable(
@@ -203,7 +203,7 @@ class WordVectors(Encoder):
         x = x * ops.cast(inputs["padding_mask"], x.dtype)[..., None]
         x = Dropout(dropout, dtype=dtype, name="dropout")(x)
         super().__init__(inputs=inputs, outputs={"sequence": x, "layers": [x]}, name=name)
-        self.dtype_policy = table.dtype_policy  # a functional model takes none; copies ask for it
+        self.dtype_policy = table.dtype_policy  # a functional model takes none; copies read it
         self.table = table
         self.vocabulary = vocabulary
         self.vocabulary_size = len(vocabulary)
@@ -243,13 +243,13 @@ class WordVectors(Encoder):
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             raise ValueError(
-                "Vectors must be finite; did training diverge? Received: another number in that of "
+                "Vectors must be finite; did training diverge? Received: another value in that of "
                 f"{words[int(finite.argmin())]!r}"
             )
         known = {word: i for i, word in enumerate(words)}
         if len(known) < len(words):
             double = next(word for i, word in enumerate(words) if known[word] != i)
-            raise ValueError(f"Every word must stand once. Received: {double!r} twice")
+            raise ValueError(f"Every word must occur once. Received: {double!r} twice")
         vocabulary = [*SPECIAL, *(word for word in words if word not in SPECIAL)]
         table = np.zeros((len(vocabulary), vectors.shape[1]), "float32")
         for i, word in enumerate(SPECIAL):
@@ -296,8 +296,8 @@ class WordVectors(Encoder):
     def with_words(self, words: Sequence[str], **options) -> Self:
         """Creates a copy with ids for more words.
 
-        A task can then learn their vectors, or read their characters (`character_filters`). A new
-        word has the vector of its lower-case form, or else that of the unknown word.
+        A task can then train their vectors, or read their characters (`character_filters`). A new
+        word has the vector of its lower-case form, otherwise that of the unknown word.
 
         Args:
             words: A list of words; known words may be among them.
@@ -343,7 +343,7 @@ class WordVectors(Encoder):
         return ops.convert_to_numpy(self.table.embeddings)
 
     def id_of(self, word: str) -> int:
-        """Id of a word, or else of its lower-case form.
+        """Returns the id of a word, otherwise of its lower-case form.
 
         Raises:
             ValueError: If the word has no vector.
@@ -352,18 +352,18 @@ class WordVectors(Encoder):
         if found < len(SPECIAL):
             raise ValueError(
                 "Only words of the vocabulary have a vector; `vectors` of fastText's "
-                f"`SubwordVectors` makes one for every word. Received: {word!r}"
+                f"`SubwordVectors` computes one for every word. Received: {word!r}"
             )
         return found
 
     def similarity(self, word: str, other: str) -> float:
-        """Cosine of the vectors of two words."""
+        """Computes the cosine of the vectors of two words."""
         return float(np.dot(*self._unit(self.vectors[[self.id_of(word), self.id_of(other)]])))
 
     def most_similar(
         self, words: str | Sequence[str], unlike: str | Sequence[str] = (), count: int = 10
     ) -> list[tuple[str, float]]:
-        """Nearest neighbours of words by the cosine.
+        """Finds the nearest neighbours of words by the cosine.
 
         Args:
             words: A word, or a list of words whose unit vectors are added.
@@ -381,7 +381,7 @@ class WordVectors(Encoder):
             for name, w in (("words", words), ("unlike", unlike))
         )
         if not words and not unlike:
-            raise ValueError("Neighbours are those of a word or more. Received: none")
+            raise ValueError("Neighbours need a word or more. Received: none")
         asked = [self.id_of(word) for word in (*words, *unlike)]
         signs = [1.0] * len(words) + [-1.0] * len(unlike)
         unit = self._unit(self.vectors)

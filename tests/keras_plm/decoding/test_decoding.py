@@ -387,7 +387,7 @@ class TestTexts:
             alignment(model, tokenizer, ["ein"])
         with pytest.raises(ValueError, match="one text each. Received: 'ein' and 3"):
             alignment(model, tokenizer, "ein", 3)
-        with pytest.raises(ValueError, match="attends to nothing"):
+        with pytest.raises(ValueError, match="need a model with attention"):
             alignment(model, tokenizer, "ein", "der")
 
     @pytest.mark.full

@@ -261,7 +261,7 @@ def test_refuses_more_rows_than_are_carried():
         ({"character_dim": 0}, "`character_dim` must be a whole number of 1"),
         ({"num_highway": -1}, "`num_highway` must be a whole number of 0"),
         ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)"),
-        ({"filters": [[51, 2]]}, "50 characters, which no filter is wider"),
+        ({"filters": [[51, 2]]}, "at most 50 characters wide"),
     ],
 )
 def test_refuses_sizes_without_meaning(change, message):

@@ -91,7 +91,7 @@ def test_symmetric_counts_are_symmetric_and_sum_both_sides():
         ({"token_ids": [-1, 3]}, "Received: -1 to 3"),
         ({"token_ids": [[3, 4]]}, r"flat array of integers.*Received: shape \(1, 2\)"),
         ({"token_ids": [3.0, 4.0]}, "flat array of integers.*dtype float64"),
-        ({"token_ids": []}, r"of one or more. Received: shape \(0,\)"),
+        ({"token_ids": []}, r"of one or more integers. Received: shape \(0,\)"),
         ({"token_ids": [3, END, 4]}, "No two words of a text are neighbours. Received: 3 ids"),
         ({"token_ids": [3, 1, 0]}, "No two words of a text"),
         ({"end_id": V}, r"`end_id` must lie in .*Received: 11"),
@@ -313,9 +313,12 @@ def test_finds_a_planted_matrix_of_low_rank():
     [
         (
             {"rows": [3]},
-            r"A pair has two words and a count. Received: shapes \(1,\), \(2,\), \(2,\)",
+            r"A pair needs two words and a count. Received: shapes \(1,\), \(2,\), \(2,\)",
         ),
-        ({"rows": [], "columns": [], "counts": []}, r"of one or more. Received: shape \(0,\)"),
+        (
+            {"rows": [], "columns": [], "counts": []},
+            r"of one or more integers. Received: shape \(0,\)",
+        ),
         ({"rows": [3, V]}, r"`rows` must lie in \[0, .*Received: 3 to 11, vocabulary_size=11"),
         ({"columns": [-1, 3]}, r"`columns` must lie in .*Received: -1 to 3"),
         ({"rows": [3.0, 4.0]}, "`rows` must be a flat array of integers.*dtype float64"),

@@ -131,7 +131,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
 def test_weights_of_attention_are_shares_of_the_source(model):
     inputs = some_inputs()
     if getattr(model, "attention", model) is None:
-        with pytest.raises(ValueError, match="attends to nothing"):
+        with pytest.raises(ValueError, match="need a model with attention"):
             model.attention_weights(inputs)
         return
     tensors = {name: keras.ops.convert_to_tensor(x) for name, x in inputs.items()}

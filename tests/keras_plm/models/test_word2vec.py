@@ -265,7 +265,7 @@ def test_bad_input():
     model = Word2Vec(9, 4, row_length=8)
     with pytest.raises(ValueError, match=r"lie in \[0, `vocabulary_size`\)"):
         model.batches(np.array([3, 9]))
-    with pytest.raises(ValueError, match="there must be some"):
+    with pytest.raises(ValueError, match="at least one. Received: 0 ids"):
         model.batches(np.zeros(0, int))
     for ids in (np.ones((3, 4), int), np.ones(30)):
         with pytest.raises(ValueError, match="one flat array of integer ids"):
@@ -287,7 +287,7 @@ def test_bad_input():
         with pytest.raises(ValueError, match=match):
             FastText(words)
     for sizes in ({"min_n": 5, "max_n": 3}, {"min_n": 0}):
-        with pytest.raises(ValueError, match="n-grams have from `min_n` to `max_n`"):
+        with pytest.raises(ValueError, match="n-grams must have from `min_n` to `max_n`"):
             FastText(VOCABULARY, **sizes)
     with pytest.raises(ValueError, match="two words or more"):
         huffman_paths([0, 4, 0])

@@ -116,7 +116,7 @@ def test_a_memorised_text_is_no_surprise(text, tmp_path):
 @pytest.mark.backend_neutral
 def test_refuses_what_does_not_fit(text):
     stream, words = text
-    with pytest.raises(ValueError, match="reads from left to right"):
+    with pytest.raises(ValueError, match="needs a causal encoder"):
         CausalLM(BERT(9, 1, 1, 4, 4))
     with pytest.raises(ValueError, match="fill two windows"):
         causal_lm_batches(stream, words, 400)

@@ -372,5 +372,5 @@ def test_a_causal_bert_learns_the_next_token(stream, tmp_path):
     head.save(tmp_path / "head.keras")
     again = keras.saving.load_model(tmp_path / "head.keras")
     assert again.encoder.causal and "pooled" not in again.encoder.output
-    with pytest.raises(ValueError, match="reads from left to right"):
+    with pytest.raises(ValueError, match="needs a causal encoder"):
         CausalLM(BERT(len(TOKENIZER), **SIZE))
