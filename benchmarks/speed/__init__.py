@@ -1,1 +1,1 @@
-"""Measurements of time and memory, each next to a peer in the same process."""
+"""Measurements of time and memory of our implementations and their peers, in one process."""

@@ -1,6 +1,6 @@
-"""The clock: times implementations in turn and compares the medians of their repeats.
+"""Times implementations in turn and compares the medians of their repeats.
 
-Timing on shared machines is noisy, so only ratios within a run mean something.
+Timing on shared machines is noisy. Only ratios within a run are meaningful.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ class Comparison:
     """Implementations of the same work.
 
     Args:
-        implementations: `{name: prepare}`. `prepare()` gets everything ready and returns a function
-            of no arguments that does the work once. It raises ImportError where a package that it
-            needs is not installed.
+        implementations: `{name: prepare}`. `prepare()` does the preparation and returns a function
+            without arguments that does the work once. It raises ImportError if a package is
+            missing.
         amount: Units of work in one repeat.
-        peers: `{name: (names of the implementations that it is compared to)}`.
-        flops: FLOP of the matrix products per unit, where they are known.
-        half_precision: Names of the implementations whose products are in bfloat16.
-        fractions: `{name: fraction}` of implementations that do only a fraction of the work.
+        peers: `{name: (names of implementations to compare it to)}`.
+        flops: FLOP of the matrix products per unit, or `None` if unknown.
+        half_precision: Names of the implementations with products in bfloat16.
+        fractions: `{name: fraction}` for implementations that do only a fraction of the work.
     """
 
     implementations: dict
@@ -32,18 +32,18 @@ class Comparison:
     fractions: dict = dataclasses.field(default_factory=dict)
 
     def in_full_precision(self):
-        """The comparison without the implementations in bfloat16."""
+        """Returns the comparison without the implementations in bfloat16."""
         kept = {n: p for n, p in self.implementations.items() if n not in self.half_precision}
         return dataclasses.replace(self, implementations=kept)
 
 
 def measure(comparison, repeats, rates, progress):
-    """Speeds and ratios of all implementations, in the form of a result file.
+    """Measures the speeds and ratios of all implementations, in the format of a result file.
 
     Args:
         comparison: A `Comparison`.
-        repeats: How often each implementation is timed.
-        rates: FLOP/s by precision, see `matrix_rates`; read only where FLOP are known.
+        repeats: Number of repeats of each implementation.
+        rates: FLOP/s by precision, see `matrix_rates`; used only if the FLOP are known.
         progress: Called with a line of text.
 
     Returns:
@@ -76,9 +76,9 @@ def measure(comparison, repeats, rates, progress):
 
 
 def time_in_turn(comparison, repeats, progress):
-    """`{name: [seconds of the whole work in each repeat]}`, after two warm-up runs.
+    """Returns `{name: [seconds of the whole work in each repeat]}`, after two warm-up runs.
 
-    One repeat of every implementation comes before the next repeat of any.
+    Each implementation runs once before the next repeat begins.
     """
     ready = {}
     for name, prepare in comparison.implementations.items():
@@ -103,7 +103,7 @@ def time_in_turn(comparison, repeats, progress):
 
 
 def matrix_rates():
-    """The processor's matrix products per second in torch: the best FLOP/s by precision."""
+    """Measures the processor's matrix products in torch; returns the best FLOP/s by precision."""
     import torch
 
     rates = {}
@@ -111,7 +111,7 @@ def matrix_rates():
         best = 0.0
         for m, k, n in ((4096, 256, 1024), (4096, 1024, 256), (1024, 768, 3072)):
             a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
-            until = time.perf_counter() + 2  # without instructions for it bfloat16 takes seconds
+            until = time.perf_counter() + 2  # bfloat16 without its instructions takes seconds
             for _ in range(12):
                 start = time.perf_counter()
                 a @ b

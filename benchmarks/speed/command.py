@@ -1,4 +1,4 @@
-"""The command `speed`: our throughput next to that of peers."""
+"""The command `speed`: measures our throughput next to that of peers."""
 
 
 def add_speed(commands):
@@ -6,9 +6,12 @@ def add_speed(commands):
     from benchmarks.speed.settings import SpeedSettings
     from keras_plm.experiments.flags import add_flags
 
-    text = "measure our speed next to peers, in one process"
+    text = "measure our speed next to that of peers, in one process"
     parser = commands.add_parser("speed", help=text, description=text)
-    parser.add_argument("--data", metavar="DIR", help="read real text here: sst/trees and books")
+    parser.add_argument(
+        "--data", metavar="DIR",
+        help="read sst/trees and books from this folder (default: generated text)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="also write a JSON file")
     parser.add_argument(
         "--suite", metavar="NAME", help=f"run all measurements of a suite: {', '.join(suites())}"

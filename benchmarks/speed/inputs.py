@@ -1,4 +1,4 @@
-"""Text that speed measurements read, and a folder for the files that they prepare."""
+"""The text of speed measurements, and a folder for their prepared files."""
 
 import functools
 import hashlib
@@ -9,11 +9,11 @@ from keras_plm.datasets.tasks import TASKS
 
 
 class Inputs:
-    """Real text of a data folder; without one, text of the microworld.
+    """Real text from a data folder, or text of the microworld without one.
 
     Args:
         folder: Folder for prepared files. Processes that measure peak memory read the same files.
-        data: Data folder, with `sst/trees` and `books` for the measurements that read them.
+        data: Data folder, with `sst/trees` and `books` for the measurements that need them.
     """
 
     def __init__(self, folder, data=None):
@@ -28,10 +28,10 @@ class Inputs:
 
     @property
     def digest(self):
-        """Tells whether two runs read the same sentences."""
+        """Hash of the sentences; equal hashes mean the same sentences."""
         return hashlib.sha256("\n".join(self.sentences).encode()).hexdigest()[:16]
 
 
 def generated_sentences(count=8192):
-    """Sentences of the microworld."""
+    """Returns sentences of the microworld."""
     return [s for document in World().corpus(count // 5) for s in document][:count]

@@ -1,6 +1,6 @@
-"""Peak memory of one implementation, in a process of its own.
+"""Measures the peak memory of one implementation in a separate process.
 
-`python -m benchmarks.speed.peak CASE IMPLEMENTATION SETTINGS FOLDER DATA` is that process: it does
+`python -m benchmarks.speed.peak CASE IMPLEMENTATION SETTINGS FOLDER DATA` is that process. It does
 the work once and prints its peak memory.
 """
 
@@ -15,7 +15,7 @@ from keras_plm.experiments.environment import peak_memory_mb, peak_memory_of
 
 
 def peak_of(case, implementation, settings, inputs):
-    """Megabytes of a process that does the work of one implementation once."""
+    """Returns the peak memory, in megabytes, of a process that does the work once."""
     arguments = case, implementation, json.dumps(dataclasses.asdict(settings))
     return peak_memory_of(
         "benchmarks.speed.peak", *arguments, str(inputs.folder), str(inputs.data or "")

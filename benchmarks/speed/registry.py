@@ -4,11 +4,11 @@ A measurement is one function in one file of `benchmarks/speed/measurements/`:
 
     @measurement(suite=Suite("my_suite", "Speed: My subject"), unit="sentences")
     def my_work(settings, inputs):
-        "One line that says what is measured."
+        "A line that describes the work."
         texts = inputs.sentences[: settings.sentences]
         return Comparison({"peer": peer, "keras_plm": ours}, len(texts), {"keras_plm": ("peer",)})
 
-`python -m benchmarks speed --work my_work` runs it, `--suite my_suite` all of its suite.
+`python -m benchmarks speed --work my_work` runs it, and `--suite my_suite` runs its whole suite.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class Suite:
     Args:
         name: Name for `--suite`.
         title: Heading of the table on the page of results.
-        settings: `{name: value}` of `SpeedSettings`: defaults of `--suite`.
-        results: Stem of the result files and mark of the table on its page; default "speed_NAME".
+        settings: `{name: value}` of `SpeedSettings`, the defaults for `--suite`.
+        results: Stem of the result files and mark of the table; by default "speed_NAME".
     """
 
     name: str
@@ -41,15 +41,14 @@ class Measurement:
 
     Args:
         name: Name for `--work`.
-        description: What is measured, one line.
+        description: The work, in one line.
         compare: `compare(settings, inputs, **arguments)` returns a `Comparison`.
         suite: A `Suite`.
-        unit: Unit of the work: speeds are units per second.
+        unit: Unit of the work. Speeds are units per second.
         cases: `cases(settings)` returns `{name: arguments}`, one entry for each `Comparison`.
-        peak_memory: Whether each implementation also runs once in a process of its own, for its
-            peak memory.
+        peak_memory: Whether to measure peak memory, in a separate process per implementation.
         uses_sentences: Whether result files record a digest of `inputs.sentences`.
-        check: `check()` raises an error where this machine cannot run the measurement.
+        check: `check()` raises an error if this machine cannot run the measurement.
         matrix_rates: `matrix_rates()` returns FLOP/s by precision, for a `Comparison` with `flops`.
     """
 
@@ -93,24 +92,24 @@ def measurement(*, suite, unit, cases=None, **options):
 
 
 def suites():
-    """`{name: Suite}` of all measurements, sorted by the names of result files."""
+    """Returns `{name: Suite}` of all measurements, sorted by the names of their result files."""
     found = {m.suite.name: m.suite for m in MEASUREMENTS.values()}
     return dict(sorted(found.items(), key=lambda item: item[1].results))
 
 
 def suite_settings(name):
-    """Settings of `--suite NAME`: its measurements, and the defaults that it changes."""
+    """Returns the settings of `--suite NAME`: its measurements and its own defaults."""
     names = [m.name for m in MEASUREMENTS.values() if m.suite.name == name]
     return {"work": ",".join(names), **suites()[name].settings}
 
 
 def chosen(settings):
-    """The measurements that the settings name, in their order."""
+    """Returns the measurements in `settings.work`, in that order."""
     return [MEASUREMENTS[name] for name in settings.work.split(",")]
 
 
 def cases(settings):
-    """`{name of a case: (measurement, arguments)}` of the chosen measurements."""
+    """Returns `{name of a case: (measurement, arguments)}` of the chosen measurements."""
     return {
         case: (m, arguments)
         for m in chosen(settings)

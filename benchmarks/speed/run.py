@@ -1,4 +1,4 @@
-"""Runs speed measurements: our implementation and its peers, in one process, one after another.
+"""Runs speed measurements of our implementations and their peers, in turn, in one process.
 
 The measurements are in `benchmarks/speed/measurements/`, the clock in `benchmarks/speed/clock.py`.
 """
@@ -25,17 +25,17 @@ def speed(settings, data=None, out=None, progress=print):
 
     Args:
         settings: A `SpeedSettings`.
-        data: Data folder for real text; without it text is generated.
-        out: A JSON file, rewritten after each case. Cases that it holds are not timed again, if
-            settings, sentences, machine and versions are the same.
+        data: Data folder with real text; by default text is generated.
+        out: JSON file to write after each case. Cases in the file are not timed again if settings,
+            sentences, machine and versions are the same.
         progress: Called with a line of text.
 
     Returns:
-        The content of the file: for each case and implementation units per second, the median ratio
-        to each peer, the fraction of the matrix rate and the peak memory where they are measured.
+        The content of the file: for each case and implementation, units per second, the median
+        ratio to each peer and, if measured, the fraction of the matrix rate and the peak memory.
 
     Raises:
-        ImportError, ValueError: If this machine lacks something that a measurement needs.
+        ImportError, ValueError: If this machine cannot run a measurement.
     """
     measurements = chosen(settings)
     for measurement in measurements:
@@ -59,7 +59,7 @@ def speed(settings, data=None, out=None, progress=print):
         report["results"] = earlier_results(report, out)
         for case, (measurement, arguments) in cases(settings).items():
             if case in report["results"]:
-                progress(f"{case}: in {out} already")
+                progress(f"{case}: already in {out}")
                 continue
             comparison = measurement.compare(settings, inputs, **arguments)
             if not settings.half:
@@ -69,7 +69,7 @@ def speed(settings, data=None, out=None, progress=print):
             if measurement.peak_memory:
                 for implementation, row in rows.items():
                     row["peak_mb"] = peak_of(case, implementation, settings, inputs)
-                    progress(f"  {implementation:22} {row['peak_mb']:>10,.0f} MB at the peak")
+                    progress(f"  {implementation:22} {row['peak_mb']:>10,.0f} MB peak memory")
             report["results"][case] = {
                 "unit": measurement.unit,
                 "commit": report["commit"],
@@ -81,15 +81,15 @@ def speed(settings, data=None, out=None, progress=print):
 
 
 def earlier_results(report, out):
-    """The results in a file that an earlier call wrote under the same conditions."""
+    """Returns the results in `out` of an earlier call under the same conditions."""
     if out is None or not Path(out).is_file():
         return {}
     old = read_json(out)
 
     def conditions(of):
-        # A setting that the file lacks had its default.
+        # A setting that the file lacks counts as its default.
         settings = dataclasses.asdict(SpeedSettings()) | of["settings"]
-        # Results with more implementations than the settings ask for are enough.
+        # Results with additional implementations are valid too.
         settings["half"] = settings["half"] or not report["settings"]["half"]
         settings = {k: v for k, v in settings.items() if k not in CHOOSING}
         return settings, of.get("sentences"), of["device"], of["backend"], of["versions"]
@@ -98,7 +98,7 @@ def earlier_results(report, out):
 
 
 def peer_versions():
-    """`{package: version}` of the peers that are installed."""
+    """Returns `{package: version}` of the installed peers."""
     versions = {}
     for name in PEERS:
         try:

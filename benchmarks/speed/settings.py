@@ -9,15 +9,15 @@ from keras_plm.models import BERT_SIZES
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.models.transformer import TRANSFORMER_SIZES
 
-# Settings that choose cases, whose names tell the values: they leave other results valid.
+# Settings that choose cases. The names of cases contain their values, so other results stay valid.
 CHOOSING = ("sizes", "work", "shapes", "translators", "elmos")
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeedSettings:
-    """What is timed, at which sizes, and how often.
+    """Measurements, their sizes, and the number of repeats.
 
-    Rows of fixed shapes have at most 512 tokens, the longest that BERT reads.
+    Rows of fixed shapes have at most 512 tokens, the limit of BERT.
     """
 
     sizes: str = setting("mini,base", "time BERTs and GPTs of these sizes, separated by commas")
@@ -28,18 +28,18 @@ class SpeedSettings:
     repeats: int = setting(7, "time each implementation so often", least=1)
     steps: int = setting(
         4,
-        "take so many steps in a repeat at fixed shapes (a quarter of them for base and larger)",
+        "take so many steps per repeat at fixed shapes (base and larger: a quarter)",
         least=1,
     )
     sentences: int = setting(
         1024,
-        "read so many sentences or questions in a repeat (base and larger: a sixteenth to train, "
-        "a quarter to encode)",
+        "read so many sentences or questions per repeat (base and larger: a sixteenth in training, "
+        "a quarter in encoding)",
         least=1,
     )
-    length: int = setting(128, "give rows of fixed shapes so many tokens", least=1, most=512)
-    hub: bool = setting(True, "also time KerasHub, which takes long to load")
-    half: bool = setting(True, "also time bfloat16, slow on processors without instructions for it")
+    length: int = setting(128, "use so many tokens per row at fixed shapes", least=1, most=512)
+    hub: bool = setting(True, "also time KerasHub, which loads slowly")
+    half: bool = setting(True, "also time bfloat16, slow on processors without support for it")
     seed: int = setting(0, "draw sentences and ids with this seed")
     shapes: str = setting(
         "8x12x512x64,32x8x128x64",
@@ -47,10 +47,11 @@ class SpeedSettings:
     )
     translators: str = setting("small,medium", "decode and translate with these Transformers")
     elmos: str = setting("small,original", "time lstm and bilm at these sizes of ELMo")
-    written: int = setting(64, "generate so many tokens for each source or prompt", least=1)
+    written: int = setting(64, "generate so many tokens per source or prompt", least=1)
     words: int = setting(
         1_000_000,
-        "read so many words in n-grams, word vectors and prepare (also ten times)",
+        "read so many words for n-grams, word vectors and prepare (which also reads ten times as "
+        "many)",
         least=2000,
     )
     rows: int = setting(50_000, "write so many rows into the file of word vectors", least=1)
@@ -70,7 +71,7 @@ class SpeedSettings:
 
     @property
     def attention_shapes(self):
-        """`shapes` as a list of (batch, heads, length, head width).
+        """List of (batch, heads, length, head width) from `shapes`.
 
         Raises:
             ValueError: If a shape is not four positive numbers.
@@ -80,8 +81,8 @@ class SpeedSettings:
             numbers = part.split("x")
             if len(numbers) != 4 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
                 raise ValueError(
-                    "`shapes` must be four numbers each, with x between them: batch, heads, length "
-                    "and head width, as 8x12x512x64; separate several by commas. "
+                    "`shapes` must be four numbers joined by x, batch, heads, length and head "
+                    "width, such as 8x12x512x64. Separate several shapes by commas. "
                     f"Received: {part!r}"
                 )
             shapes.append(tuple(int(n) for n in numbers))

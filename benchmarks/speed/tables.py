@@ -1,4 +1,4 @@
-"""Result files of the commands `speed`, `check devices` and `check scaling` as tables."""
+"""Tables of the result files of the commands `speed`, `check devices` and `check scaling`."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ OURS = ("keras_plm", "keras_plm, bfloat16")
 
 
 def speed_markdown(path, *others):
-    """The tables of files that the command `speed` wrote.
+    """Returns the tables of result files of the command `speed`.
 
-    Cases that have the peer `transformers` give a table with a column for each implementation, of
-    the first file. Other cases give a table with a row for each of our implementations and each of
-    its peers. It has a column for each file, named by its backend, with our speed, the peer's, and
-    the median ratio.
+    The first table has the first file's cases with the peer `transformers`, with a column for each
+    implementation. The second table has the other cases, with a row for each of our implementations
+    and each of its peers. Its columns are the files, named by their backends. A cell has our speed,
+    the peer's speed, and the median ratio.
     """
     reports = [read_json(p) for p in (path, *others)]
     tables = [_by_implementation(reports[0]["results"]), _by_backend(reports)]
@@ -26,7 +26,7 @@ def speed_markdown(path, *others):
 
 
 def speed_tables(folder):
-    """`{mark of a page: table}` of the files of a folder that are there."""
+    """Returns `{mark: table}` of the result files in a folder."""
     folder = Path(folder)
     tables = {
         suite.results: speed_markdown(*paths)
@@ -41,7 +41,7 @@ def speed_tables(folder):
 
 
 def _files(folder, stem):
-    """The file of a stem, or one for each backend."""
+    """Returns the existing files of a stem: one file, or one for each backend."""
     names = [f"{stem}.json", *(f"{stem}.{backend}.json" for backend in BACKENDS)]
     return [folder / name for name in names if (folder / name).is_file()]
 

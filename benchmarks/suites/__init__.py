@@ -1,6 +1,7 @@
 """Published comparisons as lists of runs: `python -m benchmarks suite NAME`.
 
-Each module of this package lists its suites in `SUITES`, `{name: Suite}`. A new file is found.
+Each module of this package lists its suites in `SUITES`, `{name: Suite}`. New modules are found
+automatically.
 """
 
 import importlib
@@ -10,7 +11,7 @@ from keras_plm.experiments.results import suite_folder
 
 
 def load_all():
-    """`{name: Suite}` of all modules, in the order of publication.
+    """Returns `{name: Suite}` of all modules, in the order of publication.
 
     Raises:
         ValueError: If two suites have the same name.
@@ -29,6 +30,6 @@ SUITES = load_all()
 
 
 def folder(results, suite, scale=None):
-    """The folder of a suite's results at a scale."""
+    """Returns the folder of a suite's results at a scale."""
     home = SUITES[suite].home if suite in SUITES else ""
     return suite_folder(results, home or suite, scale)

@@ -1,4 +1,4 @@
-"""Commands of suites: `suite` runs one, `encoders` compares the encoders of this repository."""
+"""Two commands: `suite` runs a suite, `encoders` compares the encoders of this repository."""
 
 from pathlib import Path
 
@@ -10,31 +10,31 @@ def add_suite(commands):
     from keras_plm.cli.run import add_data_flags
     from keras_plm.experiments.flags import add_devices
 
-    text = "run all that a published comparison needs, and print its tables"
+    text = "run all jobs of a published comparison and print its tables"
     scales = "; ".join(f"{name}: {', '.join(suite.scales)}" for name, suite in SUITES.items())
     parser = commands.add_parser("suite", help=text, description=f"{text}. Scales: {scales}.")
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(SUITES)}")
-    parser.add_argument("--scale", metavar="NAME", help="size of its runs (default small)")
+    parser.add_argument("--scale", metavar="NAME", help="run at this scale (default small)")
     parser.add_argument("--task", metavar="NAME", help="run only this task")
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="seeds of each run (default 3, of some runs more)"
+        "--seeds", type=int, metavar="N", help="run so many seeds (default 3; some runs have more)"
     )
     parser.add_argument(
         "--results", default=RESULTS, metavar="DIR",
-        help="folder of the results of all suites (default benchmarks/results)",
+        help="keep the results of all suites below this folder (default benchmarks/results)",
     )  # fmt: skip
     add_data_flags(parser)
-    parser.add_argument("--encoder", metavar="DIR", help="folder of the encoder to compare")
+    parser.add_argument("--encoder", metavar="DIR", help="compare the encoder in this folder")
     parser.add_argument(
-        "--words", metavar="DIR", help="folder of the word vectors of ELMo's suites"
+        "--words", metavar="DIR", help="use the word vectors in this folder in ELMo's suites"
     )
-    parser.add_argument("--task-file", metavar="FILE", help="file of words in context")
-    parser.add_argument("--text", metavar="COLUMN", help="text column of --task-file")
-    parser.add_argument("--label", metavar="COLUMN", help="label column of --task-file")
+    parser.add_argument("--task-file", metavar="FILE", help="read words in context from this file")
+    parser.add_argument("--text", metavar="COLUMN", help="use this text column of --task-file")
+    parser.add_argument("--label", metavar="COLUMN", help="use this label column of --task-file")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what is done, what is not, and how long it takes",
+        help="print finished runs, missing runs and the estimated time, without running",
     )
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, 'auto' or 'local'"
@@ -42,14 +42,14 @@ def add_suite(commands):
     for name, default in (("cpus", 1.0), ("gpus", 0.0)):
         parser.add_argument(
             f"--ray-{name}", type=float, default=default, metavar="N",
-            help=f"{name.upper()[:-1]}s of one run on Ray (default {default:g})",
+            help=f"give each run on Ray so many {name.upper()[:-1]}s (default {default:g})",
         )  # fmt: skip
     add_devices(parser)
     parser.set_defaults(run=run_suite)
 
 
 def run_suite(flags):
-    """Does all runs of a suite with all seeds, seed 0 first, then prints its tables."""
+    """Runs all jobs of a suite with all seeds, seed 0 first, then prints its tables."""
     from benchmarks.suites import SUITES, folder
     from keras_plm.experiments.flags import named
     from keras_plm.experiments.jobs import check
@@ -60,7 +60,7 @@ def run_suite(flags):
     for name in (*own, *(("task",) if suite.jobs is None else ())):
         if getattr(flags, name) is not None and name not in suite.flags:
             raise ValueError(
-                f"The suite {flags.name} sets its own tasks and settings. "
+                f"The suite {flags.name} sets its own tasks and settings: omit the flag. "
                 f"Received: --{name.replace('_', '-')} {getattr(flags, name)}"
             )
     if flags.seeds is not None and flags.seeds < 1:
@@ -75,12 +75,12 @@ def run_suite(flags):
     elif flags.dry_run or flags.ray:
         able = [name for name, other in SUITES.items() if other.jobs is not None]
         raise ValueError(
-            f"`--dry-run` and `--ray` take suites that consist of runs: {', '.join(able)}. "
+            f"`--dry-run` and `--ray` need a suite of separate runs: {', '.join(able)}. "
             f"Received: {flags.name}"
         )
     elif flags.devices != "1":
         raise ValueError(
-            "`--devices` takes suites that consist of runs. "
+            "`--devices` needs a suite of separate runs. "
             f"Received: {flags.name} --devices {flags.devices}"
         )
     else:
@@ -95,7 +95,7 @@ def run_suite(flags):
 
 
 def _run_jobs(flags, suite, runs, results, taken):
-    """Plans or does the jobs of a suite; gives those that failed, and the number of all."""
+    """Plans or runs the jobs of a suite; returns the failed jobs and the number of all jobs."""
     from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.jobs import Workspace, run_jobs, work
     from keras_plm.experiments.plan import measured, plan
@@ -111,7 +111,7 @@ def _run_jobs(flags, suite, runs, results, taken):
         jobs = [job for job in jobs if job.task == task]
     total = len(work(jobs, flags.seeds))
     if flags.dry_run:
-        silence_ahead("Reading each task and encoder, to see which runs are done")
+        silence_ahead("Reading each task and encoder to find finished runs")
         table, words = plan(jobs, workspace, flags.seeds, measured(RESULTS, flags.results))
         console.print(table, words, sep="\n")
         return {}, total
@@ -125,12 +125,14 @@ def _run_jobs(flags, suite, runs, results, taken):
 
 
 def add_encoders(commands):
-    text = "compare the encoders of benchmarks/weights: their text, cost and perplexity"
+    text = "compare the training text, cost and perplexity of the encoders in benchmarks/weights"
     parser = commands.add_parser("encoders", help=text, description=text)
-    parser.add_argument("--data", default="data", metavar="DIR", help="data folder (default data)")
+    parser.add_argument(
+        "--data", default="data", metavar="DIR", help="read data from this folder (default data)"
+    )
     parser.add_argument(
         "--results", default=RESULTS, metavar="DIR",
-        help="folder of the result file (default benchmarks/results)",
+        help="write the result file into this folder (default benchmarks/results)",
     )  # fmt: skip
     parser.set_defaults(run=run_encoders)
 

@@ -15,18 +15,18 @@ from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
 from keras_plm.tokenizers import Characters, Words, open_text
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
-FILE = "encoders.json"  # among the results
+FILE = "encoders.json"  # in the folder of results
 TEXT = "books/valid.txt"
-MASKED, TRAINING = 0.15, 3  # fraction of a text; a backward pass is two products per forward one
+MASKED, TRAINING = 0.15, 3  # fraction of the tokens; one forward product needs two backward ones
 
 
 def forward_work(encoder, note):
-    """FLOP of the matrix products of one token in pre-training, without the backward pass.
+    """Returns the FLOP of the matrix products of one token in pre-training, without backward pass.
 
-    Twice the weights that it passes, attention's two products over the whole row, and the softmax:
-    over the vocabulary at every token of GPT, the LSTM and a left-to-right BERT, at 15 % of the
-    tokens of another BERT; over the sample of ELMo, once in each direction. Left out are BERT's
-    next sentence and ELMo's convolutions, which run once for each different word of a batch.
+    They are twice the weights used, the two products of attention over the whole row, and the
+    softmax. GPT, the LSTM and a left-to-right BERT compute the softmax at every token, other BERTs
+    at 15 % of the tokens. ELMo computes it over its sample, once in each direction. The sum omits
+    BERT's next sentence and ELMo's convolutions, which run once for each different word of a batch.
     """
     if isinstance(encoder, ELMo):
         n, p = encoder.units, encoder.projection_dim
@@ -48,7 +48,7 @@ def forward_work(encoder, note):
 
 
 def _count_tokens(tokenizer, lines, words):
-    """Number of tokens of these lines; for words, with a mark at the end of each sentence."""
+    """Counts the tokens of these lines; words include a mark at the end of each sentence."""
     if isinstance(tokenizer, Characters):
         return words + sum(len(split_sentences(line.strip())) for line in lines)
     plain = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
@@ -57,7 +57,7 @@ def _count_tokens(tokenizer, lines, words):
 
 
 def describe(folder, lines, words):
-    """One encoder's row."""
+    """Returns the row of one encoder."""
     note = read_json(folder / "pretraining.json")
     encoder, tokenizer = keras_plm.load(folder)
     tokens = note["steps_done"] * note["tokens_per_batch"]
@@ -80,7 +80,7 @@ def describe(folder, lines, words):
 
 
 def compare(data, results, say=print):
-    """Writes the rows of all encoders in `benchmarks/weights`; returns what the file holds."""
+    """Writes the rows of all encoders in `benchmarks/weights`; returns the content of the file."""
     with open_text(find_file(data, TEXT)) as file:
         lines = [line for line in file if line.strip()]
     words = int(Words.train(find_file(data, TEXT)).encode(lines).lengths.sum())
@@ -95,15 +95,15 @@ def compare(data, results, say=print):
 
 
 def markdown(results):
-    """The table of the file that `compare` wrote.
+    """Returns the table of the file that `compare` wrote.
 
     Raises:
-        ValueError: If it is not there.
+        ValueError: If the file does not exist.
     """
     path = Path(results) / FILE
     if not path.is_file():
         raise ValueError(
-            f"No {FILE} in {results}: `python -m benchmarks encoders` writes it. "
+            f"The folder of results must hold {FILE}: `python -m benchmarks encoders` writes it. "
             f"Received: {str(results)!r}"
         )
     text = [

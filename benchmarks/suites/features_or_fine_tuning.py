@@ -1,8 +1,8 @@
 """The suite `features_or_fine_tuning`: every method, kind of encoder and kind of task.
 
-Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features of every layer
-choice, with linear readers and with the networks of the feature-based papers; fine-tuning; LoRA;
-and the same encoders randomly initialised. Tasks are names (WikiGold), sentiment (SST-5), inference
+Encoders are word vectors, a biLM, a GPT and a BERT. Methods are frozen features, fine-tuning, LoRA,
+and the same encoders randomly initialised. Features of every layer choice feed linear readers and
+the networks of the feature-based papers. Tasks are names (WikiGold), sentiment (SST-5), inference
 (SNLI) and answers (SQuAD).
 """
 
@@ -31,11 +31,11 @@ from keras_plm.training.resume import set_seed
 from keras_plm.transfer.layer_choices import distinct_choices
 
 KINDS = {"words": "word vectors", "elmo": "ELMo", "gpt": "GPT", "bert": "BERT"}
-ATTENTION = ("gpt", "bert")  # what LoRA changes
+ATTENTION = ("gpt", "bert")  # kinds with attention, which LoRA adapts
 TRAINED = ("fine_tune", "scratch", "lora")  # rows that train the encoder
 MIX = {"layers": "elmo_mix"}
 RANDOM = {"method": "randomly_initialised", **MIX}
-# Key: the name in tables, whether the task's own network reads, and fields of its `Run`.
+# Key: name in tables, whether the row uses the network of the task, fields of its `Run`.
 ROWS = {
     "fine_tune": ("fine-tuned", False, {}),
     "reader": ("frozen, mix of layers, the task's network", True, {"method": "features", **MIX}),
@@ -48,8 +48,8 @@ ROWS = {
         "random weights, frozen, mix, the task's network", True, RANDOM,
     ),
 }  # fmt: skip
-# The short table: name, kind of encoder, and row; `None` is the frozen features that are best on
-# the dev set.
+# Rows of the short table: name, kind of encoder, row. `None` selects the frozen features that are
+# best on the dev set.
 BRIEF_ROWS = (
     ("word vectors, frozen", "words", None),
     ("ELMo, frozen", "elmo", None),
@@ -64,14 +64,19 @@ BRIEF_NOTE = (
     "that are best on the dev set.\n"
 )
 LAYERS = "layers"  # all other choices of layers, frozen, linear
-# What answers the question of the suite is done with all seeds before the rest.
+# These rows answer the question of the suite, so they run with all seeds before the others.
 FIRST = ("fine_tune", "reader", "last", "elmo_mix", LAYERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class OfTask:
-    """How a task is read: training examples at most (0: all), passes, its network, and examples
-    that choose at most.
+    """Settings of a task.
+
+    Attributes:
+        train_limit: Most training examples; 0 takes all.
+        epochs: Passes over the training examples.
+        network: Fields of a `Run` for the network of the task.
+        dev_limit: Most examples of the dev set; 0 takes all.
     """
 
     train_limit: int
@@ -85,14 +90,14 @@ class Transfer:
     """The runs of the suite at a scale.
 
     Attributes:
-        tasks: `(task, OfTask)` each.
-        rows: Keys of `ROWS`, and `LAYERS`, in the order in which they are run.
-        fields: Of a `Run`, the same for all.
-        trained: Of a `Run` that trains its encoder.
-        frozen_seeds: How many seeds frozen features have under a linear reader.
-        material: How word vectors are made where they are not given.
-        released: If True, encoders are released ones: those of a folder that is given, and GPT and
-            BERT by their names where it has none.
+        tasks: Pairs `(task, OfTask)`.
+        rows: Keys of `ROWS`, and `LAYERS`, in the order of the runs.
+        fields: Fields of every `Run`.
+        trained: Fields of each `Run` that trains its encoder.
+        frozen_seeds: Number of seeds of frozen features under a linear reader.
+        material: Source of the word vectors if none are given.
+        released: Whether to use released encoders, from the given folder. GPT and BERT are loaded
+            by name where the folder has none.
     """
 
     tasks: tuple = (
@@ -102,8 +107,8 @@ class Transfer:
         ("squad", OfTask(1_000, 3, (("reader", "bidaf"),), dev_limit=500)),
     )
     rows: tuple = (*FIRST, *(row for row in ROWS if row not in FIRST))
-    # One for each kind of learning, as other tasks chose them: fine-tuned Transformers, LSTMs,
-    # linear readers.
+    # One rate for fine-tuned Transformers, one for LSTMs, one for linear readers, as chosen on
+    # other tasks.
     fields: tuple = (("learning_rates", "1e-4,1e-3,1e-2"),)
     trained: tuple = (("precision", "bfloat16"),)
     frozen_seeds: int = 10
@@ -111,7 +116,7 @@ class Transfer:
     released: bool = False
 
     def run(self, task, kind, row, layers=None):
-        """The `Run` of a row on a task with a kind of encoder, of `LAYERS` with so named layers."""
+        """Returns the `Run` of a row on a task with a kind of encoder; `LAYERS` needs `layers`."""
         of_task = dict(self.tasks)[task]
         names = ("train_limit", "dev_limit", "epochs")
         fields = {name: getattr(of_task, name) for name in names} | dict(self.fields)
@@ -120,18 +125,18 @@ class Transfer:
         _, network, own = ROWS[row]
         fields |= dict(of_task.network) if network else {}
         if "layers" in own and kind == "words":
-            own = own | {"layers": "last"}  # it is the only one
+            own = own | {"layers": "last"}  # word vectors have one layer
         if own.get("method") in (None, "scratch"):
             fields |= dict(self.trained)
         return Run(**fields, **own)
 
 
 def fits(task, kind, row):
-    """Whether there is such a cell.
+    """Returns whether a kind of encoder can run a row on a task.
 
-    Without BiDAF answers are found in rows of a question and its passage: BERT's, and GPT's where
-    it learns the marks between them. Word vectors have one layer, and neither they nor ELMo have
-    the attention that LoRA changes.
+    Without BiDAF, an encoder finds answers in rows of a question and its passage. BERT can read
+    them; GPT can if it learns the marks between both texts. Word vectors have one layer. Neither
+    they nor ELMo have attention, which LoRA adapts.
     """
     if row == "lora" and kind not in ATTENTION:
         return False
@@ -141,13 +146,13 @@ def fits(task, kind, row):
 
 
 def jobs_of(transfer, workspace, encoder=None):
-    """The suite's jobs, the rows in their order.
+    """Returns the suite's jobs, in the order of the rows.
 
     Args:
         transfer: A `Transfer`.
         workspace: A `Workspace`.
-        encoder: A folder whose folders `words`, `elmo`, `gpt` and `bert` stand for the default
-            encoders, those that it has.
+        encoder: A folder; its subfolders `words`, `elmo`, `gpt` and `bert`, if present, replace
+            the default encoders.
 
     Raises:
         ValueError: If an encoder is missing.
@@ -172,7 +177,7 @@ def jobs_of(transfer, workspace, encoder=None):
 
 
 def _folder(transfer, kind, given, workspace):
-    """`(folder, needs)` of an encoder."""
+    """Returns `(folder, needs)` of an encoder."""
     if given is not None and (Path(given) / kind).is_dir():
         return str(Path(given) / kind), ()
     if transfer.released:
@@ -180,10 +185,10 @@ def _folder(transfer, kind, given, workspace):
         if kind in names:
             return names[kind], ()
         raise ValueError(
-            f"Released encoders are read from --encoder DIR: put {KINDS[kind]} into DIR/{kind}, a "
-            "folder that `keras-plm word-vectors --file` makes of released word vectors, and "
-            "`keras_plm.save` of a released ELMo. Received: no such folder in "
-            f"{str(given)!r}"
+            f"Released encoders come from --encoder DIR: put {KINDS[kind]} into DIR/{kind}. "
+            "`keras-plm word-vectors --file` makes the folder of released word vectors, "
+            "`keras_plm.save` that of a released ELMo. "
+            f"Received: no such folder in {str(given)!r}"
         )
     if kind == "words":
         return transfer.material.words_for(workspace)
@@ -193,7 +198,7 @@ def _folder(transfer, kind, given, workspace):
 
 
 def _tiny(kind, workspace):
-    """The folder of an encoder of random weights."""
+    """Makes an encoder with random weights; returns its folder."""
     folder = Path(workspace.features) / f"{kind}_test"
     if not (folder / "config.json").is_file():
         set_seed(0)
@@ -236,12 +241,12 @@ SCALES = {
 
 
 def row_of(result):
-    """The row of a result, as tables name it, or `None` of another kind of run."""
+    """Returns the name of a result's row in tables, or `None` for another kind of run."""
     fields, method = result["settings"], result["method"]
     linear = fields["reader"] == "linear"
     own = {"lora_rank": fields["lora_rank"]} if "lora_rank" in fields else {}
     own |= {"method": method} if method != "fine_tune" else {}
-    if fields["layers"]:  # word vectors have one layer, which is their mix
+    if fields["layers"]:  # word vectors have one layer, which counts as their mix
         mixed = fields["layers"] == "last" and (not linear or method == "randomly_initialised")
         own["layers"] = "elmo_mix" if mixed else fields["layers"]
     for name, network, asked in ROWS.values():
@@ -253,10 +258,10 @@ def row_of(result):
 
 
 def read(folder):
-    """`{task: {row: {encoder: [result of each seed]}}}`, all in the order of the suite.
+    """Returns `{task: {row: {encoder: [result of each seed]}}}`, in the order of the suite.
 
     Raises:
-        ValueError: If there is no such result.
+        ValueError: If there are no results of the suite.
     """
     found = {}
     for result in read_results(folder):
@@ -281,9 +286,9 @@ def read(folder):
 
 
 def encoders_of(found):
-    """The names of the encoders, in the order of their kinds as far as their names tell it."""
+    """Returns the names of the encoders, in the order of the kinds that their names contain."""
     names = {key for rows in found.values() for of_row in rows.values() for key in of_row}
-    kinds = list(KINDS)[1:]  # word vectors come first, whatever their name
+    kinds = list(KINDS)[1:]  # word vectors come first; their names contain no kind
 
     def place(name):
         return next((i for i, kind in enumerate(kinds, 1) if kind in name), 0), name
@@ -292,7 +297,7 @@ def encoders_of(found):
 
 
 def markdown(folder):
-    """The suite's tables: what beats what, then a table of each task, then what it costs."""
+    """Returns the suite's tables: a summary, a table for each task, and the costs."""
     found = read(folder)
     names = encoders_of(found)
     text, heads = [_summary(found, names, folder)], " | ".join(names)
@@ -317,7 +322,7 @@ def markdown(folder):
 
 
 def figures(folder):
-    """A picture a task: what every way and choice of layers gives with each encoder."""
+    """Draws a picture for each task: the scores of all methods and layer choices by encoder."""
     found, pictures = read(folder), {}
     names = encoders_of(found)
     for task, rows in found.items():
@@ -339,19 +344,19 @@ def figures(folder):
 
 
 def _with_examples(choice, kept):
-    """A choice with what its examples add, read from a `ResultFolder`."""
+    """Returns a choice with its examples, read from a `ResultFolder`."""
     examples = [kept.examples(file_of(r), r["hash"]) for r in choice.results]
     return Choice.read(choice.name, choice.results, examples)
 
 
 def _tuned(rows, key):
-    """The `Choice` of the fine-tuned encoder, or `None`."""
+    """Returns the `Choice` of the fine-tuned encoder, or `None`."""
     results = rows.get(ROWS["fine_tune"][0], {}).get(key)
     return Choice("fine-tuned", tuple(results)) if results else None
 
 
 def _best_frozen(rows, key):
-    """The `Choice` of frozen features of an encoder that is best on the dev set, or `None`."""
+    """Returns the `Choice` of frozen features that is best on the dev set, or `None`."""
     frozen = [
         Choice(row, tuple(of_row[key]))
         for row, of_row in rows.items()
@@ -361,7 +366,7 @@ def _best_frozen(rows, key):
 
 
 def _gains(pairs, kept):
-    """`{key: difference of two choices, with its interval}`, where their examples were kept."""
+    """Returns `{key: difference of two choices and its interval}` where examples were kept."""
     pairs = {key: [_with_examples(c, kept) for c in pair] for key, pair in pairs.items()}
     pairs = {key: pair for key, pair in pairs.items() if _comparable(*pair)}
     scores = iter(resampled_scores([choice for pair in pairs.values() for choice in pair]))
@@ -374,7 +379,7 @@ def _comparable(one, two):
 
 
 def _summary(found, names, folder):
-    """Fine-tuning next to the frozen features that are best on the dev set."""
+    """Returns a table of fine-tuning next to the frozen features that are best on the dev set."""
     text = [
         "| task | encoder | fine-tuned | frozen, best on the dev set | fine-tuning gains "
         "| scratch | time, fine-tuned : frozen |",
@@ -396,7 +401,7 @@ def _summary(found, names, folder):
 
 
 def brief(folder):
-    """The main rows for README: scores of two tasks with their 95 % intervals."""
+    """Returns the short table for README: scores of two tasks with their 95 % intervals."""
     kept, found = ResultFolder(folder), read(folder)
     names = encoders_of(found)
     text = [
@@ -416,7 +421,7 @@ def brief(folder):
 
 
 def _brief_choice(rows, names, kind, row):
-    """The `Choice` of a row of `BRIEF_ROWS`, or `None` where it was not run."""
+    """Returns the `Choice` of a row of `BRIEF_ROWS`, or `None` if it was not run."""
     key = next((name for name in names if _kind(name) == kind), None)
     if row is None:
         return _best_frozen(rows, key)
@@ -425,7 +430,7 @@ def _brief_choice(rows, names, kind, row):
 
 
 def _kind(name):
-    """The kind of an encoder by its name; word vectors have any other name."""
+    """Returns the kind of an encoder by its name; any other name means word vectors."""
     return next((kind for kind in list(KINDS)[1:] if kind in name), "words")
 
 
@@ -437,7 +442,7 @@ def _interval(scores):
 
 
 def _costs(found, names):
-    """What a fit costs: means over tasks would mix them, so a row for each task and way."""
+    """Returns a table of costs, with a row for each task and method."""
     text = [
         "| task | | seconds per fit: " + " | ".join(names)
         + " | M trained weights: " + " | ".join(names)

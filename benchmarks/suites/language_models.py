@@ -42,7 +42,7 @@ class Counts:
 
     smoothing: str = setting("kneser_ney", f"one of {', '.join(SMOOTHINGS)}")
     order: int = setting(3, "n")
-    limit: int = setting(0, "at most so many tokens of the text; 0 takes all")
+    limit: int = setting(0, "use at most so many tokens of the text (0: all)")
 
     @property
     def name(self):
@@ -59,7 +59,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Neural:
-    """The neural model; it is also mixed with n-grams."""
+    """The neural model; the suite also mixes it with n-grams."""
 
     order: int = setting(5, "n")
     embedding_dim: int = setting(60, "width of a word's vector")
@@ -69,7 +69,7 @@ class Neural:
     epochs: int = setting(2, "passes over the text")
     learning_rate: float = setting(5e-3, "highest learning rate")
     batch_size: int = setting(512, "words per step")
-    limit: int = setting(0, "at most so many tokens of the text; 0 takes all")
+    limit: int = setting(0, "use at most so many tokens of the text (0: all)")
 
     @property
     def name(self):
@@ -85,7 +85,9 @@ class Neural:
 
 
 class LanguageModelRunner:
-    """WikiText-2 as ids, read once; every line, blank ones too, ends a sentence.
+    """Trains and scores language models on WikiText-2, which it reads once.
+
+    Every line ends a sentence, including blank lines.
 
     Args:
         data: The data folder.
@@ -109,7 +111,7 @@ class LanguageModelRunner:
         return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def run(self, settings, seed):
-        """Trains and scores what is not done yet; returns the result."""
+        """Returns the result of a run; trains and scores the model if there is none yet."""
         name = result_name(TASK, settings.encoder, settings.method, seed)
         done = self.results.done(name, self.key(settings, seed))
         if done is not None:
@@ -163,8 +165,8 @@ class LanguageModelRunner:
 
     @staticmethod
     def _perplexities(log_probs):
-        # Infinity is no JSON: what thinks a word impossible has no perplexity.
-        # `NNLM.log_prob` raises for NaN, so that only -inf stands for an impossible word.
+        # JSON has no infinity: a model with an impossible word has no perplexity.
+        # `NNLM.log_prob` raises for NaN, so a value that is not finite is an impossible word.
         found = {f"perplexity_{s}": float(np.exp(-part.mean())) for s, part in log_probs.items()}
         return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
@@ -212,7 +214,7 @@ class LanguageModelRunner:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """Cache of a model's probabilities of a text, for mixtures."""
+    """A model's cached probabilities of a text, for mixtures."""
 
     found: np.ndarray
 
@@ -221,7 +223,7 @@ class _Known:
 
 
 def run_models(runs, data, results, seeds, progress):
-    """The suite `language_models`; counts have no seed."""
+    """Runs the suite `language_models`; n-gram models have no seed."""
     runner = LanguageModelRunner(data, results, progress=progress)
     for seed in range(seeds):
         for settings in runs:
@@ -234,7 +236,7 @@ NAMES = {"mle": "maximum likelihood", "add_k": "add-k", "interpolation": "delete
 
 
 def markdown(folder):
-    """The suite's table: perplexities per word, a row for each model and mixture."""
+    """Returns the suite's table: perplexities per word, with a row for each model and mixture."""
     rows = {}  # {name: ([validation], [test], [seconds])}
     for result in read_results(folder, TASK):
         fields = result["settings"]

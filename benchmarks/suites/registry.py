@@ -1,4 +1,4 @@
-"""A suite: a published comparison as a list of runs, with its tables."""
+"""The class `Suite`: a published comparison as a list of runs, with its tables."""
 
 import dataclasses
 import typing
@@ -9,18 +9,18 @@ class Suite:
     """A published comparison. Each scale but "small" has its own folder of results.
 
     Args:
-        markdown: `markdown(results)`, the tables of its result files.
-        figures: `figures(results)`, a dict of pictures by name.
-        scales: Lists of runs by scale: "small" for two cores in hours, "long" for a GPU or a day,
-            "test" for seconds.
-        source: The tables and figures that it follows.
-        published: Year and month of the first of them, "2018-02": orders the suites.
-        jobs: `jobs(runs, workspace, **flags)` lists its `Job`s, for a suite that consists of them.
-        run: `run(runs, data, results, seeds, progress, **flags)` does the missing runs of any other
-            suite.
-        home: The folder of results, where suites share one; by default the suite's own.
-        flags: Names of the flags of the command line that it takes.
-        brief: `brief(results)`, a short table: the mark `NAME.brief` of README.
+        markdown: `markdown(results)` returns the tables of a folder of results.
+        figures: `figures(results)` returns a dict of pictures by name.
+        scales: `{scale: runs}`. "small" takes hours on two cores, "long" a GPU or a day, "test"
+            seconds.
+        source: Papers, tables and figures that the suite follows.
+        published: Year and month of the earliest one, such as "2018-02". Suites are sorted by it.
+        jobs: `jobs(runs, workspace, **flags)` lists the `Job`s of a suite of separate runs.
+        run: `run(runs, data, results, seeds, progress, **flags)` does the missing runs of a suite
+            without `jobs`.
+        home: Folder of results that several suites share; by default the suite has its own.
+        flags: Names of the command-line flags that the suite takes.
+        brief: `brief(results)` returns the short table for the mark `NAME.brief` of README.
     """
 
     markdown: typing.Callable
@@ -36,5 +36,5 @@ class Suite:
 
 
 def no_figures(results):
-    """The figures of a suite without any."""
+    """Returns no figures, for suites without any."""
     return {}

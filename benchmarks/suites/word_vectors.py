@@ -18,7 +18,7 @@ from keras_plm.experiments.results import Record, ResultFolder, read_results, re
 
 
 def run_vectors(runs, data, results, seeds, progress):
-    """The suite `word_vectors`: trains and scores what is not done yet."""
+    """Runs the suite `word_vectors`: trains and scores missing word vectors."""
     texts = [find_file(data, name) for name in BOOKS.files.values()]
     trainer = VectorTrainer(texts, progress=progress)
     for seed in range(seeds):
@@ -27,7 +27,7 @@ def run_vectors(runs, data, results, seeds, progress):
 
 
 def evaluate_run(trainer, settings, seed, data, results, progress):
-    """One training with its scores, as one JSON file; skipped where that is there."""
+    """Trains and scores word vectors and writes one JSON file, unless it exists."""
     key, kept = trainer.key(settings, seed), ResultFolder(results)
     name = result_name(TASK, settings.kind, settings.run, seed)
     done = kept.done(name, key)
@@ -66,7 +66,7 @@ def evaluate_run(trainer, settings, seed, data, results, progress):
 
 
 def markdown(results):
-    """The suite's tables."""
+    """Returns the suite's tables."""
     order = [(kind, maker) for kind in KINDS for maker in MAKERS]
     found = [r for r in read_results(results) if r["task"] == TASK]
     found.sort(key=lambda r: (order.index((r["method"], r["settings"]["by"])), r["seed"]))
@@ -87,7 +87,7 @@ SUITES = {
         {
             "small": [
                 *(Vectors(kind, by, limit=10_000_000) for kind, by in _VECTORS),
-                # gensim's own rates are for many passes.
+                # gensim's default learning rates are meant for many passes.
                 *(
                     Vectors(kind, "gensim", learning_rate=0.1, limit=10_000_000)
                     for kind in ("skip_gram", "cbow", "fasttext")

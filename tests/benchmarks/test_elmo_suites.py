@@ -137,9 +137,9 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
 def test_other_encoders_are_refused(run, tmp_path):
     bert = ROOT / "benchmarks" / "weights" / "bert_mini"
     code, shown = run("elmo_layers", "--encoder", str(bert))
-    assert code == 2 and "read a biLM" in shown and "Received: BERT" in shown
+    assert code == 2 and "need a biLM" in shown and "Received: BERT" in shown
     code, shown = run("elmo_layers", "--words", str(bert))
-    assert code == 2 and "`--words` is a folder of word vectors" in shown
+    assert code == 2 and "`--words` must be a folder" in shown
     assert not files(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
         (["elmo_layers", "--encoder", "nowhere"], r"pre-trained biLM: .*'nowhere'"),
         (["elmo_layers", "--task", "sst2"], r"of this suite at scale test 'sst2'.*'sst5'\?"),
         (["elmo_layers", "--task-file", "x.conll"], r"elmo_layers sets its.*--task-file x"),
-        (["elmo_intrinsic", "--text", "2"], r"Columns belong to a --task-file"),
+        (["elmo_intrinsic", "--text", "2"], r"`--label` need a --task-file"),
         (["seq2seq", "--encoder", "x"], r"seq2seq sets its own tasks.*--encoder x"),
     ],
 )
@@ -340,7 +340,7 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
         "text,label\n" + "".join(f"a{i},{i % 2}\n" for i in range(30))
     )
     code, shown = run("elmo_intrinsic", "--task-file", "texts.csv")
-    assert code == 2 and "Senses are of words" in shown
+    assert code == 2 and "Senses need a label per word" in shown
 
 
 @pytest.mark.full

@@ -395,7 +395,7 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     assert main(["speed", "--suite", "gpu"]) == 2
-    assert "need a GPU that JAX or torch sees" in capsys.readouterr().err
+    assert "need a GPU that JAX or torch detects" in capsys.readouterr().err
     assert main(["speed", "--suite", "tpu"]) == 2
     assert "Unknown suite 'tpu'" in capsys.readouterr().err
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}

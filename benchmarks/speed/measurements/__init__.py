@@ -1,4 +1,4 @@
-"""Speed measurements, one file per subject: importing the package registers all of them."""
+"""Speed measurements, one file per subject. Importing the package registers all of them."""
 
 import importlib
 import pkgutil

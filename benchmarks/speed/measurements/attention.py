@@ -1,9 +1,9 @@
-"""Multi-head self-attention, a whole layer with its projections, next to Keras' and torch's.
+"""Multi-head self-attention with its projections, next to that of Keras and torch.
 
-Each is the only layer of a model. Forward passes are `predict_on_batch` and training steps
-`train_on_batch`, compiled as users have them. On torch a layer around
-`scaled_dot_product_attention` shows the cost of Keras. There is no dropout and no mask, which suits
-the peers best: with dropout `keras.layers.MultiHeadAttention` leaves its fast path.
+Each implementation is the only layer of a model. Forward passes are `predict_on_batch` and training
+steps `train_on_batch`, compiled by default. On torch a layer around `scaled_dot_product_attention`
+shows the overhead of Keras. There is no dropout and no mask. This favours the peers, because
+`keras.layers.MultiHeadAttention` leaves its fast path with dropout.
 
 Shapes: B batch, S steps, D width.
 """
@@ -21,7 +21,7 @@ TORCH = "torch scaled_dot_product_attention"
 
 
 def attention_cases(settings):
-    """Each shape forward, and forward and backward."""
+    """Returns two cases per shape: inference and training."""
     return {
         f"attention {kind} {'x'.join(map(str, shape))}": {"shape": shape, "train": kind == "train"}
         for shape in settings.attention_shapes
@@ -57,7 +57,7 @@ def attention(settings, inputs, shape, train):
 
 
 def keras_steps(call, x, y, steps, train):
-    """Steps of a model of one layer."""
+    """Returns a function that runs steps of a model with one layer."""
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, call(inputs))
     model.compile(keras.optimizers.SGD(1e-3), loss="mean_squared_error")
@@ -67,11 +67,11 @@ def keras_steps(call, x, y, steps, train):
 
 
 def torch_steps(heads, x, y, steps, train):
-    """The same steps in torch: a fused projection, one optimizer."""
+    """Returns a function that runs the same steps in torch, with a fused projection."""
     import torch
     from torch.nn import functional
 
-    device = keras.ops.zeros(1).device  # where Keras computes
+    device = keras.ops.zeros(1).device  # the device that Keras uses
     width = x.shape[-1]
     project = torch.nn.Linear(width, 3 * width).to(device)
     output = torch.nn.Linear(width, width).to(device)

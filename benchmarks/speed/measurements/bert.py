@@ -1,8 +1,8 @@
 """BERT next to its peers: training, inference, fine-tuning, encoding, pre-training, tokenizing.
 
-The peers are `transformers` with its defaults (float32, eager, dynamic padding), `transformers`
-tuned (bfloat16, fused AdamW, sentences sorted by length), and KerasHub with its default length of
-512 and with 128. They and our models read the same batches, or the same sentences.
+The peers are `transformers` with its defaults (float32, eager, dynamic padding), tuned
+`transformers` (bfloat16, fused AdamW, sentences sorted by length), and KerasHub with its default
+length of 512 and with 128. All implementations read the same batches or the same sentences.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ HUB, HUB_128 = "KerasHub", "KerasHub at 128"
 
 
 def check_peers():
-    """Raises ImportError, with the fix, where the peers are not installed."""
+    """Raises ImportError, with the fix, if the peers are not installed."""
     absent = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if absent:
         raise ImportError(
@@ -42,7 +42,7 @@ def check_peers():
 
 
 SUITE = Suite("bert", "Speed: BERT next to its peers", results="speed")
-# All of them share a result file, with one digest of the sentences.
+# All measurements of BERT share a result file with one digest of the sentences.
 bert_measurement = functools.partial(
     measurement, suite=SUITE, uses_sentences=True, check=check_peers, matrix_rates=matrix_rates
 )
@@ -66,18 +66,18 @@ def infer(settings, inputs, size):
 
 @bert_measurement(unit="sentences", cases=functools.partial(cases_of, "finetune"))
 def finetune(settings, inputs, size):
-    """Fine-tuning on sentences at their own lengths, with tokenizing."""
+    """Fine-tuning on sentences at their own lengths, including tokenization."""
     return own_lengths(settings, size, inputs.sentences, train=True)
 
 
 @bert_measurement(unit="sentences", cases=functools.partial(cases_of, "encode"))
 def encode(settings, inputs, size):
-    """Encoding sentences at their own lengths, with tokenizing."""
+    """Encoding of sentences at their own lengths, including tokenization."""
     return own_lengths(settings, size, inputs.sentences, train=False)
 
 
 def rows_of(size):
-    """Rows per step at fixed shapes: 32 for mini, 8 for base."""
+    """Returns the rows per step at fixed shapes: 32 for mini, 8 for base."""
     return 32 if BERT_SIZES[size]["hidden_dim"] <= 512 else 8
 
 
@@ -89,7 +89,7 @@ def ours(size, precision):
 
 
 def fit_steps(model, x, y, steps):
-    """Steps of `fit`, all on one batch."""
+    """Returns a function that runs steps of `fit`, all on one batch."""
     rows, length = x["token_ids"].shape
     weights = keras.tree.map_structure(lambda leaf: np.ones(leaf.shape), y)
 
@@ -126,7 +126,7 @@ def peer_config(size):
 
 
 def peer_step(model, tuned, train=True):
-    """A function of a batch of torch tensors that does a training step or a forward pass."""
+    """Returns a function that does a training step or a forward pass on a torch batch."""
     import torch
 
     def precision():
@@ -175,7 +175,7 @@ def hub_classifier(size):
 
 
 def pairs(ours, peer):
-    """The peer plain and tuned, ours in both precisions."""
+    """Returns four implementations: the peer plain and tuned, and ours in both precisions."""
     return {
         PLAIN: lambda: peer(False),
         TUNED: lambda: peer(True),
@@ -194,7 +194,7 @@ def _comparison(implementations, amount, **more):
 
 
 def fixed_shape(settings, size, train):
-    """Training steps or forward passes at one fixed shape."""
+    """Returns the `Comparison` of training steps or forward passes at one fixed shape."""
     import torch
 
     rows, length = rows_of(size), settings.length
@@ -234,9 +234,9 @@ def fixed_shape(settings, size, train):
 
 
 def own_lengths(settings, size, sentences, train):
-    """Fine-tuning or encoding of sentences at their own lengths.
+    """Returns the `Comparison` of fine-tuning or encoding sentences at their own lengths.
 
-    Tokenizing is part of the work. Every training step has 32 sentences in all implementations.
+    Tokenization is part of the work. Every training step has 32 sentences in all implementations.
     """
     import torch
 
@@ -284,7 +284,7 @@ def own_lengths(settings, size, sentences, train):
 
         return run
 
-    # KerasHub is too slow for all of them.
+    # KerasHub is too slow for all sentences.
     hub_counts = {512: max(count // 16, 8), 128: max(count // 4, 8)}
 
     def hub(length):
@@ -310,7 +310,7 @@ def own_lengths(settings, size, sentences, train):
 
 
 def masked_rows(rows, length, rng):
-    """Random rows, 15 % of them masked: our inputs, the masked words, and a peer's labels."""
+    """Draws rows with 15 % masked tokens; returns our inputs, the words, and the peer's labels."""
     ids = rng.integers(1000, VOCABULARY, (rows, length)).astype("int32")
     count = round(0.15 * length)
     positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :count], axis=1)
@@ -361,7 +361,7 @@ def pretrain(settings, inputs, size):
 
 @bert_measurement(unit="sentences")
 def tokenize(settings, inputs):
-    """Sentences to padded arrays."""
+    """Tokenization of sentences into padded arrays."""
     sentences = inputs.sentences
     texts = sentences[: settings.sentences * 4]
     few = texts[: len(texts) // 8]  # for KerasHub
@@ -387,7 +387,7 @@ def tokenize(settings, inputs):
 
 
 def toy_vocabulary(sentences, size=VOCABULARY):
-    """A vocabulary of the released size: trained on the sentences, then filled up."""
+    """Returns a vocabulary of the released size: trained on the sentences, then filled up."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -409,7 +409,7 @@ def peer_tokenizer(vocabulary, lowercase=True):
 
 
 def matrix_work(size, length, kind):
-    """FLOP of the matrix products per token: twice the weights, and attention's two products."""
+    """Returns the FLOP of the matrix products per token: twice the weights, and attention."""
     s = BERT_SIZES[size]
     width, inner, layers = s["hidden_dim"], s["intermediate_dim"], s["num_layers"]
     forward = layers * (2 * (4 * width * width + 2 * width * inner) + 4 * length * width)

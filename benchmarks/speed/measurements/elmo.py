@@ -1,9 +1,9 @@
-"""ELMo: its projected LSTMs, pre-training and word cache; the LSTMs of the readers.
+"""ELMo's projected LSTMs, its pre-training and word cache, and the LSTMs of the readers.
 
 `lstm` trains one projected layer of both directions, as one layer of a Keras model. Its peers are
-`torch.nn.LSTM(proj_size=...)`, which has no clips, and the plain loop over steps that a backend
-differentiates by itself. Ours and torch's are also timed with products in bfloat16. torch runs in
-the same process under every backend of Keras.
+`torch.nn.LSTM(proj_size=...)`, which does not clip, and a plain loop over steps, which the backend
+differentiates. Our layer and torch's are also timed with products in bfloat16. torch runs in the
+same process under every backend of Keras.
 
 Shapes: B rows, T steps, n cells, P width of a direction.
 """
@@ -35,7 +35,7 @@ VOCABULARY, SAMPLES = 50_000, 8192
 
 
 def cases_of(name, settings):
-    """Each size of ELMo with each shape of rows."""
+    """Returns a case for each size of ELMo and each shape of rows."""
     found = {}
     for size, (batch, steps) in itertools.product(settings.elmos.split(","), PROJECTED):
         units, width = (ELMO_SIZES[size][name] for name in ("units", "projection_dim"))
@@ -74,7 +74,7 @@ class BothWays(keras.layers.Layer):
 
 
 class LoopedLSTM(ProjectedLSTM):
-    """`ProjectedLSTM` step after step, its gradient left to the backend."""
+    """`ProjectedLSTM` as a loop over steps, whose gradient the backend derives."""
 
     def call(self, inputs, padding_mask=None, state=None, return_state=False):
         bias = self.bias + ops.convert_to_tensor(self.gate_bias)
@@ -137,7 +137,7 @@ def reader_cases(settings):
 
 @measurement(suite=ELMO, unit="words", cases=reader_cases)
 def reader(settings, inputs, batch, steps, width, units):
-    """Training steps of the bidirectional LSTM of a reader."""
+    """Training steps of a reader's bidirectional LSTM."""
     rng = np.random.default_rng(settings.seed)
     x = rng.normal(size=(batch, steps, width)).astype("float32")
     y = rng.normal(size=(batch, steps, 2 * units)).astype("float32")
@@ -156,7 +156,7 @@ def reader(settings, inputs, batch, steps, width, units):
 
 
 def _training_steps(layer, x, y, count):
-    """Training steps of a model of one layer."""
+    """Returns a function that runs training steps of a model with one layer."""
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, layer(inputs))
     model.compile(keras.optimizers.SGD(1e-3), loss="mean_squared_error")
@@ -164,7 +164,7 @@ def _training_steps(layer, x, y, count):
 
 
 def _torch_training_steps(width, units, x, y, count, half=False, **options):
-    """The same steps in torch."""
+    """Returns a function that runs the same steps in torch."""
     import contextlib
 
     import torch
@@ -189,9 +189,9 @@ def _torch_training_steps(width, units, x, y, count, half=False, **options):
 
 @measurement(suite=ELMO, unit="words", cases=functools.partial(cases_of, "pre-train ELMo"))
 def bilm(settings, inputs, batch, steps, size):
-    """Training steps of a whole biLM, with its characters and sampled softmax.
+    """Training steps of a whole biLM, with its character layers and sampled softmax.
 
-    Words are drawn by Zipf's law from generated spellings, so that they recur like in text.
+    Words are drawn by Zipf's law from generated spellings, so that they recur as in real text.
     """
     count = max(settings.steps // (4 if size == "original" else 1), 1)
 
@@ -236,7 +236,7 @@ def _generated_text(seed, count):
     uses_sentences=True,
 )
 def encode_words(settings, inputs):
-    """Vectors of every layer of sentences, words from their characters or from a cache."""
+    """Vectors of every layer for sentences, with words from their characters or from a cache."""
     sizes = ELMO_SIZES["small"]
     count = max(settings.sentences // 4, 32)
     packed = sorted(inputs.sentences[:count], key=len)

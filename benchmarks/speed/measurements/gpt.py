@@ -1,7 +1,7 @@
 """GPT next to `transformers`: training on the next token, memory of the loss, generation.
 
-The peer is `transformers` with its defaults: float32, eager, all logits in memory; `tuned` is
-bfloat16 with a fused AdamW. It runs in the same process under every backend of Keras.
+The peer is `transformers` with its defaults: float32, eager, all logits in memory. Tuned, it uses
+bfloat16 and a fused AdamW. It runs in the same process under every backend of Keras.
 
 Shapes: B rows, T tokens, D width, V tokens of the vocabulary.
 """
@@ -24,7 +24,7 @@ from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.training.optimizers import BertAdamW
 
 SUITE = Suite("gpt", "Speed: GPT")
-VOCABULARY, WIDTH = 40_478, 768  # the released model's
+VOCABULARY, WIDTH = 40_478, 768  # of the released model
 ROWS, TOKENS = 8, 512  # of the loss
 LENGTHS = {"mini": ((32, 128), (8, 512)), "base": ((8, 128), (2, 512))}  # B, T of a step
 PROMPTS = (16, 20)  # B, T
@@ -35,7 +35,7 @@ CHUNKS, PLAIN, FLOOR = "keras_plm", "all logits at once", "no loss"
 
 
 def peer(size, dropout=0.1):
-    """`OpenAIGPTLMHeadModel` of our size, with eager attention."""
+    """Returns an `OpenAIGPTLMHeadModel` of our size, with eager attention."""
     import transformers
 
     s = GPT_SIZES[size]
@@ -121,7 +121,7 @@ class PlainLoss(TiedLoss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class NoLoss(TiedLoss):
-    """One product per token, with gradients to both sides: the cost without a loss."""
+    """One product per token, with gradients to both factors: the cost without a loss."""
 
     def call(self, hidden, target_ids):
         return keras.ops.sum(hidden * self.token_embedding(target_ids), axis=-1)
@@ -134,7 +134,7 @@ class NoLoss(TiedLoss):
     peak_memory=True,
 )
 def gpt_loss(settings, inputs):
-    """The loss of a batch and its gradients to the hidden layer and the embeddings."""
+    """Loss of a batch and its gradients with respect to the hidden layer and the embeddings."""
     rng = np.random.default_rng(settings.seed)
     hidden = rng.normal(size=(ROWS, TOKENS, WIDTH)).astype("float32") * 0.1
     ids = rng.integers(0, VOCABULARY, (ROWS, TOKENS)).astype("int32")
@@ -143,7 +143,7 @@ def gpt_loss(settings, inputs):
         states, targets = keras.Input((TOKENS, WIDTH)), keras.Input((TOKENS,), dtype="int32")
         table = TokenEmbedding(VOCABULARY, WIDTH)
         table.build((None, None))
-        # A trainable scale needs the gradient to the hidden layer.
+        # A trainable scale makes the gradient reach the hidden layer.
         scaled = keras.layers.EinsumDense("btd,d->btd", (TOKENS, WIDTH))(states)
         model = keras.Model((states, targets), kind(table)(scaled, targets))
         model.compile(keras.optimizers.SGD(1e-3), loss=lambda y, losses: losses)

@@ -2,8 +2,8 @@
 
 The peer is `transformers` with torch's fused attention (`sdpa`), a fused AdamW and bfloat16, eager
 and compiled by `torch.compile`. It runs in the same process. Under JAX,
-`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves it memory. There is no dropout: `sdpa` and our kernels
-draw different random numbers, and matrix products are the object of the measurement.
+`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves memory for it. There is no dropout, because `sdpa` and
+our kernels draw different random numbers. The measurement is about matrix products.
 
 Shapes: B rows, T tokens, D width.
 """
@@ -27,11 +27,11 @@ from keras_plm.training.optimizers import BertAdamW
 
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
 SHAPES = ((128, 128), (32, 512))  # B, T: 16,384 tokens a step
-SIDE = 8192  # of the square matrices whose products give the GPU's rate
+SIDE = 8192  # of the square matrices for the GPU's matrix rate
 
 
 def check_gpu():
-    """Raises ValueError unless JAX or torch sees a GPU."""
+    """Raises ValueError unless JAX or torch detects a GPU."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory too
     backend, found = keras.backend.backend(), 0
     if backend == "torch":
@@ -44,13 +44,13 @@ def check_gpu():
         found = sum(device.platform == "gpu" for device in jax.devices())
     if not found:
         raise ValueError(
-            "Measurements of the suite gpu need a GPU that JAX or torch sees: install its CUDA "
+            "Measurements of the suite gpu need a GPU that JAX or torch detects: install the CUDA "
             f"build and set KERAS_BACKEND. Received: KERAS_BACKEND={backend}, no GPU"
         )
 
 
 def matrix_rates(side=None, products=20, repeats=5):
-    """The GPU's products of large square matrices: the best FLOP/s by precision."""
+    """Measures products of large square matrices; returns the best FLOP/s by precision."""
     import time
 
     side, rates = side or SIDE, {}
@@ -62,8 +62,8 @@ def matrix_rates(side=None, products=20, repeats=5):
             start = time.perf_counter()
             for _ in range(products):
                 x = ops.matmul(a, x)
-            float(ops.cast(x[0, 0], "float32"))  # waits
-            if repeat:  # the first one compiles
+            float(ops.cast(x[0, 0], "float32"))  # waits for the result
+            if repeat:  # the first repeat compiles
                 best = max(best, products * 2 * side**3 / (time.perf_counter() - start))
         rates[name] = best
     return rates
@@ -88,7 +88,7 @@ def cases_of(name, settings):
 
 
 def peer_steps(model, batch, steps, compiled):
-    """Training steps of the peer on one batch."""
+    """Returns a function that runs training steps of the peer on one batch."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -122,7 +122,7 @@ def _comparison(settings, ours, peer, batch, flops):
 
 @gpu_measurement(cases=functools.partial(cases_of, "BERT"))
 def gpu_bert(settings, inputs, size, rows, length):
-    """Training steps of masked words only, 15 % of the tokens."""
+    """Training steps with only the loss of masked words, 15 % of the tokens."""
     import transformers
 
     rng = np.random.default_rng(settings.seed)
@@ -164,7 +164,7 @@ def gpu_gpt(settings, inputs, size, rows, length):
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}
     width, inner = s["hidden_dim"], s["intermediate_dim"]
-    # Attention needs half of the pairs, but the kernels compute the products of all.
+    # Causal attention needs half of the pairs, but the kernels compute all products.
     block = 2 * (4 * width * width + 2 * width * inner) + 4 * length * width
     flops = 3 * (s["num_layers"] * block + 2 * width * vocabulary)
     return _comparison(settings, ours, lambda: speed_gpt.peer(size, 0.0), batch, flops)

@@ -1,7 +1,7 @@
 """Memory and speed of pre-training a BERT: precision, rematerialization, gradient accumulation.
 
-Every implementation takes the same steps on the same batch. The chunked loss is in `gpt.py`,
-`gpt_loss`.
+Every implementation takes the same steps on the same batch. `gpt_loss` in `gpt.py` measures the
+chunked loss.
 """
 
 import functools
@@ -22,7 +22,7 @@ from keras_plm.training.optimizers import BertAdamW, loss_scaled
 SIZE, ROWS, LENGTH = "medium", 16, 256
 PLAIN, FLOOR = "float32", "float32, a quarter of the batch"
 MICRO_BATCHES = 4
-# Name: precision, whether blocks are rematerialized, micro-batches of a batch.
+# {name: (precision, whether blocks are rematerialized, micro-batches per batch)}
 VARIANTS = {
     FLOOR: ("float32", False, 1),
     PLAIN: ("float32", False, 1),

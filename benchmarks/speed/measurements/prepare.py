@@ -1,7 +1,7 @@
-"""Text to tokens on disk next to `transformers`, and the memory of a text ten times as large.
+"""Time and memory to write text as tokens to disk, next to `transformers`, for two sizes of text.
 
-The peer is its fast tokenizer on batches of 1,000 lines, as in the scripts of `transformers`, with
-all ids in one list until they are saved.
+The peer is the fast tokenizer of `transformers` on batches of 1,000 lines, as in its scripts. It
+keeps all ids in one list until they are saved.
 """
 
 import shutil
@@ -18,13 +18,13 @@ from keras_plm.datasets.microworld import World
 from keras_plm.tokenizers import WordPiece, open_text
 
 TOKENIZER = WEIGHTS / "bert_mini" / "tokenizer.json"
-CHARACTERS = 6  # of a word of English and the space after it
-LINES = 1000  # in each batch of `datasets`
+CHARACTERS = 6  # mean length of an English word and the space after it
+LINES = 1000  # per batch, as in `datasets`
 PEER = "transformers tokenizer"
 
 
 def write_text(path, characters, data):
-    """Writes so many characters of the books, repeated; without data of generated sentences."""
+    """Writes text of this length: the repeated books or, without data, generated sentences."""
     if data is not None:
         files = [find_file(data, name) for name in BOOKS.files.values()]
     else:
@@ -44,7 +44,7 @@ def write_text(path, characters, data):
 
 
 def prepare_cases(settings):
-    """Some text, and ten times as much."""
+    """Returns two cases: a text, and one ten times as long."""
     size = settings.words * CHARACTERS / 1e6
     return {f"prepare {n * size:g} MB": {"times": n} for n in (1, 10)}
 
@@ -56,7 +56,7 @@ def prepare_cases(settings):
     peak_memory=True,
 )
 def prepare(settings, inputs, times):
-    """Every line of a text as ids on disk."""
+    """Writing every line of a text to disk as ids."""
     folder = inputs.folder / f"prepare_{times}"
     path = folder / "text.txt"
     if not path.is_file():
@@ -65,7 +65,7 @@ def prepare(settings, inputs, times):
 
     def ours():
         def run():
-            tokenizer = WordPiece.load(TOKENIZER)  # with an empty cache of words
+            tokenizer = WordPiece.load(TOKENIZER)  # its cache of words is empty
             TokenStream.build(path, tokenizer, folder / "stream", "lines")
             shutil.rmtree(folder / "stream")
 

@@ -1,9 +1,9 @@
-"""Answers from passages next to `transformers`: packing questions, and answering them.
+"""Answers from passages next to `transformers`: packing questions and answering them.
 
-The peer works like its script for question answering. Its fast tokenizer cuts passages into windows
-of 384 tokens, 128 apart, in lists of 1,000 questions. It pads rows to 384 and reads eight at a
-time, and tries the twenty best starts and ends of each window. Tuned, it reads rows sorted by
-length, 32 at a time, padded to the longest, in bfloat16.
+The peer follows the question-answering script of `transformers`. Its fast tokenizer cuts passages
+into windows of 384 tokens, 128 apart, in lists of 1,000 questions. The peer pads rows to 384 tokens
+and reads eight rows at a time. It tries the twenty best starts and ends of each window. Tuned, it
+reads rows in bfloat16, sorted by length, 32 at a time, padded to the longest.
 """
 
 import functools
@@ -32,12 +32,12 @@ from keras_plm.tokenizers import WordPiece
 
 SUITE = Suite("squad", "Speed: Questions and answers")
 TOKENIZER = WEIGHTS / "bert_mini" / "tokenizer.json"
-LINES = 1000  # questions in each list of the peer
-N_BEST, LONGEST = 20, 30  # spans of a window, tokens of an answer
+LINES = 1000  # questions per list of the peer
+N_BEST, LONGEST = 20, 30  # best starts and ends of a window, most tokens of an answer
 
 
 def questions(count, data=None):
-    """Questions with their passages: the first of SQuAD's dev file, or generated ones."""
+    """Returns questions with their passages: the first of SQuAD's dev file, or generated ones."""
     if data is not None:
         return read_squad(find_file(data, DEV))[:count]
     from keras_plm.datasets.microworld import World
@@ -53,12 +53,12 @@ def questions(count, data=None):
 
 @measurement(suite=SUITE, unit="questions", cases=lambda settings: {"squad rows": {}})
 def squad_rows(settings, inputs):
-    """Questions and passages to arrays."""
+    """Packing of questions and passages into arrays."""
     asked = questions(settings.sentences, inputs.data)
 
     def ours():
         def run():
-            tokenizer = WordPiece.load(TOKENIZER)  # with an empty cache of words
+            tokenizer = WordPiece.load(TOKENIZER)  # its cache of words is empty
             for _ in Windows(asked, tokenizer).batches(training=False, tokens_per_batch=8192):
                 pass
 
@@ -79,7 +79,7 @@ def squad_rows(settings, inputs):
     },
 )
 def squad_answers(settings, inputs, size):
-    """Questions to answers, with tokenizing and windows."""
+    """Answering of questions, including tokenization and windows."""
     count = settings.sentences // (4 if size == "mini" else 32)
     asked = questions(max(count, 1), inputs.data)
     vocabulary_size = len(WordPiece.load(TOKENIZER))
@@ -121,7 +121,7 @@ def _peer_tokenizer():
 
 
 def _peer_rows(tokenizer, asked, **options):
-    """`(first question, encoding)` of each list of questions."""
+    """Yields `(number of the first question, encoding)` of each list of questions."""
     for first in range(0, len(asked), LINES):
         part = asked[first : first + LINES]
         yield (
@@ -140,7 +140,7 @@ def _peer_rows(tokenizer, asked, **options):
 
 
 def peer_answers(model, tokenizer, asked, tuned):
-    """The answer of each question."""
+    """Returns the peer's answer to each question."""
     import torch
 
     ids, types, offsets, owners = [], [], [], []

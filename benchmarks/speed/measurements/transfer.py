@@ -1,8 +1,8 @@
-"""Cost of frozen features: layer choices of one encoder pass, their store, a CRF.
+"""Cost of frozen features: several layer choices, the feature store, and a CRF.
 
 `choices` trains readers of six layer choices from an empty store. Its peer does so for one choice
 and then trains five more readers on stored features. `features` loads all layers of a store that
-the system has in memory. `crf` trains a BiLSTM tagger with a CRF and without.
+is in the system's file cache. `crf` trains a BiLSTM tagger with and without a CRF.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from keras_plm.transfer.feature_store import FeatureStore
 SUITE = Suite("transfer", "Speed: Frozen features")
 ENCODER = WEIGHTS / "bert_mini"
 OURS, ONE, COPY, PLAIN = "keras_plm", "one choice, five readers", "NumPy copy", "without CRF"
-# The choices of BERT's table 7 that differ with four blocks, and ELMo's mix.
+# ELMo's mix and the choices of BERT's table 7 that differ for an encoder of four blocks.
 CHOICES = ("embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four",
            "elmo_mix")  # fmt: skip
 TAGS = ("O", *(f"{place}-{kind}" for kind in ("PER", "LOC", "ORG", "MISC") for place in "BI"))
@@ -34,7 +34,7 @@ TAGS = ("O", *(f"{place}-{kind}" for kind in ("PER", "LOC", "ORG", "MISC") for p
     uses_sentences=True,
 )
 def choices(settings, inputs):
-    """Training readers of layer choices, with the pass of the encoder."""
+    """Training of readers of layer choices, including the pass of the encoder."""
     encoder, tokenizer = keras_plm.load(ENCODER, dtype="float32")
     texts = inputs.sentences[: settings.sentences]
     train = [Example(text, "ab"[i % 2]) for i, text in enumerate(texts)]
@@ -61,7 +61,7 @@ def choices(settings, inputs):
 
 
 def _store(settings, inputs, folder):
-    """A store with one vector per word, and its examples, with random tags."""
+    """Returns a store with one vector per word, and its examples, with random tags."""
     encoder, tokenizer = keras_plm.load(ENCODER, dtype="float32")
     rng = np.random.default_rng(settings.seed)
     words = [text.split() for text in inputs.sentences[: settings.sentences]]
@@ -102,7 +102,7 @@ def features(settings, inputs):
     uses_sentences=True,
 )
 def crf(settings, inputs):
-    """An epoch of training a BiLSTM tagger on stored features."""
+    """One epoch of training a BiLSTM tagger on stored features."""
     store, examples = _store(settings, inputs, "crf")
     labels = sorted(TAGS)
     method = FeatureBased(reader="bilstm", epochs=1)

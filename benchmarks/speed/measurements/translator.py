@@ -1,4 +1,4 @@
-"""The Transformer: decoding with cache and without, training next to `torch.nn.Transformer`.
+"""The Transformer: decoding with and without a cache, training next to `torch.nn.Transformer`.
 
 Shapes: B batch, S source steps, T target steps.
 """
@@ -22,9 +22,9 @@ from keras_plm.training.resume import set_seed
 
 TRANSLATOR = Suite("translator", "Speed: Attention, decoding, translation")
 VOCABULARY, PAD, START = 8000, 0, 2
-NEVER = -1  # an end token that no model generates: all sources take the same number of steps
+NEVER = -1  # an end token that no model generates, so all sources take equally many steps
 SOURCES, SOURCE_LENGTH, BEAMS = 16, 20, 4
-ROWS, SHORTEST, LONGEST = 64, 20, 32  # of a training step; the lengths of sentences
+ROWS, SHORTEST, LONGEST = 64, 20, 32  # rows of a training step, limits of their lengths
 CACHED, UNCACHED = "keras_plm", "keras_plm, without cache"
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 TORCH, TORCH_HALF = "torch.nn.Transformer", "torch.nn.Transformer, bfloat16"
@@ -69,9 +69,9 @@ def decode(settings, inputs, size, strategy):
     },
 )
 def translate(settings, inputs, size):
-    """Training steps on rows of unequal lengths, tokens of both languages.
+    """Training steps on rows of unequal lengths; tokens of both languages count.
 
-    All use Adam and label smoothing. Padding does not count.
+    All implementations use Adam and label smoothing. Padding does not count.
     """
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(4, VOCABULARY, (3, ROWS, LONGEST)).astype("int32")
@@ -109,15 +109,16 @@ def translate(settings, inputs, size):
 
 
 def peer_steps(size, source, target, labels, steps, half):
-    """Training steps of `torch.nn.Transformer` between the same embeddings.
+    """Returns a function that runs training steps of `torch.nn.Transformer` with our embeddings.
 
-    It has dropout within attention and feed-forward networks and a norm after each stack. Neither
-    the paper nor ours has them: they are removed. Its attention has biases, ours none.
+    Its dropout within attention and feed-forward networks and its norm after each stack are
+    removed, because neither the paper nor our model has them. Its attention has biases; ours does
+    not.
     """
     import torch
     from torch.nn import functional
 
-    device = keras.ops.zeros(1).device  # where Keras computes
+    device = keras.ops.zeros(1).device  # the device that Keras uses
     model = peer(size).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     source, target, labels = (
@@ -146,7 +147,7 @@ def peer_steps(size, source, target, labels, steps, half):
 
 
 def peer(size):
-    """`torch.nn.Transformer` with tied embeddings and sinusoids: ids of both sides to logits."""
+    """Returns `torch.nn.Transformer` with tied embeddings and sinusoids, from ids to logits."""
     import torch
     from torch import nn
 

@@ -25,7 +25,7 @@ SUITE = Suite("words", "Speed: Word vectors")
 
 
 def text(settings, inputs):
-    """Ids and their tokenizer: the vocabulary of the whole text, its first `words` tokens."""
+    """Returns the first `settings.words` ids of a text, and the tokenizer of the whole text."""
     ids, words = inputs.folder / "ids.npy", inputs.folder / "words.json"
     if not ids.is_file():
         made, tokenizer = _books(inputs) if inputs.data else _generated(settings, inputs)
@@ -52,7 +52,7 @@ def lists_of_words(ids, tokenizer):
 
 
 def count(ids, tokenizer):
-    """Counting the trigrams of a text."""
+    """Compares counting the trigrams of a text."""
 
     def ours():
         return lambda: NGram(len(tokenizer), ORDER, "add_k", tokenizer.end_id, ADDED).fit(ids)
@@ -68,7 +68,7 @@ def count(ids, tokenizer):
 
 
 def perplexity(ids, tokenizer):
-    """The perplexity of a text under the trigrams of another, with add-k smoothing."""
+    """Compares the perplexity of a text under trigrams of another one, with add-k smoothing."""
     half = len(ids) // 2
     train, test = ids[:half], ids[half:]
 
@@ -106,7 +106,7 @@ def perplexity(ids, tokenizer):
     peak_memory=True,
 )
 def ngram(settings, inputs, work):
-    """Trigrams of a text, counted or applied."""
+    """Counting the trigrams of a text, or computing perplexity with them."""
     return work(*text(settings, inputs))
 
 
@@ -123,7 +123,7 @@ def _nltk_ngrams(lists):
     peak_memory=True,
 )
 def vectors(settings, inputs, kind):
-    """One pass of training over a text, on two threads in gensim."""
+    """One pass of training over a text; gensim uses two threads."""
     ids, tokenizer = text(settings, inputs)
     words = int((ids > 2).sum())
 
@@ -155,7 +155,7 @@ def vectors(settings, inputs, kind):
     peak_memory=True,
 )
 def vector_file(settings, inputs, every):
-    """Reading a GloVe file of random vectors of 100 numbers: all words, or one in `every`."""
+    """Reading a GloVe file of random vectors with 100 numbers: all words, or one in `every`."""
     path = inputs.folder / "glove.txt"
     words = [f"word{i}" for i in range(settings.rows)]
     if not path.is_file():
@@ -169,7 +169,7 @@ def vector_file(settings, inputs, every):
     def gensim():
         from gensim.models import KeyedVectors
 
-        # It cannot select words.
+        # gensim cannot select words.
         read = KeyedVectors.load_word2vec_format
         return lambda: read(path, binary=False, no_header=True)
 

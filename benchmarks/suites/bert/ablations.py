@@ -1,8 +1,8 @@
-"""BERTs that differ in one thing: `bert_objectives`, `bert_masking`, `bert_size`, `bert_steps`.
+"""BERTs that differ in one setting: `bert_objectives`, `bert_masking`, `bert_size`, `bert_steps`.
 
 Each row of these suites is a BERT. All are pre-trained on the same text for the same number of
 steps with the same seed, and then evaluated by the same runs. The suites share one folder of
-results: an encoder of two suites is pre-trained and evaluated once.
+results, so an encoder of two suites is pre-trained and evaluated once.
 """
 
 import dataclasses
@@ -31,17 +31,17 @@ from keras_plm.files.writing import write_json
 from keras_plm.plots import lines
 
 HOME = "bert"  # the folder of results of these suites
-MADE = "pretraining"  # among them, how each encoder was made
-# Percentages of the tokens to predict: replaced by [MASK], kept, replaced by random ones.
+MADE = "pretraining"  # the subfolder with the pre-training record of each encoder
+# Percentages of the masked positions: replaced with [MASK], kept, replaced with random tokens.
 MIXES = ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))
 
 
 def _mix(mask, same, random):
-    """Name of an encoder."""
+    """Returns the name of the encoder with this mix."""
     return "bert" if (mask, same, random) == MIXES[0] else f"mix_{mask}_{same}_{random}"
 
 
-# Name of an encoder: what its `Pretraining` has of its own.
+# {name of an encoder: settings in which its `Pretraining` differs}
 ENCODERS = {
     "bert": {},
     "masked": {"next_sentence": False},
@@ -50,11 +50,11 @@ ENCODERS = {
         _mix(*mix): {"mask_token_rate": mix[0] / 100, "random_token_rate": mix[2] / 100}
         for mix in MIXES[1:]
     },
-    # With the learning rate of tiny these only predict frequent words.
+    # With the learning rate of "tiny" these predict only frequent words.
     "mini": {"size": "mini", "learning_rate": 5e-4},
     "small": {"size": "small", "learning_rate": 5e-4},
 }
-# At 1e-3 both only predict frequent words; a grid of 3e-4 only would leave no choice.
+# At 1e-3 both predict only frequent words. The grid has two rates, so that there is a choice.
 _LARGER = {"learning_rates": "1e-4,3e-4"}
 SNLI = ("SNLI fine-tuned", "snli", {"train_limit": 10_000, "epochs": 3})
 NER = ("WikiGold fine-tuned", "wikigold", {"epochs": 10})
@@ -67,15 +67,15 @@ class Study:
     """A suite at a scale.
 
     Attributes:
-        heads: Of a table's first columns.
-        rows: `(first columns, a name in ENCODERS, fields of its runs)` each.
-        readings: `(name, task, fields of a Run)`, what is done with every encoder.
+        heads: Headings of the first columns of the table.
+        rows: Tuples `(first columns, a name in ENCODERS, fields of its runs)`.
+        readings: Runs of every encoder, as tuples `(name, task, fields of a Run)`.
         published: The paper's table.
         pretraining: Settings of all encoders, a `Pretraining`.
-        fields: Of a `Run` that trains its encoder, the same for all.
-        frozen: Of a `Run` that reads features.
-        text: Files of the data folder, the last one held out.
-        points: If True, the snapshots on the way are read too.
+        fields: Fields of each `Run` that trains its encoder.
+        frozen: Fields of each `Run` with frozen features.
+        text: Files of the data folder; the last one is held out.
+        points: Whether to evaluate the snapshots of pre-training too.
     """
 
     heads: tuple
@@ -86,7 +86,7 @@ class Study:
         size="tiny",
         tokens=20e6,
         vocabulary_size=8000,
-        # As `weights/bert_mini`: a long rise and short rows at first free it from its plateau.
+        # As for `weights/bert_mini`: a long warm-up and short rows at first end its plateau.
         learning_rate=1e-3,
         warmup=0.15,
         first_length=64,
@@ -100,7 +100,7 @@ class Study:
     points: bool = False
 
     def run(self, reading, own):
-        """The `Run` of a reading in a row with fields of its own."""
+        """Returns the `Run` of a reading in a row with the fields `own`."""
         fields = {**reading, **own}
         shared = dict(self.frozen if "layers" in fields else self.fields)
         return Run(**{**fields, **shared, **own})
@@ -173,7 +173,7 @@ STUDIES = {
 
 
 def scales(suite):
-    """A suite at each scale."""
+    """Returns `{scale: Study}` of a suite."""
     study = STUDIES[suite]
     few = {"train_limit": 16, "epochs": 1}
     return {
@@ -193,7 +193,7 @@ def scales(suite):
 
 
 def jobs_of(study, workspace):
-    """Jobs of the suite: each has its encoder as a prerequisite."""
+    """Returns the jobs of the suite. Each has its encoder as a prerequisite."""
     home = Path(workspace.features) / Path(workspace.results).name
     jobs = []
     for _, name, own in study.rows:
@@ -212,12 +212,12 @@ def jobs_of(study, workspace):
 
 
 def settings_of(study, name):
-    """Pre-training settings of an encoder."""
+    """Returns the pre-training settings of an encoder."""
     return dataclasses.replace(study.pretraining, **ENCODERS[name])
 
 
 def pretrained(study, name, workspace, progress):
-    """Pre-trains an encoder if it is not; the results tell how."""
+    """Pre-trains an encoder if necessary, and writes its pre-training record into the results."""
     settings, home = (
         settings_of(study, name),
         Path(workspace.features) / Path(workspace.results).name,
@@ -260,7 +260,7 @@ def _kind(fields):
 
 
 def _read(folder):
-    """`({(encoder, task, kind of run): [result of each seed]}, {encoder: how it was made})`."""
+    """Returns `({(encoder, task, kind of run): [result of each seed]}, {encoder: record})`."""
     kept = ResultFolder(folder)
     made = [kept.json(name) for name in kept.names(f"{MADE}/*")]
     found = {}
@@ -271,7 +271,7 @@ def _read(folder):
 
 
 def markdown(suite):
-    """The function that gives a suite's table from its folder of results."""
+    """Returns a function that makes a suite's table from its folder of results."""
     return lambda folder: _steps_table(folder) if STUDIES[suite].points else _table(suite, folder)
 
 
@@ -301,7 +301,7 @@ def _table(suite, folder):
 
 
 def _about(about):
-    """Size of an encoder, and its loss on held-out text."""
+    """Returns the size of an encoder and its loss on held-out text."""
     if about is None:
         return ["", ""]
     loss = about["valid"].get("masked_lm_loss", about["valid"]["loss"])
@@ -310,7 +310,7 @@ def _about(about):
 
 
 def _curves(folder):
-    """`{(reading, row): [(step, FLOP, results)]}` of the suite `bert_steps`."""
+    """Returns `{(reading, row): [(step, FLOP, results)]}` of the suite `bert_steps`."""
     study, (found, made) = STUDIES["bert_steps"], _read(folder)
     curves = {}
     for (row,), encoder, own in study.rows:
@@ -348,12 +348,12 @@ def _steps_table(folder):
 
 
 def figures(suite):
-    """The function that draws a suite's pictures from its folder of results."""
+    """Returns a function that draws a suite's pictures from its folder of results."""
     return _steps_figures if STUDIES[suite].points else lambda folder: {}
 
 
 def _steps_figures(folder):
-    """The score by step, and by FLOP of pre-training."""
+    """Draws the score by step and by FLOP of pre-training."""
     curves, pictures = _curves(folder), {}
     for reading, task, _ in STUDIES["bert_steps"].readings:
         for axis, label in enumerate(("steps of pre-training", "FLOP of pre-training")):

@@ -17,7 +17,7 @@ from keras_plm.tokenizers import WordPiece
 from keras_plm.training.resume import set_seed
 
 ENCODER = WEIGHTS / "bert_mini"
-# Task: training examples at most, 0 for all.
+# {task: most training examples; 0 takes all}
 TASKS_READ = {
     "squad": 20_000,
     "squad2": 0,
@@ -30,7 +30,7 @@ TASKS_READ = {
     "rte": 0,
     "wnli": 0,
 }
-# Turc et al. 2019, google-research/bert's README: GLUE's test sets, of a tiny and a mini BERT.
+# Turc et al. 2019, README of google-research/bert: a tiny and a mini BERT on GLUE's test sets.
 PUBLISHED = {
     "qnli_squad": ("accuracy", 81.5, 84.1),
     "sst2": ("accuracy", 83.2, 85.9),
@@ -47,9 +47,9 @@ class Everything:
     """The runs of the suite at a scale.
 
     Attributes:
-        tasks: Tasks, and training examples at most.
-        fields: Of a `Run`, the same for all.
-        tiny: If True, a BERT of random weights stands for the pre-trained one.
+        tasks: Pairs of a task and its most training examples.
+        fields: Fields of every `Run`.
+        tiny: Whether a BERT with random weights replaces the pre-trained one.
     """
 
     tasks: tuple = tuple(TASKS_READ.items())
@@ -66,7 +66,7 @@ SCALES = {
 
 
 def jobs_of(everything, workspace, encoder=None):
-    """The suite's jobs."""
+    """Returns the suite's jobs."""
     folder = Path(encoder or ENCODER)
     if everything.tiny and not encoder:
         folder = Path(workspace.features) / "bert_test"
@@ -82,7 +82,7 @@ def jobs_of(everything, workspace, encoder=None):
 
 
 def markdown(folder):
-    """The suite's table: a row a task, each metric, and what is published.
+    """Returns the suite's table: a row per task, with all metrics and the published score.
 
     Raises:
         ValueError: If there is no result.

@@ -1,8 +1,8 @@
 """The suite `elmo_domain_adaptation`: further training of a biLM on the text of a task.
 
-It compares the perplexity of the dev set's text, and the score of the reader, before and after. The
-adapted biLMs are kept in the folder of features. Results are next to those of the other suites of
-ELMo, so that shared runs are done once.
+It compares the perplexity of the dev set's text and the score of the reader, before and after. The
+adapted biLMs are kept in the folder of features. All suites of ELMo share one folder of results, so
+that shared runs are done once.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ class Adaptation:
 
     Attributes:
         reading: A `Reading` of one row.
-        passes: Over the task's training text.
-        pretraining: A `Pretraining` but for its tokens.
+        passes: Passes over the task's training text.
+        pretraining: A `Pretraining`; its `tokens` are replaced.
     """
 
     reading: Reading
@@ -48,7 +48,7 @@ class Adaptation:
 
 
 def scales():
-    """The suite at each scale."""
+    """Returns `{scale: Adaptation}`."""
     of_scale = {name: dataclasses.replace(reading, rows=(ROW,)) for name, reading
                 in reading_scales(EFFICIENCY).items()}  # fmt: skip
     few = Pretraining(
@@ -61,18 +61,18 @@ def scales():
 
 
 def jobs_of(adaptation, workspace, encoder=None, words=None):
-    """Jobs of the suite: each task with the original biLM, and with the adapted one.
+    """Returns the jobs of the suite: each task with the original and with the adapted biLM.
 
     Raises:
-        ValueError: If the softmax of the biLM was not kept.
+        ValueError: If the folder of the biLM lacks its softmax.
     """
     reading, features = adaptation.reading, Path(workspace.features)
     made_up = reading.material.tiny and encoder is None
     encoder = Path(reading.material.encoder_folder(encoder, features))
     if not (encoder / OBJECTIVE).is_file() and not made_up:
         raise ValueError(
-            "Further training needs the softmax of the biLM, which `keras-plm pretrain` keeps "
-            f"next to it. Received: no {OBJECTIVE} in {str(encoder)!r}"
+            "Further training needs the softmax of the biLM: `keras-plm pretrain` saves it "
+            f"next to the biLM. Received: no {OBJECTIVE} in {str(encoder)!r}"
         )
     jobs = []
     for task, epochs in reading.epochs:
@@ -90,7 +90,7 @@ def jobs_of(adaptation, workspace, encoder=None, words=None):
 
 
 def _adapt(adaptation, task, workspace, encoder, out, progress):
-    """Trains what is not trained yet; the results tell perplexities before and after, and how."""
+    """Trains a biLM further, if necessary; writes settings and perplexities into the results."""
     files = {}
     for split in ("train", "dev"):
         files[split] = out.with_name(f"{task}.{split}.txt")
@@ -112,7 +112,7 @@ def _adapt(adaptation, task, workspace, encoder, out, progress):
 
 
 def markdown(folder):
-    """The suite's table.
+    """Returns the suite's table.
 
     Raises:
         ValueError: If there is no adapted biLM.
@@ -121,7 +121,7 @@ def markdown(folder):
     adapted = [kept.json(name) for name in kept.names(f"*{ADAPTED}")]
     if not adapted:
         raise NoResult(
-            f"No adapted biLM below {folder}: `python -m benchmarks suite "
+            "The folder of results must hold an adapted biLM: `python -m benchmarks suite "
             f"elmo_domain_adaptation` makes them. Received: {str(folder)!r}"
         )
     results = [result for result in read_results(folder) if row_of(result) == ROW]

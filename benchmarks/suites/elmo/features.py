@@ -1,8 +1,8 @@
 """ELMo next to word vectors: the suites `elmo_layers`, `elmo_placement` and `sample_efficiency`.
 
-One BiLSTM reads word vectors only, or with ELMo, on equal terms: the same words, units, grid of
-learning rates and number of epochs. The suites share one folder of results, so that a row of two
-tables is trained once.
+A BiLSTM reads word vectors, with or without ELMo, under equal conditions: the same words, units,
+grid of learning rates and number of epochs. The suites share one folder of results, so that a row
+of two tables is trained once.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ from keras_plm.plots import lines, mixing_weights
 from keras_plm.tokenizers import Characters
 from keras_plm.training.resume import set_seed
 
-HOME = "elmo"  # the folder of results of all suites of ELMo
+HOME = "elmo"  # folder of results of all suites of ELMo
 OPTIONS = {
     "home": HOME,
     "flags": ("encoder", "words", "features", "feature_gb"),
 }  # of all suites of ELMo
-ADAPTED = ".adapted.json"  # a record of further training, which only one suite shows
+ADAPTED = ".adapted.json"  # suffix of records of further training, which only one suite shows
 ENCODER = WEIGHTS / "elmo_mini"
-# Key: the name in tables, and settings added to the word vectors.
+# Key: name in tables, and settings in addition to the word vectors.
 ROWS = {
     "baseline": ("word vectors alone", {"layers": "last"}),
     "last": ("+ ELMo, last layer", {"layers": "last"}),
@@ -46,18 +46,18 @@ ROWS = {
     "output": ("+ ELMo at the output",
                {"layers": "elmo_mix", "penalty": 0.001, "placement": "output"}),
 }  # fmt: skip
-# Shares of the training examples, and how many times as many passes: few examples make few steps.
+# {fraction of the training examples: factor of the passes}. Few examples need more passes.
 SHARES = {0.01: 5, 0.05: 3, 0.1: 2, 0.25: 1.5, 0.5: 1, 1.0: 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """What text is read with: word vectors and a biLM, by default made or taken as said here.
+    """The default word vectors and biLM of a suite.
 
     Attributes:
-        vectors: How word vectors are trained on the books, where none are kept here.
-        words: The name of their folder.
-        tiny: If True, a biLM of random weights stands for the pre-trained one.
+        vectors: Settings to train word vectors on the books, unless the repository has them.
+        words: Name of the folder of the word vectors.
+        tiny: Whether a biLM with random weights replaces the pre-trained one.
     """
 
     vectors: Vectors = Vectors(limit=10_000_000)
@@ -65,10 +65,10 @@ class Material:
     tiny: bool = False
 
     def encoder_folder(self, given, features):
-        """The folder of the biLM: the one given, or the default.
+        """Returns the folder of the biLM: the given one, or the default.
 
         Raises:
-            ValueError: If there is none, or it is no ELMo.
+            ValueError: If the folder holds no encoder, or another one than ELMo.
         """
         folder = Path(given or ENCODER)
         if self.tiny and not given:
@@ -86,28 +86,28 @@ class Material:
         kind = read_json(folder / "config.json").get("model")
         if kind != "ELMo":
             raise ValueError(
-                "The suites of ELMo read a biLM; other encoders are read by `run` and `layers`. "
+                "The suites of ELMo need a biLM: use `run` or `layers` for other encoders. "
                 f"Received: {kind} in {str(folder)!r}"
             )
         return str(folder)
 
     def words_path(self, features):
-        """Where the default word vectors are: kept here, or among the features, made once."""
+        """Returns the path of the default word vectors, in the repository or among the features."""
         kept = WEIGHTS / self.words
         return kept if kept.is_dir() else Path(features) / self.words
 
     def words_for(self, workspace):
-        """`(folder, needs)`: of the default word vectors, what jobs need that read them."""
+        """Returns the folder of the default word vectors and the prerequisites of their jobs."""
         folder = self.words_path(workspace.features)
         make = functools.partial(self.words_folder, "", workspace.data, workspace.features)
         there = (folder / "config.json").is_file()
         return str(folder), () if there else (Prerequisite(self.words, make),)
 
     def words_folder(self, given, data, features, progress):
-        """The folder of word vectors: the one given, or the default, made if it is not there."""
+        """Returns the folder of word vectors: the given one, or the default, which it makes."""
         folder = Path(given or self.words_path(features))
         if not given and not (folder / "config.json").is_file():
-            progress(f"word vectors of the books, for all runs: {folder}")
+            progress(f"training word vectors on the books, for all runs: {folder}")
             make_word_vectors(
                 self.vectors, [find_file(data, b) for b in BOOKS.files.values()], folder, progress
             )
@@ -115,7 +115,7 @@ class Material:
         kind = read_json(config).get("model") if config.is_file() else "nothing"
         if kind != "WordVectors":
             raise ValueError(
-                "`--words` is a folder of word vectors, as `keras-plm word-vectors` makes. "
+                "`--words` must be a folder that `keras-plm word-vectors` made. "
                 f"Received: {kind} in {str(folder)!r}"
             )
         return str(folder)
@@ -130,46 +130,46 @@ class Reading:
 
     Attributes:
         rows: Keys of `ROWS`.
-        shares: Of the training examples.
-        epochs: Tasks, and passes over all their training examples.
-        fields: Of a `Run`, the same for all.
-        material: What text is read with.
-        pairs: Tasks of two texts: their network, training examples and examples that choose at
-            most, and passes.
+        shares: Fractions of the training examples, keys of `SHARES`.
+        epochs: Pairs of a task and its passes over all training examples.
+        fields: Fields of every `Run`.
+        material: Word vectors and biLM.
+        pairs: Tasks of two texts, as tuples of task, network, most training examples, most
+            examples of the dev set, and passes.
     """
 
     rows: tuple
     shares: tuple = (1.0,)
-    # In ten passes over WikiGold, of 38 steps each, the baseline was still learning.
+    # Ten passes over WikiGold, of 38 steps each, are too few for the baseline.
     epochs: tuple = (("wikigold", 20), ("sst5", 10))
     fields: tuple = (("learning_rates", "1e-3,5e-3,2.5e-2"), ("units", 128))
     material: Material = Material()
     pairs: tuple = ()
 
     def run_of_pairs(self, row, network, train_limit, dev_limit, epochs, words):
-        """The `Run` of a row on a task of two texts."""
+        """Returns the `Run` of a row on a task of two texts."""
         run = self.run(row, epochs, 1.0, words, None)
         limits = {"train_limit": train_limit, "dev_limit": dev_limit}
         return dataclasses.replace(run, reader=network, **limits)
 
     def run(self, row, epochs, share, words, examples):
-        """The `Run` of a row on a fraction of so many examples."""
+        """Returns the `Run` of a row on the fraction `share` of the training examples."""
         fields = {"method": "features", "reader": "bilstm", **dict(self.fields), **ROWS[row][1]}
         fields["epochs"] = round(epochs * SHARES[share])
         if row != "baseline":
-            fields |= {"words": words, "feature_dropout": 0.5}  # as the released readers
+            fields |= {"words": words, "feature_dropout": 0.5}  # as in the released readers
         if share < 1:
             fields["train_limit"] = max(round(share * examples), 1)
         return Run(**fields)
 
 
 def jobs_of(reading, workspace, encoder=None, words=None):
-    """Jobs of the suite; without `words` the word vectors of the books are a prerequisite."""
+    """Returns the suite's jobs. Without `words`, word vectors of the books are a prerequisite."""
     material = reading.material
     encoder = material.encoder_folder(encoder, workspace.features)
     needs = ()
     if words:
-        material.words_folder(words, workspace.data, workspace.features, None)  # is it one?
+        material.words_folder(words, workspace.data, workspace.features, None)  # checks the folder
     else:
         words, needs = material.words_for(workspace)
     counts = {
@@ -195,7 +195,7 @@ def jobs_of(reading, workspace, encoder=None, words=None):
 
 
 def scales(rows, shares=(1.0,)):
-    """A suite's runs at each scale."""
+    """Returns `{scale: Reading}` of a suite."""
     few = {"learning_rates": "1e-2", "units": 4, "batch_size": 64}
     tiny = Reading(
         rows,
@@ -218,7 +218,7 @@ EFFICIENCY = ("baseline", "mix")
 
 
 def row_of(result):
-    """The key in `ROWS` of a result, or `None` of another kind of run."""
+    """Returns the key in `ROWS` of a result, or `None` for another kind of run."""
     fields = result.get("settings", {})
     reader = {task: network for task, network, *_ in PAIRS}.get(result["task"], "bilstm")
     if result["method"] != "features" or fields.get("reader") != reader:
@@ -231,15 +231,15 @@ def row_of(result):
 
 
 def cells(folder, rows, limited=False):
-    """`{(task, encoder): {(row, training examples): [result of each seed]}}` of a folder.
+    """Returns `{title: {(row, training examples): [result of each seed]}}` of a folder.
 
     Args:
-        folder: Of results.
+        folder: Folder of results.
         rows: Keys of `ROWS`.
-        limited: If True, also runs on a part of the training examples.
+        limited: Whether to include runs on a fraction of the training examples.
 
     Raises:
-        ValueError: If there is no such result, or seeds of one cell are of different runs.
+        ValueError: If there is no such result, or seeds of one cell come from different runs.
     """
     names = ResultFolder(folder).names(f"*{ADAPTED}")
     adapted = {name.rpartition("/")[2].removesuffix(ADAPTED) for name in names}
@@ -251,7 +251,7 @@ def cells(folder, rows, limited=False):
         for row, r in chosen
         if (not limited if r["task"] in pairs else limited or not r["settings"]["train_limit"])
     ]
-    # Each biLM that was read with these word vectors has their baseline in its table.
+    # Each biLM is shown next to the baseline of the word vectors that it was combined with.
     beside = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
               if row != "baseline"}  # fmt: skip
     found = {}
@@ -267,20 +267,20 @@ def cells(folder, rows, limited=False):
             add_seed(r, of_cell)
     if not found:
         raise NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
+            f"The folder must hold results of {', '.join(rows)}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     return {_title(key, found): row for key, row in sorted(found.items(), reverse=True)}
 
 
 def _title(key, keys):
-    """A task, with encoder and word vectors where there are several."""
+    """Returns the task, with encoder and word vectors if there are several."""
     parts = [key[0]] + [key[i] for i in (1, 2) if len({k[i] for k in keys}) > 1]
     return ", ".join(parts)
 
 
 def shown(results):
-    """Mean ± deviation between seeds (number), in points."""
+    """Returns "mean ± deviation between seeds (number of seeds)", in points."""
     if not results:
         return ""
     mean, deviation, n = summary(results)
@@ -288,7 +288,7 @@ def shown(results):
 
 
 def _table(folder, rows, names, published):
-    """A row for each task, a column for each of `rows`, and the order next to the published one."""
+    """Returns a table with a row per task, a column per name, and the order of the means."""
     head = "|".join(f" {name} " for name in names.values())
     text = [f"| task |{head}| order here, by mean |", "|---|" + "---:|" * len(names) + "---|"]
     for task, found in cells(folder, rows).items():
@@ -306,7 +306,7 @@ def _table(folder, rows, names, published):
 
 
 def _order(means, names):
-    """The rows from worst to best, with an equals sign between equal numbers as shown."""
+    """Returns the rows from worst to best, with "=" between means that are shown as equal."""
     order, before = "", None
     for row in sorted(means, key=means.get):
         sign = " = " if f"{100 * means[row]:.1f}" == before else " < "
@@ -320,7 +320,7 @@ PLACE_NAMES = {"mix": "input", "both": "both", "output": "output"}
 
 
 def layers_markdown(folder):
-    """The table of the suite `elmo_layers`."""
+    """Returns the table of the suite `elmo_layers`."""
     return _table(
         folder,
         LAYERS,
@@ -331,7 +331,7 @@ def layers_markdown(folder):
 
 
 def placement_markdown(folder):
-    """The table of the suite `elmo_placement`."""
+    """Returns the table of the suite `elmo_placement`."""
     return _table(
         folder,
         PLACES,
@@ -361,17 +361,20 @@ def _picture(folder, rows, names, title):
 
 
 def layers_figures(folder):
-    """The learned mixes with both penalties."""
+    """Draws the learned mixes with both penalties."""
     return _picture(folder, LAYERS, LAYER_NAMES, "elmo_layers_mixes")
 
 
 def placement_figures(folder):
-    """The learned mixes at the reader's input and output, as the paper's figure 2."""
+    """Draws the learned mixes at the reader's input and output, like figure 2 of the paper."""
     return _picture(folder, PLACES, PLACE_NAMES, "elmo_placement_mixes")
 
 
 def _curves(folder):
-    """`{task: (examples in all, {row: {examples: results}})}` of tasks whose whole was read."""
+    """Returns `{task: (all examples, {row: {examples: results}})}`.
+
+    Only tasks with a run on all training examples are included.
+    """
     curves = {}
     for task, found in cells(folder, EFFICIENCY, limited=True).items():
         full = [n for (_, n), rs in found.items() if not rs[0]["settings"]["train_limit"]]
@@ -382,14 +385,14 @@ def _curves(folder):
             curves[task] = max(full), by_row
     if not curves:
         raise NoResult(
-            f"No result on all training examples below {folder}: `python -m benchmarks suite "
+            "The folder must hold results on all training examples: `python -m benchmarks suite "
             f"sample_efficiency` writes them. Received: {str(folder)!r}"
         )
     return curves
 
 
 def efficiency_markdown(folder):
-    """The table of the suite `sample_efficiency`: a row for each fraction."""
+    """Returns the table of the suite `sample_efficiency`, with a row for each fraction."""
     curves = _curves(folder)
     head, columns, said = ["training examples"], [], []
     for task, (whole, by_row) in curves.items():
@@ -415,7 +418,7 @@ def _share(count, whole):
 
 
 def _reached(task, whole, by_row):
-    """The line "ELMo with x % reaches what the baseline has with all"."""
+    """Returns the line "ELMo with x % reaches what the baseline has with all"."""
     base, ours = by_row["baseline"], by_row["mix"]
     if whole not in base or not ours:
         return f"{task}: not all of it was run."
@@ -440,7 +443,7 @@ def _reached(task, whole, by_row):
 
 
 def efficiency_figures(folder):
-    """The score by the number of training examples, a picture a task."""
+    """Draws the score by number of training examples, a picture for each task."""
     pictures = {}
     for task, (_, by_row) in _curves(folder).items():
         curves = {}

@@ -1,7 +1,7 @@
 """The suite `elmo_neighbours`: nearest neighbours of occurrences of words.
 
-On English EWT, words with several tags are scored: whether the nearest other occurrence of the same
-word has the same tag. Sentences of books show neighbours like the paper's table 4.
+On English EWT, a word with several tags scores if its nearest other occurrence has the same tag.
+Sentences of books show neighbours like table 4 of the paper.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ from keras_plm.training.resume import set_seed
 from keras_plm.transfer.feature_store import FeatureStore
 
 TASK = "ud_english_ewt"
-TEXT = "books/valid.txt"  # which neither the biLM nor the word vectors were trained on
+TEXT = "books/valid.txt"  # held out from the biLM and the word vectors
 METHOD = "neighbours"
-VERSION = 1  # of what is measured
-TIE = 1e-6  # cosines that differ by less are those of one vector, rounded
-# Sentences with the word in two senses, written for this table before it was seen.
+VERSION = 1  # version of the measurement
+TIE = 1e-6  # cosines that differ by less count as equal
+# Sentences with the word in two senses, written before any result was known.
 SOURCES = {
     "play": ("The actors gave a new play at the theatre last night .",
              "The children went out to play in the garden ."),
@@ -53,12 +53,18 @@ SOURCES = {
     "watch": ("He took out his watch and looked at the time .",
               "We will watch the house until they come out ."),
 }  # fmt: skip
-SHOWN, BESIDE = 2, 10  # neighbours of each source, and words of them to each side
+SHOWN, BESIDE = 2, 10  # neighbours of each source, and words shown on each side
 
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """What is read at a scale: some sentences of EWT, and lines of the books."""
+    """The text at a scale.
+
+    Attributes:
+        material: Word vectors and biLM.
+        limit: Most sentences of EWT; 0 takes all.
+        lines: Most lines of the books; 0 takes all.
+    """
 
     material: Material = Material()
     limit: int = 0
@@ -69,19 +75,19 @@ SCALES = {"small": Neighbours(), "test": Neighbours(TEST_MATERIAL, 60, 60)}
 
 
 def nearest_of_word(vectors, words, tags, sentences):
-    """How often the nearest other occurrence of a word has its tag.
+    """Scores whether the nearest other occurrence of a word has its tag.
 
-    Occurrences count where both others with the same tag and others with another one stand in
-    other sentences. Of equally near ones the share with the tag counts.
+    An occurrence counts if other sentences have the word both with the same tag and with another
+    one. Among equally near occurrences, the fraction with the tag counts.
 
     Args:
-        vectors: (N, D), of N words of a text.
+        vectors: (N, D) vectors of the N words of a text.
         words, tags: Lists of N strings.
-        sentences: (N,) the number of each word's sentence.
+        sentences: (N,) number of the sentence of each word.
 
     Returns:
-        A dict of (M,) arrays of the M occurrences that count: `row`, their places; `right`, shares
-        in [0, 1]; and `chance`, the share with the same tag among all others.
+        A dict of (M,) arrays for the M occurrences that count: `row`, their positions; `right`,
+        scores in [0, 1]; and `chance`, the fraction with the same tag among all others.
     """
     places = {}
     for row, word in enumerate(words):
@@ -118,7 +124,7 @@ def run_neighbours(
     features,
     feature_gb=8.0,
 ):
-    """Measures what is not done yet; only the biLM of random weights has seeds."""
+    """Does the missing measurements; only the biLM with random weights has seeds."""
     encoder = scale.material.encoder_folder(encoder, features)
     words = scale.material.words_folder(words, data, features, progress)
     examples = [e for split in ("dev", "test") for e in TASKS[TASK].read(data, split)]
@@ -170,17 +176,17 @@ def run_neighbours(
 
 
 def measure(store, examples):
-    """Scores of each layer and of chance: of all words, and of those both noun and verb.
+    """Scores each layer and chance, for all words and for words that are both noun and verb.
 
     Raises:
-        ValueError: If the encoder's tokenizer makes other words than the text has, or no word has
-            two tags.
+        ValueError: If the encoder's tokenizer splits the text into other words, or no word has two
+            tags.
     """
     counts = [len(e.text) for e in examples]
     if list(store.counts) != counts:
         raise ValueError(
-            "The suites of ELMo compare words: read them with a tokenizer that takes a list of "
-            f"words as it is. Received: {store.counts.sum()} words for {sum(counts)} of the text"
+            "The suites of ELMo compare words: use a tokenizer that keeps the words of a list. "
+            f"Received: {store.counts.sum()} words for {sum(counts)} of the text"
         )
     words = [word for e in examples for word in e.text]
     tags = [tag for e in examples for tag in e.label]
@@ -194,7 +200,7 @@ def measure(store, examples):
         rows = found["row"]
         if not len(rows):
             raise ValueError(
-                "No word of the text occurs twice with one tag and also with another. "
+                "Some word must occur twice with one tag and once with another: give more text. "
                 f"Received: {len(words)} words"
             )
         both = np.array([{"NOUN", "VERB"} <= tags_of[words[row]] for row in rows])
@@ -216,7 +222,7 @@ def measure(store, examples):
 
 
 def book_sentences(path, limit=0):
-    """The sentences of a text that hold a word of `SOURCES`, 5 words or more, each once."""
+    """Returns the sentences of 5 words or more that contain a word of `SOURCES`, each once."""
     found = {}
     with open_text(path) as file:
         for number, line in enumerate(file):
@@ -230,7 +236,7 @@ def book_sentences(path, limit=0):
 
 
 def show(model, tokenizer, sentences, features, feature_gb):
-    """The nearest sentences to each source in the last layer; of word vectors the nearest words."""
+    """Returns the sentences nearest to each source in the last layer; for word vectors, words."""
     if hasattr(model, "most_similar"):
         known = [word for word in SOURCES if word in model.words]
         return {word: [near for near, _ in model.most_similar(word, count=8)] for word in known}
@@ -264,7 +270,7 @@ def show(model, tokenizer, sentences, features, feature_gb):
 
 
 def _around(words, position):
-    """The words around one, which is marked."""
+    """Returns the words around a position, whose word is marked."""
     first, last = max(position - BESIDE, 0), position + BESIDE + 1
     before = ["..."] * (first > 0) + words[first:position]
     after = words[position + 1 : last] + ["..."] * (last < len(words))
@@ -272,17 +278,17 @@ def _around(words, position):
 
 
 def markdown(folder):
-    """The suite's tables: what is measured, and what is shown."""
+    """Returns the suite's tables: the scores, and the examples of neighbours."""
     found = [r for r in read_results(folder) if r["method"] == METHOD]
     if not found:
         raise NoResult(
-            f"No result of neighbours below {folder}: `python -m benchmarks suite "
+            "The folder must hold results of neighbours: `python -m benchmarks suite "
             f"elmo_neighbours` writes them. Received: {str(folder)!r}"
         )
     if len({json.dumps(r["counts"]) for r in found}) > 1:
         raise ValueError(
-            "Encoders are compared on the same words: remove the older files. "
-            f"Received: {', '.join(r['encoder'] for r in found)} on different ones in {folder}"
+            "All encoders must be scored on the same words: remove the older files. "
+            f"Received: {', '.join(r['encoder'] for r in found)} on different words in {folder}"
         )
     counts = found[0]["counts"]
     chances = [part.get("chance") for part in (found[0]["metrics"], found[0]["noun and verb"])]
@@ -314,12 +320,12 @@ def markdown(folder):
 
 
 def _is_words(result):
-    """True of word vectors, which have one layer."""
+    """Returns whether a result is of word vectors, which have one layer."""
     return "layer_1" not in result["metrics"]
 
 
 def _order(result):
-    """Where rows stand: word vectors, the biLM of random weights, the pre-trained one."""
+    """Returns the sort key of a row: word vectors, random biLM, pre-trained biLM."""
     if _is_words(result):
         return 0
     return 1 if result["settings"]["weights"] == "randomly_initialised" else 2

@@ -1,9 +1,9 @@
 """The suite `elmo_intrinsic`: part of speech and sense from each layer of a biLM.
 
-The nearest average: occurrences in the training text are averaged per word and tag, and a word of
-the test text gets the tag of the nearest of its averages. The other method is a linear probe. Part
-of speech is that of English EWT. Sense is that of a tagged text of the user, or of the microworld,
-where the same names are people, places or firms depending on the sentence.
+One method is the nearest average. It averages the occurrences in the training text per word and
+tag, and gives a word of the test text the tag of its nearest average. The other method is a linear
+probe. Parts of speech are those of English EWT. Senses come from the user's tagged text, or from
+the microworld, where the same name is a person, place or firm depending on the sentence.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ from keras_plm.transfer.feature_store import FeatureStore
 
 POS = "ud_english_ewt"
 SENSE = "micro_sense"
-NAMES = 24  # so few that each is seen as everything it can be
+NAMES = 24  # so few that training shows each name in all its senses
 METHOD, BASELINE = "nearest", "most_frequent"
-VERSION = 1  # of how nearest averages are found
+VERSION = 1  # version of the method of nearest averages
 TIE = 1e-6
-# A biLM of the microworld's 150,000 words, four times read, and word vectors of the same.
+# A biLM trained for four passes over the microworld's 150,000 words, and word vectors of them.
 TINY = Pretraining(
     model="elmo",
     size="tiny",
@@ -51,7 +51,7 @@ TINY_VECTORS = Vectors(dim=64, epochs=5, min_count=1)
 
 @dataclasses.dataclass(frozen=True)
 class Intrinsic:
-    """What is read and trained at a scale; sense has few sentences, so more passes over them."""
+    """The settings at a scale. Sense has few sentences and needs more passes over them."""
 
     material: Material = Material()
     learning_rates: str = "5e-3,2.5e-2,1e-1"
@@ -81,13 +81,13 @@ SCALES = {
 
 
 def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
-    """A biLM of the microworld's corpus, pre-trained once in a minute or two.
+    """Pre-trains a biLM on the microworld's corpus, unless it exists. This takes a minute or two.
 
     Args:
-        folder: Folder of the encoder. The file of its corpus is next to it.
+        folder: Folder of the encoder. The corpus file is next to it.
         documents: Number of documents of the corpus.
         settings: A `Pretraining`.
-        progress: Called with a dict, as `pretrain`'s.
+        progress: Called with a dict, see `pretrain`.
 
     Returns:
         `(folder of the encoder, file of the corpus)`.
@@ -103,7 +103,7 @@ def micro_elmo(folder, documents=2500, settings=TINY, progress=None):
 
 
 def tagged_accuracy(y_true, y_pred):
-    """Share of words with a tag other than "O" that have the true one, in [0, 1].
+    """Returns the accuracy on words whose true tag is not "O", in [0, 1].
 
     >>> tagged_accuracy([["O", "PER", "LOC"]], [["LOC", "PER", "PER"]])
     0.5
@@ -118,7 +118,7 @@ def tagged_accuracy(y_true, y_pred):
 
 
 def sense_task():
-    """The microworld's sentences with the same few names in all roles, tagged by role."""
+    """Returns a task: sentences with the same few names in all roles, tagged by role."""
     world = World()
     world.names = dict.fromkeys(world.names, world.names["corpus"][:NAMES])
     return Task(
@@ -132,16 +132,17 @@ def sense_task():
 
 
 def own_task(path, text, label):
-    """A tagged text in columns as a task of sense: words tagged "O" have none.
+    """Returns the task of sense of a tagged text in columns. Words tagged "O" have no sense.
 
     Raises:
-        ValueError: If the file's labels are not of words.
+        ValueError: If the file does not label words.
     """
     task = task_from_file(path, text, label)
     if task.head is not Tagger:
         raise ValueError(
-            "Senses are of words: give a text with a word and its tag on each line (.conll), or "
-            f"lists of words and tags (.jsonl). Received: one label a text, in {str(path)!r}"
+            "Senses need a label per word: give a text with a word and its tag on each line "
+            "(.conll), or lists of words and tags (.jsonl). "
+            f"Received: one label per text, in {str(path)!r}"
         )
     return dataclasses.replace(task, metrics={"tagged_accuracy": tagged_accuracy})
 
@@ -161,10 +162,11 @@ def run_intrinsic(
     text=None,
     label=None,
 ):
-    """Does what is not done yet; linear probes have seeds, nearest averages have none."""
+    """Does the missing measurements; linear probes have seeds, nearest averages have none."""
     if task_file is None and (text, label) != (None, None):
         raise ValueError(
-            f"Columns belong to a --task-file. Received: --text {text}, --label {label} without one"
+            "`--text` and `--label` need a --task-file: add it or omit them. "
+            f"Received: --text {text}, --label {label}"
         )
     sense = sense_task() if task_file is None else own_task(task_file, text, label)
     encoder = scale.material.encoder_folder(encoder, features)
@@ -191,7 +193,7 @@ def run_intrinsic(
 
 
 def _micro(scale, features, progress):
-    """The folders of the microworld's biLM and word vectors, made once."""
+    """Makes the microworld's biLM and word vectors once; returns their folders."""
     suffix = "" if scale == SCALES["small"] else "_test"
     steps = scale.pretraining.steps
     folder, corpus = micro_elmo(
@@ -207,7 +209,7 @@ def _micro(scale, features, progress):
 
 
 def nearest(runner, kind, limit=0):
-    """Scores each layer by nearest averages; `runner` has the task, the encoder and the places.
+    """Scores each layer by nearest averages, with the task, encoder and folders of `runner`.
 
     Writes a result for each layer, and one for the most frequent tag of each word.
     """
@@ -240,8 +242,8 @@ def nearest(runner, kind, limit=0):
         )
         if list(stores[name].counts) != [len(e.text) for e in part]:
             raise ValueError(
-                "The suites of ELMo compare words: read them with a tokenizer that takes a list "
-                f"of words as it is. Received: {runner.name} on {runner.task.name}"
+                "The suites of ELMo compare words: use a tokenizer that keeps the words of a "
+                f"list. Received: {runner.name} on {runner.task.name}"
             )
     flat = {
         name: [(w, tag) for e in part for w, tag in zip(e.text, e.label, strict=True)]
@@ -273,21 +275,21 @@ def nearest(runner, kind, limit=0):
 
 
 def nearest_average(train_vectors, train, test_vectors, test):
-    """Accuracy of the nearest average per word and tag; words tagged "O" are left out.
+    """Computes the accuracy of the nearest average per word and tag, without words tagged "O".
 
-    A word that was not seen takes the most frequent tag; of equally near averages that of the more
-    frequent tag of the word counts. Nearness is that of cosine.
+    Similarity is cosine. An unseen word takes the most frequent tag of the text. Among equally near
+    averages, the more frequent tag of the word wins.
 
-    Reference: Peters et al. 2018, arXiv 1802.05365, section 5.3, as Melamud et al. 2016.
+    Reference: Peters et al. 2018, arXiv 1802.05365, section 5.3, after Melamud et al. 2016.
 
     Args:
-        train_vectors, test_vectors: (N, D) of each word; `None` for the most frequent tag of each
-            word alone.
+        train_vectors, test_vectors: (N, D) vectors of the words, or `None` to use only the most
+            frequent tag of each word.
         train, test: Lists of N pairs of word and tag.
 
     Returns:
-        A dict: `accuracy`; `several`, that of words with more than one tag in training, `None` if
-        there are none; and how many were `tested`, `tested_several`, `unseen`.
+        A dict: `accuracy`; `several`, the accuracy on words with more than one tag in training, or
+        `None` without such words; and the numbers of words `tested`, `tested_several`, `unseen`.
     """
     pairs = {}
     for row, (word, tag) in enumerate(train):
@@ -317,7 +319,7 @@ def nearest_average(train_vectors, train, test_vectors, test):
             )
             cosines = _unit(np.asarray(test_vectors[rows], "float64")) @ _unit(averages).T
             best = cosines >= cosines.max(axis=1, keepdims=True) - TIE
-            found = best.argmax(axis=1)  # the first, most frequent one
+            found = best.argmax(axis=1)  # the first one is the most frequent tag
         hits = [tags[i][0] == test[row][1] for i, row in zip(found, rows, strict=True)]
         right += hits
         several += hits if len(tags) > 1 else []
@@ -335,12 +337,12 @@ def _unit(vectors):
 
 
 def markdown(folder):
-    """A table a task: the most frequent tag, word vectors, and each layer of a biLM."""
+    """Returns a table per task, with the most frequent tag, word vectors and layers of biLMs."""
     every = read_results(folder)
     tasks = [r["task"] for r in every if r["method"] == METHOD]
     if not tasks:
         raise NoResult(
-            f"No result of nearest averages below {folder}: `python -m benchmarks suite "
+            "The folder must hold results of nearest averages: `python -m benchmarks suite "
             f"elmo_intrinsic` writes them. Received: {str(folder)!r}"
         )
     order = sorted(set(tasks), key=lambda task: (task != POS, task))
@@ -392,7 +394,7 @@ def _table(task, results):
 
 
 def _points(results, metric):
-    """Mean of a metric, or of the scores, in points; `None` without any."""
+    """Returns the mean of a metric, or of the scores, in points; `None` without values."""
     found = [r["score"] if metric is None else r["metrics"][metric] for r in results]
     found = [value for value in found if value is not None]
     return 100 * float(np.mean(found)) if found else None

@@ -1,7 +1,6 @@
 """Ablations of GPT's fine-tuning: the suites `gpt_ablation` and `gpt_layers_transferred`.
 
-Both share one folder of results: GPT as published is the last row of one and the first of the
-other.
+Both share one folder of results, because both have a row for GPT as published.
 """
 
 import dataclasses
@@ -23,12 +22,12 @@ from keras_plm.plots import lines
 from keras_plm.tokenizers import BytePair
 from keras_plm.training.resume import set_seed
 
-HOME = "gpt"  # the folder of results of the suites of GPT
+HOME = "gpt"  # folder of results of all suites of GPT
 OPTIONS = {"home": HOME, "flags": ("encoder", "features", "feature_gb")}  # of all suites of GPT
-# What is fine-tuned: the models of these classes, by default of these folders.
+# Models to fine-tune: class, and default folder.
 KINDS = {"gpt": ("GPT", WEIGHTS / "gpt_mini"), "lstm": ("RecurrentLM", WEIGHTS / "lstm_mini")}
 AUXILIARY = {"language_model_weight": 0.5}
-# Key: the name in tables, the model, and the fields of its `Run`.
+# Key: name in tables, model, fields of its `Run`.
 ABLATION = {
     "full": ("Transformer, auxiliary LM", "gpt", AUXILIARY),
     "no_pretraining": ("without pre-training", "gpt", {**AUXILIARY, "method": "scratch"}),
@@ -48,7 +47,7 @@ DEPTHS = {
     "full": ("all 4 layers", "gpt", AUXILIARY),
 }
 ROWS = ABLATION | DEPTHS
-# Training examples at most; 0 for all. SNLI's are a sample as it is, of 21,605 pairs.
+# Most training examples; 0 takes all. SNLI's file is itself a sample, of 21,605 pairs.
 TASKS_READ = (
     ("cola", 0),
     ("sst2", 5_000),
@@ -58,7 +57,7 @@ TASKS_READ = (
     ("snli", 5_000),
 )
 SIZES = (("snli", 1_000), ("snli", 0))
-# Without the one whose pairs are read in both orders, and whose score is none of classes.
+# Without STS-B, which reads pairs in both orders and is a regression.
 LAYERS_READ = tuple(task for task in TASKS_READ if task[0] != "stsb")
 # Radford et al. 2018, table 5, in the order of `ABLATION`; SNLI is not in it.
 PUBLISHED = {
@@ -77,10 +76,10 @@ class Tuning:
 
     Attributes:
         rows: Keys of `ROWS`.
-        tasks: Tasks, and training examples at most, 0 for all.
-        more: The same, for the rows `more_rows` alone.
-        fields: Of a `Run`, the same for all.
-        tiny: If True, models of random weights stand for the pre-trained ones.
+        tasks: Pairs of a task and its most training examples; 0 takes all.
+        more: Further such pairs, only for the rows `more_rows`.
+        fields: Fields of every `Run`.
+        tiny: Whether models with random weights replace the pre-trained ones.
     """
 
     rows: tuple
@@ -99,7 +98,7 @@ class Tuning:
 
     @property
     def runs(self):
-        """`(task, key of the model, Run)` of each row and task."""
+        """Yields `(task, key of the model, Run)` of each row and task."""
         asked = [(row, *task) for task in self.tasks for row in self.rows]
         asked += [(row, *task) for task in self.more for row in self.more_rows]
         for row, task, limit in asked:
@@ -108,10 +107,10 @@ class Tuning:
 
 
 def encoder_folder(kind, given, data, features, tiny):
-    """The folder of a model: the one given, or the default.
+    """Returns the folder of a model: the given one, or the default.
 
     Raises:
-        ValueError: If there is none, or it is of another kind.
+        ValueError: If the folder holds no encoder, or one of another kind.
     """
     name, folder = KINDS[kind]
     if given:
@@ -142,7 +141,7 @@ def encoder_folder(kind, given, data, features, tiny):
 
 
 def jobs_of(tuning, workspace, encoder=None):
-    """The suite's jobs; the encoder given stands for its GPT."""
+    """Returns the suite's jobs. A given encoder replaces the default GPT."""
     runs = list(tuning.runs)
     folders = {
         kind: encoder_folder(
@@ -158,7 +157,7 @@ def jobs_of(tuning, workspace, encoder=None):
 
 
 def scales(rows, tasks=TASKS_READ, more=()):
-    """A suite's runs at each scale."""
+    """Returns `{scale: Tuning}` of a suite."""
     tiny = Tuning(
         tuple(rows),
         (("rte", 32), ("stsb", 32)),
@@ -169,7 +168,7 @@ def scales(rows, tasks=TASKS_READ, more=()):
 
 
 def row_of(result, rows=ROWS):
-    """The key in `rows` of a result, or `None` of another kind of run."""
+    """Returns the key in `rows` of a result, or `None` for another kind of run."""
     fields = result["settings"]
     asked = {name: fields[name] for name in ("language_model_weight", "pretrained_layers")
              if name in fields}  # fmt: skip
@@ -181,10 +180,10 @@ def row_of(result, rows=ROWS):
 
 
 def cells(folder, rows):
-    """`{(task, training examples): {row: [result of each seed]}}` of a folder.
+    """Returns `{(task, training examples): {row: [result of each seed]}}` of a folder.
 
     Raises:
-        ValueError: If there is no such result, or seeds of one cell are of different runs.
+        ValueError: If there is no such result, or seeds of one cell come from different runs.
     """
     found = {}
     for result in read_results(folder):
@@ -194,7 +193,7 @@ def cells(folder, rows):
             add_seed(result, of_task.setdefault(row, []))
     if not found:
         raise NoResult(
-            f"No result of {', '.join(rows)} below {folder}: `python -m benchmarks suite` "
+            f"The folder must hold results of {', '.join(rows)}: `python -m benchmarks suite` "
             f"writes them. Received: {str(folder)!r}"
         )
     order = [task for task, _ in TASKS_READ]
@@ -202,13 +201,16 @@ def cells(folder, rows):
 
 
 def _in_papers_metric(results, task):
-    """The results with the paper's metric as their score."""
+    """Returns the paper's metric, and the results with it as their score."""
     name = PAPERS_METRIC.get(task) or next(iter(results[0]["metrics"]))
     return name, [{**result, "score": result["metrics"][name]} for result in results]
 
 
 def _table(found, rows):
-    """A row each of `rows`, a column a task that has three or more; others are named below."""
+    """Returns a table with a column for each task that has three rows or more.
+
+    Other tasks are named below the table.
+    """
     head, columns, few = [], [], []
     for (task, count), of_task in found.items():
         if len(of_task) < min(3, len(rows)):
@@ -232,7 +234,7 @@ def _table(found, rows):
 
 
 def ablation_markdown(folder):
-    """The tables of the suite `gpt_ablation`: by task, and by number of training examples."""
+    """Returns the tables of `gpt_ablation`, by task and by number of training examples."""
     found = cells(folder, ABLATION)
     names = [name for name, *_ in ABLATION.values()]
     text = [_table(found, ABLATION), "The paper's (table 5, test sets, its larger model):\n"]
@@ -243,7 +245,7 @@ def ablation_markdown(folder):
 
 
 def _by_size(found):
-    """Gain of the auxiliary objective, by number of training examples."""
+    """Returns a table of the gain of the auxiliary objective by number of training examples."""
     rows = []
     for (task, count), of_task in found.items():
         if {"full", "no_auxiliary"} <= of_task.keys():
@@ -272,7 +274,7 @@ def _first_epoch(results):
 
 
 def ablation_figures(folder):
-    """The score on the dev set by update, with and without the auxiliary objective."""
+    """Draws the score on the dev set by update, for each row of the ablation."""
     pictures = {}
     for (task, count), of_task in cells(folder, ABLATION).items():
         if not {"full", "no_auxiliary"} <= of_task.keys():
@@ -294,7 +296,7 @@ def ablation_figures(folder):
 
 
 def layers_markdown(folder):
-    """The table of the suite `gpt_layers_transferred`."""
+    """Returns the table of the suite `gpt_layers_transferred`."""
     published = (
         "The paper (figure 2, left; MultiNLI and RACE): the embeddings help, each further layer "
         "helps, on MultiNLI up to 9 points for all.\n"
@@ -303,7 +305,7 @@ def layers_markdown(folder):
 
 
 def layers_figures(folder):
-    """The score by number of layers transferred."""
+    """Draws the score by number of transferred layers."""
     drawn = {}
     for (task, count), of_task in cells(folder, DEPTHS).items():
         if set(of_task) >= set(DEPTHS):

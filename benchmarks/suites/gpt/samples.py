@@ -1,4 +1,4 @@
-"""Texts of language models: the suite `gpt_samples`, prompts and continuations in one file."""
+"""The suite `gpt_samples`: texts of a language model, prompts and continuations in one file."""
 
 import dataclasses
 from pathlib import Path
@@ -12,13 +12,13 @@ from keras_plm.experiments.results import NoResult, ResultFolder
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import write_json
 
-KEPT = "samples"  # the folder of these files among the suite's results
+KEPT = "samples"  # subfolder of these files in the suite's results
 PROMPTS = (
     "It was late in the evening when",
     "“I do not believe,” said the doctor,",
     "The ship had left the harbour, and",
 )
-# Name: the strategy, and its options.
+# {name: (strategy, its options)}
 STRATEGIES = {
     "the likeliest token": (greedy, {}),
     "drawn from the likeliest that hold 0.9": (sample, {"top_p": 0.9}),
@@ -28,12 +28,12 @@ STRATEGIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """How much is written.
+    """Settings of generation.
 
     Attributes:
-        prompts: How texts begin.
+        prompts: Beginnings of the texts.
         tokens: Most tokens of a continuation.
-        tiny: If True, a model of random weights stands for the pre-trained one.
+        tiny: Whether a model with random weights replaces the pre-trained one.
     """
 
     prompts: tuple = PROMPTS
@@ -52,7 +52,7 @@ def run_samples(
     features,
     feature_gb=8.0,
 ):
-    """Generates missing texts: the first sample of each, without selection."""
+    """Generates missing texts: one sample per prompt and strategy, without selection."""
     folder = Path(encoder_folder("gpt", encoder, data, features, settings.tiny))
     kept, file = ResultFolder(results), f"{KEPT}/{folder.name}.json"
     model, tokenizer = keras_plm.load(folder, dtype="float32")
@@ -71,7 +71,7 @@ def run_samples(
 
 
 def markdown(folder):
-    """Each prompt, marked, with its continuations.
+    """Returns each prompt, in bold, with its continuations.
 
     Raises:
         ValueError: If there is no file.
@@ -80,7 +80,7 @@ def markdown(folder):
     names = kept.names(f"{KEPT}/*")
     if not names:
         raise NoResult(
-            f"No samples below {folder}: `python -m benchmarks suite gpt_samples` writes "
+            "The folder must hold samples: `python -m benchmarks suite gpt_samples` writes "
             f"them. Received: {str(folder)!r}"
         )
     text = []

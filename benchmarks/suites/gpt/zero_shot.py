@@ -1,6 +1,6 @@
-"""Tasks solved by a language model without fine-tuning: the suite `gpt_zero_shot`.
+"""The suite `gpt_zero_shot`: tasks that a language model solves without fine-tuning.
 
-Heuristics take the answer from a model at several points of its pre-training: Radford et al. 2018,
+Heuristics derive answers from a model at several points of its pre-training: Radford et al. 2018,
 section 5 and figure 2, right.
 """
 
@@ -26,9 +26,9 @@ from keras_plm.pretraining import token_losses
 from keras_plm.tokenizers import open_text
 from keras_plm.training.resume import set_seed
 
-KEPT = "zero_shot"  # the folder of these files among the suite's results
+KEPT = "zero_shot"  # subfolder of these files in the suite's results
 BOOKS = "books/valid.txt"
-# Name in tables, metric, and the score of chance.
+# {task: (name in tables, metric, score of chance)}
 HEURISTICS = {
     "cola": ("CoLA: mean log probability of a token, above a threshold", "Matthews' correlation",
              0.0),
@@ -40,13 +40,13 @@ HEURISTICS = {
 
 @dataclasses.dataclass(frozen=True)
 class ZeroShot:
-    """How much is read.
+    """Numbers of examples.
 
     Attributes:
         threshold_from: Training sentences of CoLA that choose the threshold.
-        limit: Reported examples of each at most, 0 for all.
-        questions: Sentences of the held-out book that are to be continued.
-        tiny: If True, a model of random weights stands for the pre-trained one.
+        limit: Most scored examples of CoLA and SST-2; 0 takes all.
+        questions: Sentences of the held-out book to continue.
+        tiny: Whether a model with random weights replaces the pre-trained one.
     """
 
     threshold_from: int = 2000
@@ -56,9 +56,9 @@ class ZeroShot:
 
 
 def acceptability(encoder, tokenizer, train, test):
-    """Matthews' correlation of CoLA's labels with "probable enough".
+    """Computes Matthews' correlation of CoLA's labels with the mean log probability of a token.
 
-    The threshold is the one that serves the training sentences best.
+    A threshold on the log probability decides. It is the best one on the training sentences.
     """
     found = {}
     for name, part in (("train", train), ("test", test)):
@@ -72,7 +72,7 @@ def acceptability(encoder, tokenizer, train, test):
 
 
 def sentiment(encoder, tokenizer, test):
-    """Accuracy of the likelier of two words after the text and "very"."""
+    """Computes the accuracy of the likelier of two words after the text and "very"."""
     contexts = [f"{e.text.strip()} very" for e in test]
     likely = [
         np.array([-x.sum() for x in token_losses(encoder, tokenizer, [word] * len(test), contexts)])
@@ -83,7 +83,7 @@ def sentiment(encoder, tokenizer, test):
 
 
 def continuation(encoder, tokenizer, questions):
-    """Accuracy of the choice whose tokens are likeliest on average."""
+    """Computes the accuracy of the choice whose tokens are likeliest on average."""
     choices = [choice for _, of_question, _ in questions for choice in of_question]
     contexts = [context for context, of_question, _ in questions for _ in of_question]
     means = iter([x.mean() for x in token_losses(encoder, tokenizer, choices, contexts)])
@@ -95,7 +95,7 @@ def continuation(encoder, tokenizer, questions):
 
 
 def book_questions(path, count, seed=0):
-    """`(sentence, four sentences of the book, which of them follows)`, drawn at random."""
+    """Draws tuples of a sentence, four sentences of the book, and the index of the next one."""
     pairs, sentences = [], []
     with open_text(path) as file:
         for line in file:
@@ -123,7 +123,7 @@ def run_zero_shot(
     features,
     feature_gb=8.0,
 ):
-    """Measures what is not measured yet: fresh weights, the snapshots, the encoder itself."""
+    """Does the missing measurements of random weights, the snapshots and the encoder itself."""
     kind = "gpt"
     if encoder and (config := Path(encoder) / "config.json").is_file():
         kind = "lstm" if read_json(config).get("model") == "RecurrentLM" else "gpt"
@@ -134,8 +134,8 @@ def run_zero_shot(
         points[read_json(note)["steps_done"]] = folder
     elif not settings.tiny:
         raise ValueError(
-            f"{folder} does not tell how long it was pre-trained: `keras-plm pretrain` "
-            f"writes that. Received: no pretraining.json in {str(folder)!r}"
+            f"{folder} needs a record of its pre-training: use an encoder of `keras-plm pretrain`. "
+            f"Received: no pretraining.json in {str(folder)!r}"
         )
     limit = settings.limit or None
     cola, sst2 = TASKS["cola"], TASKS["sst2"]
@@ -172,16 +172,16 @@ def run_zero_shot(
 
 
 def _read(folder):
-    """`{encoder: [result]}` by step.
+    """Returns `{encoder: [result]}`, sorted by step.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is no result.
     """
     kept = ResultFolder(folder)
     names = kept.names(f"{KEPT}/*")
     if not names:
         raise NoResult(
-            f"No result below {folder}: `python -m benchmarks suite gpt_zero_shot` writes "
+            "The folder must hold results: `python -m benchmarks suite gpt_zero_shot` writes "
             f"them. Received: {str(folder)!r}"
         )
     found = {}
@@ -192,7 +192,7 @@ def _read(folder):
 
 
 def markdown(folder):
-    """A row a point of pre-training, a column a heuristic."""
+    """Returns a table with a row per point of pre-training and a column per heuristic."""
     text = ["| model | tokens read | " + " | ".join(
         f"{name} ({metric}; guessing {chance:g})" for name, metric, chance in HEURISTICS.values()
     ) + " |"]  # fmt: skip
@@ -206,7 +206,7 @@ def markdown(folder):
 
 
 def figures(folder):
-    """Scores by tokens read, a picture a heuristic."""
+    """Draws the scores by tokens of pre-training, a picture for each heuristic."""
     found, pictures = _read(folder), {}
     for key, (title, metric, _) in HEURISTICS.items():
         drawn = {}

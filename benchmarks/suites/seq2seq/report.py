@@ -29,7 +29,11 @@ NAMES = {
 
 
 def read(folder):
-    """Results of each run that is there, in the order of the table, all seeds of one setting."""
+    """Returns `{run: results of all seeds}`, in the order of the table.
+
+    Raises:
+        ValueError: If seeds of one run differ in settings.
+    """
     runs = defaultdict(list)
     for result in read_results(folder):
         runs[f"{result['encoder']}.{result['run']}"].append(result)
@@ -48,7 +52,7 @@ def _spread(values, digits=1):
 
 
 def markdown(folder):
-    """A row a model: weights, BLEU of captions alone, joined, and by source length."""
+    """Returns a row per model: weights, BLEU of single and joined captions and by source length."""
     runs = read(folder)
     buckets = [b["from"] for b in next(iter(runs.values()))[0]["by_length"]]
     words = [f"{low}-" for low in buckets]
@@ -69,8 +73,8 @@ def markdown(folder):
 
 
 def _markdown_of_rows(runs):
-    """A row a model: BLEU by captions in a row, are all written, and the loss by place in a row."""
-    # Files of the first runs have no such part.
+    """Returns a row per model: BLEU by captions in a row, missing text, loss by place in a row."""
+    # Older files have no such part.
     runs = {n: [r for r in results if "by_captions" in r] for n, results in runs.items()}
     runs = {name: results for name, results in runs.items() if results}
     if not runs:
@@ -97,7 +101,7 @@ def _markdown_of_rows(runs):
 
 
 def figures(folder):
-    """BLEU by length, an attention map of each kind, step times and copying: what was run."""
+    """Draws BLEU by length, an attention map of each kind, step times and copying."""
     runs = read(folder)
     pictures = {"bleu_by_length": _bleu_by_length(runs)}
     for name, title in (("rnn.additive", "RNN, additive"), ("transformer.self", "Transformer")):
@@ -174,7 +178,7 @@ def _run_seq2seq(runs, data, results, seeds, progress):
 _TEST = {"vocabulary_size": 400, "embedding_dim": 16, "hidden_dim": 16, "num_layers": 1,
          "num_heads": 2, "epochs": 1, "limit": 40, "num_beams": 2}  # fmt: skip
 
-# With attention and without, and the Transformer, before the other scores.
+# The main comparison comes first: an RNN with and without attention, and the Transformer.
 _MODELS = ("additive", "none", "transformer", "dot", "scaled_dot", "bilinear", "cosine")
 
 SUITES = {

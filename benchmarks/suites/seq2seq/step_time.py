@@ -1,8 +1,9 @@
-"""Time of a training step by length, and accuracy of copying symbols by length.
+"""Measures the time of a training step and the accuracy of copying symbols, by length.
 
-Two small measurements of the suite `seq2seq`, each with one JSON file. Recurrence computes its
-steps one after another, attention all at once but for every pair of positions. A symbol to copy
-passes through a state for each position in an RNN, and through one product in attention.
+These are two small measurements of the suite `seq2seq`, each with one JSON file. Recurrence
+computes its steps one after another. Attention computes all steps at once, but for every pair of
+positions. A symbol to copy passes through a state per position in an RNN, and through one product
+in attention.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ START, END, FIRST = 1, 2, 3  # ids; 0 is padding
 
 
 def models(width, vocabulary_size):
-    """The RNN with one vector, with attention, and a Transformer of about as many weights."""
+    """Returns makers of two RNNs and a Transformer with about as many weights."""
     transformer = Transformer(
         vocabulary_size, 2, 4, width, dropout=0.0, pre_norm=True, name="transformer"
     )
@@ -62,11 +63,11 @@ class StepTimes:
 
     @property
     def parts(self):
-        """What is measured at a time, as fields of its rows."""
+        """Parts of the measurement, as fields of their rows."""
         return [{"length": length} for length in self.lengths]
 
     def run(self, part, progress):
-        """Rows of model, length, weights and seconds, of one length."""
+        """Measures one length; returns rows of model, length, weights and seconds."""
         length = part["length"]
         batch = max(self.tokens // length, 1)
         rng = np.random.default_rng(0)
@@ -101,7 +102,7 @@ class StepTimes:
 
 @dataclasses.dataclass(frozen=True)
 class Copying:
-    """Symbols copied right after training at each length, by model and seed."""
+    """Fraction of symbols copied correctly after training, by length, model and seed."""
 
     width: int = setting(64, "of the Transformer; the RNN gets as many weights")
     symbols: int = setting(16, "different symbols")
@@ -115,12 +116,12 @@ class Copying:
 
     @property
     def parts(self):
-        """What is measured at a time, as fields of its rows."""
+        """Parts of the measurement, as fields of their rows."""
         names = models(self.width, self.symbols + FIRST)
         return [{"seed": seed, "model": name} for seed in range(self.seeds) for name in names]
 
     def run(self, part, progress):
-        """Rows of model, seed, length and the fraction of symbols copied to their places."""
+        """Trains one model; returns rows of model, seed, length and fraction of copied symbols."""
         set_seed(part["seed"])
         model = models(self.width, self.symbols + FIRST)[part["model"]]()
         schedule = WarmupLinearDecay(self.learning_rate, self.steps, self.steps // 10)
@@ -139,7 +140,7 @@ class Copying:
         return rng.integers(FIRST, self.symbols + FIRST, (count, length))
 
     def _batches(self, seed):
-        """Fresh sequences in every step, each step of one of the lengths in turn."""
+        """Returns batches with new sequences in every step; the lengths take turns."""
         sizes = {length: max(self.tokens // (length + 1), 1) for length in self.lengths}
         turns = [self.lengths[step % len(self.lengths)] for step in range(self.steps)]
         lengths = np.concatenate([np.full(sizes[length], length + 1) for length in turns])
@@ -152,7 +153,7 @@ class Copying:
             return x, y, np.ones(y.shape)
 
         buckets = [length + 1 for length in self.lengths]
-        # Keeps tokens a step even though rows of a bucket come together.
+        # Each step keeps its number of tokens, because rows of a bucket come together.
         return Batches(lengths, collate, tokens_per_batch=self.tokens, buckets=buckets, seed=seed)
 
     def _score(self, model, length):
@@ -165,12 +166,12 @@ class Copying:
 
 
 def measure(settings, folder, progress):
-    """Runs what one of the two has not measured yet; returns what its file holds.
+    """Runs the missing parts of one of the two measurements; returns the content of its file.
 
-    The file is written after each part. One of other settings is set aside.
+    The file is written after each part. A file of other settings is archived.
     """
     path = Path(folder) / f"{settings.name}.{keras.backend.backend()}.json"
-    fields = json.loads(json.dumps(dataclasses.asdict(settings)))  # as the file gives them
+    fields = json.loads(json.dumps(dataclasses.asdict(settings)))  # tuples become lists
     report = read_json(path) if path.is_file() else {"settings": fields, "rows": []}
     if report["settings"] != fields:
         archive(path)

@@ -1,8 +1,9 @@
 """Translation with and without attention: runs of the suite `seq2seq`.
 
-Multi30k's captions are short, and a fixed vector loses long sentences. So captions are joined. In
-training half of them are single and half in rows of two to four. The test set is translated as
-single captions and in rows of two to six; five and six are longer than in training.
+Multi30k's captions are short, but a fixed vector fails on long sentences. Therefore captions are
+joined. In training half of them are single and half in rows of two to four. The test set is
+translated as single captions and in rows of two to six, and five or six are longer than in
+training.
 """
 
 import dataclasses
@@ -35,13 +36,13 @@ from keras_plm.training.schedules import WarmupLinearDecay
 TASK = MULTI30K.name
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
 LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
-BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # words of the source: from each to the next
-LENGTHS = 12  # to which rows are padded: every one is a compilation
+BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # boundaries, in words of the source
+LENGTHS = 12  # number of padded lengths; each one is compiled
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A translation model and how it is trained. The defaults are those of table `seq2seq`."""
+    """Settings of a translation model and its training. The defaults are those of `seq2seq`."""
 
     model: str = setting(
         "transformer",
@@ -53,16 +54,16 @@ class Translation:
     hidden_dim: int = setting(160, "units of the RNN, chosen for as many weights")
     num_layers: int = setting(2, "blocks of the Transformer's encoder, and of its decoder")
     num_heads: int = setting(4, "heads of the Transformer")
-    dropout: float = setting(0.1, "of embeddings and outputs")
-    label_smoothing: float = setting(0.1, "as the Transformer's paper")
+    dropout: float = setting(0.1, "dropout of embeddings and outputs")
+    label_smoothing: float = setting(0.1, "label smoothing, as in the Transformer's paper")
     epochs: int = setting(10, "passes over the training captions")
-    tokens_per_batch: int = setting(1024, "of one side, padding included")
+    tokens_per_batch: int = setting(1024, "tokens of one side, including padding")
     learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
     warmup: float = setting(0.1, "fraction of the steps in which the learning rate rises")
     precision: str = setting("float32", "'float32' or 'bfloat16' (weights stay in float32)")
     num_beams: int = setting(4, "search with N beams")
-    length_penalty: float = setting(0.6, "as the Transformer's paper")
-    limit: int = setting(0, "at most so many captions of each part; 0 takes all")
+    length_penalty: float = setting(0.6, "length penalty, as in the Transformer's paper")
+    limit: int = setting(0, "use at most so many captions of each split (0: all)")
 
     def __post_init__(self):
         check_settings(self)
@@ -70,7 +71,7 @@ class Translation:
 
     @property
     def name(self):
-        """As in file names: network and what attends."""
+        """Name in file names: network and attention."""
         return f"{self.encoder}.{self.attention}"
 
     @property
@@ -79,11 +80,11 @@ class Translation:
 
     @property
     def attention(self):
-        """The score of the attention; "self" of the Transformer."""
+        """Score function of the attention, or "self" for the Transformer."""
         return "self" if self.model == "transformer" else self.model
 
     def build(self, vocabulary_size):
-        """A fresh model."""
+        """Returns a new model."""
         common = {"dropout": self.dropout, "dtype": policy(self.precision)}
         if self.model == "transformer":
             return Transformer(
@@ -104,7 +105,7 @@ class Translation:
         )
 
     def compile(self, model, steps):
-        """Gives a model its optimizer and loss for so many steps."""
+        """Compiles a model with its optimizer and loss for this number of steps."""
         schedule = WarmupLinearDecay(self.learning_rate, steps, math.ceil(self.warmup * steps))
         model.compile(
             BertAdamW(schedule, bias_correction=True),
@@ -114,16 +115,16 @@ class Translation:
 
 
 def join_captions(sources, targets, alone, longest, seed):
-    """Pairs of texts, a fraction of them single, the rest joined in rows of 2 to `longest`.
+    """Joins pairs of texts in rows of 2 to `longest`, except for a fraction of single pairs.
 
     Args:
         sources, targets: Lists of texts.
         alone: Fraction of single texts.
         longest: Most texts in a row.
-        seed: Of order and numbers.
+        seed: Seed of the order and of the numbers of texts.
 
     Returns:
-        `(sources, targets)`, every text once.
+        `(sources, targets)`, with every text once.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(sources))
@@ -140,7 +141,7 @@ def _join(texts, rows):
 
 
 def even_rows(number, longest):
-    """All texts as single ones, then all in rows of 2, of 3, up to `longest`, in order."""
+    """Returns rows of indices: all texts single, then in rows of 2, of 3, up to `longest`."""
     return [
         range(first, first + count)
         for count in range(1, longest + 1)
@@ -149,7 +150,7 @@ def even_rows(number, longest):
 
 
 def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
-    """BLEU of the sentences whose sources have so many words, for each bucket."""
+    """Computes BLEU by number of source words, for each bucket."""
     words = np.array([len(source.split()) for source in sources])
     found = []
     for low, high in zip(buckets[:-1], buckets[1:], strict=True):
@@ -164,18 +165,18 @@ def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
 
 
 def by_captions(rows, lengths, losses, references, outputs):
-    """How rows of one caption, of two and so on are translated, and each place in a row.
+    """Scores the translations by the number of captions in a row, and by place in a row.
 
     Args:
-        rows: The captions of each row, as `even_rows` gives them.
-        lengths: Number of target tokens of each caption, without an end.
-        losses: For each row `-log P` of every target token.
+        rows: Captions of each row, from `even_rows`.
+        lengths: Number of target tokens of each caption, without the end token.
+        losses: `-log P` of every target token, for each row.
         references, outputs: A text for each row.
 
     Returns:
-        A dict for each number of captions: `rows`; `bleu`; `length`, words written to words of the
-        references; `too_few` and `too_many`, the shares of rows with fewer or more full stops than
-        the reference; and `losses`, the mean loss of a token at each place.
+        A dict for each number of captions: `rows`; `bleu`; `length`, words of the outputs per word
+        of the references; `too_few` and `too_many`, the fractions of rows with fewer or more full
+        stops than the reference; and `losses`, the mean loss of a token at each place.
     """
     found = []
     for count in sorted({len(row) for row in rows}):
@@ -200,7 +201,7 @@ def by_captions(rows, lengths, losses, references, outputs):
 
 
 def token_losses(model, tokenizer, sources, targets):
-    """For each pair of texts `-log P` of the target's tokens, each given those before it."""
+    """Computes `-log P` of the target tokens, given those before, for each pair of texts."""
     batches = translation_batches(
         sources, targets, tokenizer, training=False, tokens_per_batch=4096, buckets=LENGTHS
     )
@@ -216,13 +217,13 @@ def token_losses(model, tokenizer, sources, targets):
 
 
 class TranslationRunner:
-    """Multi30k, read once for many runs.
+    """Trains and scores translators on Multi30k, which it reads once.
 
     Args:
         data: The data folder.
         results: Folder for result files.
-        work: Folder for unfinished training, which runs that finish empty; by default in the
-            user's cache folder.
+        work: Folder for unfinished training, by default in the user's cache folder. Finished runs
+            leave nothing there.
         progress: Called with a line of text.
     """
 
@@ -257,11 +258,11 @@ class TranslationRunner:
         return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def done(self, settings, seed):
-        """The stored result, if its settings and data are today's."""
+        """Returns the stored result if it has the same settings and data, or `None`."""
         return self.results.done(self.result_name(settings, seed), self.key(settings, seed))
 
     def run(self, settings, seed):
-        """Trains, translates and scores what is not done yet; returns the result."""
+        """Returns the result of a run; trains, translates and scores if there is none yet."""
         done = self.done(settings, seed)
         if done is not None:
             return done
@@ -325,7 +326,7 @@ class TranslationRunner:
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
 
     def _train(self, settings, seed, model, tokenizer):
-        """Fits a model, or resumes; returns seconds, and target tokens of an epoch."""
+        """Trains a model or resumes; returns the seconds and the target tokens of an epoch."""
         sources, targets = join_captions(
             *self.part(settings, "train"), alone=0.5, longest=LONGEST_TRAINED, seed=0
         )
@@ -343,7 +344,7 @@ class TranslationRunner:
         return seconds, int(tokenizer.encode(targets).lengths.sum())
 
     def _dev_loss(self, settings, model, tokenizer):
-        """Mean loss of a target token only, label smoothing included."""
+        """Returns the mean loss of a target token, including label smoothing."""
         batches = translation_batches(
             *self.part(settings, "dev"),
             tokenizer,
@@ -355,11 +356,11 @@ class TranslationRunner:
 
 
 def look(model, tokenizer, sources, options):
-    """Where a model looks while it translates: of the first source of 9 to 12 words.
+    """Returns the attention of a model while it translates the first source of 9 to 12 words.
 
     Returns:
-        A dict of source and output tokens and weights (T, S), the mean over the heads of the
-        Transformer's last layer; `None` without attention.
+        A dict with the tokens of source and output, and weights (T, S). They are means over the
+        heads of the Transformer's last layer. `None` for a model without attention.
     """
     if getattr(model, "attention", model) is None:
         return None
