@@ -19,16 +19,16 @@ from keras_plm.training.distribution.one_device import Distribution
 
 
 class StepCounter(keras.callbacks.Callback):
-    """Keeps `Batches` in step with `fit`: `batches.step` counts what was trained on.
+    """Keeps `batches.step` equal to the number of trained steps.
 
     Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
 
     Args:
-        batches: The `Batches` that `fit` is given.
-        before: Steps that were trained on other batches before these.
+        batches: The `Batches` passed to `fit`.
+        before: Number of earlier steps on other batches.
 
     Attributes:
-        steps: Finished steps, those before this `fit` included.
+        steps: Number of finished steps, including those before this `fit`.
     """
 
     def __init__(self, batches: Batches, before: int = 0):
@@ -67,11 +67,11 @@ def check_loss(model, logs, when):
 
     Args:
         model: The compiled model.
-        logs: What Keras reports: a dict, or `None`.
-        when: Words for the error: in which epoch, say.
+        logs: Metrics from Keras: a dict, or `None`.
+        when: Place for the error message, such as `"in epoch 2"`.
 
     Raises:
-        FloatingPointError: With the step and the learning rate.
+        FloatingPointError: If the loss is not finite; it names the step and the learning rate.
     """
     loss = (logs or {}).get("loss")
     if loss is None or math.isfinite(loss := float(loss)):
@@ -81,7 +81,7 @@ def check_loss(model, logs, when):
     if isinstance(rate, dict):  # a schedule
         rate = rate["config"].get("peak", float(optimizer.learning_rate))
     raise FloatingPointError(
-        "The loss must be finite, and training diverged: choose a lower learning rate, clip the "
+        "The loss must be finite, but training diverged: choose a lower learning rate, clip the "
         "gradients, or train in float32 instead of float16. "
         f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
         f"learning_rate={float(rate):g}"
@@ -95,7 +95,7 @@ def check_outputs(outputs: np.ndarray) -> None:
         outputs: The array.
 
     Raises:
-        FloatingPointError: With the first such number.
+        FloatingPointError: If a number is not finite; it names the first one.
 
     >>> check_outputs(np.ones(3))
     >>> check_outputs(np.array([1.0, np.inf]))  # doctest: +ELLIPSIS
@@ -105,8 +105,8 @@ def check_outputs(outputs: np.ndarray) -> None:
     outputs = np.asarray(outputs)
     if not (finite := np.isfinite(outputs)).all():
         raise FloatingPointError(
-            "A model's outputs must be finite: where training diverged, train again with a lower "
-            "learning rate; where float16 overflowed, use float32 or bfloat16. "
+            "A model's outputs must be finite: if training diverged, train again with a lower "
+            "learning rate; if float16 overflowed, use float32 or bfloat16. "
             f"Received: {outputs[~finite].ravel()[0]} among the outputs"
         )
 
@@ -119,7 +119,7 @@ class FitsBatches(Saveable):
     finite, see `FiniteLoss`.
 
     Attributes:
-        learns_from: The fix for texts as an argument, for error messages.
+        learns_from: Fix that an error message names if an argument is texts.
 
     Raises:
         TypeError: If `fit` or `evaluate` gets texts, or nothing.
@@ -147,7 +147,7 @@ class FitsBatches(Saveable):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
-        # First, for those given may score the model or save it.
+        # First, because the given callbacks may score or save the model.
         callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
         y = args[0] if args else kwargs.get("y")
         x = self._checked(x, y)
@@ -161,8 +161,8 @@ class FitsBatches(Saveable):
             options |= self._weighted(y, class_weight, kwargs.pop("sample_weight", None))
             if options.get("sample_weight") is not None and kwargs.get("validation_split"):
                 raise ValueError(
-                    "Class weights that are combined with sample weights would also weigh the "
-                    "validation split: give `validation_data`. "
+                    "Class weights together with sample weights need separate validation data: "
+                    "give `validation_data`. "
                     f"Received: validation_split={kwargs['validation_split']}"
                 )
         self._read_scaled(None)
@@ -170,11 +170,11 @@ class FitsBatches(Saveable):
             return super().fit(x, *args, **options, **kwargs)
 
     def _fit_batches(self, source, *args, class_weight, callbacks, **kwargs):
-        """`fit` on `Batches`, which keep their own order and take the weights of classes."""
+        """Runs `fit` on `Batches`, in their own order and with class weights."""
         if kwargs.get("steps_per_epoch") is not None:
             raise ValueError(
-                "An epoch of `Batches` is all of them: for shorter epochs give fewer rows, to "
-                "stop early a callback. "
+                "An epoch must cover all `Batches`: for shorter epochs give fewer rows; to stop "
+                "early give a callback. "
                 f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
             )
         _check_accumulation(self, source)
@@ -187,7 +187,7 @@ class FitsBatches(Saveable):
             if keras.backend.backend() == "tensorflow":
                 x = source.tf_dataset()
                 if source.distribution is None and self.compiled and not self.train_function:
-                    # Else TensorFlow traces the first step twice, for variables that it makes.
+                    # Otherwise TensorFlow traces the first step twice: it creates variables.
                     build_for_training(self, source[0])
             with _without_pooler_warning(), self._distributed(source, training=True):
                 return super().fit(x, *args, **options, **kwargs)
@@ -195,7 +195,7 @@ class FitsBatches(Saveable):
             source.class_weight = before
 
     def _read_scaled(self, source):
-        """Says how the weights of `source` are scaled; a step is traced for one scale."""
+        """Records the scaling of the weights of `source`; a change retraces the step."""
         scaled = isinstance(source, Batches) and source.scale_weights
         classes = source.class_weight if scaled else None
         same = np.array_equal(classes, self._scaled_classes) if scaled and self._scaled else True
@@ -203,11 +203,11 @@ class FitsBatches(Saveable):
             self._scaled, self._scaled_classes, self.train_function = scaled, classes, None
 
     def _checked(self, x, y=None, name="x", targets=True):
-        """`x` as it can be read; raises unless these are numbers, with their targets if asked."""
+        """Returns `x` in readable form; raises unless it has numbers and, if needed, targets."""
         texts, x = are_texts(x)
         if texts or x is None:
             raise TypeError(
-                f"A model reads arrays of numbers, not texts: {self.learns_from}. "
+                f"A model needs arrays of numbers, not texts: {self.learns_from}. "
                 f"Received: {name} of type {type(x).__name__}"
             )
         check_batches(self, x)
@@ -216,26 +216,26 @@ class FitsBatches(Saveable):
         else:
             if isinstance(y, (list, tuple, np.ndarray)) and are_texts(y)[0]:
                 raise TypeError(
-                    "Targets are arrays of numbers, the ids of labels; to have them, "
+                    "Targets must be arrays of numbers, the ids of labels: "
                     f"{self.learns_from}. Received: {y!r:.60} with {name}"
                 )
             array = isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
             labelled = y is not None or not array
         if targets and not labelled and self._needs_targets():
             raise ValueError(
-                "`fit` and `evaluate` need targets: give every example its label, or arrays their "
-                f"`y`. Received: {name} of type {type(x).__name__} without targets"
+                "`fit` and `evaluate` need targets: give every example its label, or pass `y` with "
+                f"arrays. Received: {name} of type {type(x).__name__} without targets"
             )
         return x
 
     def _needs_targets(self):
-        """Whether a step computes the loss that `compile` is given."""
+        """Whether a step computes the loss passed to `compile`."""
         own = type(self).compute_loss is FitsBatches.compute_loss
         own = own and type(self).train_step is keras.Model.train_step
         return own and getattr(self, "loss", None) is not None
 
     def _validation_data(self, data):
-        """`validation_data` as Keras reads it: `Batches`, `(x, y)`, or another data set."""
+        """Converts `validation_data` for Keras: `Batches`, `(x, y)`, or another data set."""
         if isinstance(data, (list, tuple)) and data:
             if isinstance(data[0], str) or hasattr(data[0], "text"):  # texts or examples
                 self._checked(data, name="validation_data")
@@ -243,7 +243,7 @@ class FitsBatches(Saveable):
         data = self._checked(data, name="validation_data")
         if not isinstance(data, Batches):
             return data
-        # Keras makes its iterator of them itself, before it calls `evaluate`.
+        # Keras makes the iterator itself, before it calls `evaluate`.
         held_out = data.for_evaluation()
         on_tensorflow = keras.backend.backend() == "tensorflow"
         return held_out.tf_dataset() if on_tensorflow else held_out
@@ -256,10 +256,10 @@ class FitsBatches(Saveable):
             options |= self._weighted(y, class_weight, sample_weight)
         return super().train_on_batch(x, y, **options, **kwargs)
 
-    takes_class_weight = True  # whether targets are classes, one of each output
+    takes_class_weight = True  # whether each output has one class as its target
 
     def _class_weights(self, class_weight):
-        """An array over the ids of this model's classes; raises if it has none."""
+        """Returns an array over the class ids; raises if the model has no classes."""
         if not self.takes_class_weight:
             raise ValueError(
                 "`class_weight` is for models whose targets are classes. "
@@ -268,12 +268,12 @@ class FitsBatches(Saveable):
         return class_weights(class_weight, getattr(self, "labels", None))
 
     def _weighted(self, y, class_weight, sample_weight=None):
-        """Options of Keras that weigh classes of arrays `y`, or of a data set if that is `None`."""
+        """Returns Keras options with class weights for `y`, or for a data set if `y` is `None`."""
         array = self._class_weights(class_weight)
         per_word = getattr(self, "per_word", False)
         if per_word and y is None:
             raise ValueError(
-                "`class_weight` of tags is for arrays and `Batches`: make these of the examples. "
+                "`class_weight` of tags needs arrays or `Batches`: make them from the examples. "
                 "Received: another data set"
             )
         if not per_word and sample_weight is None:
@@ -285,7 +285,7 @@ class FitsBatches(Saveable):
         return {"class_weight": None, "sample_weight": weights}
 
     def _distributed(self, source, training):
-        """What the distribution of batches does around the work on them."""
+        """Returns the context of the distribution of `source`; raises if it must have one."""
         distribution = getattr(source, "distribution", None)
         if distribution is not None:
             return distribution.running(self, source, training)
@@ -295,24 +295,24 @@ class FitsBatches(Saveable):
         alone = training and hasattr(optimizer, "distribution")
         if isinstance(source, Batches) and (several > 1 or alone):
             raise ValueError(
-                "This model is on several devices, and these batches are not: give it "
+                "A model on several devices needs sharded batches: give it "
                 "`distribution.shard(batches)`. Received: Batches of one device"
             )
         together = Distribution.of_processes
         if training and together is not None:
             raise ValueError(
-                f"{together.num_processes} processes train together, and each would train a model "
-                "of its own on this: make `Batches` of it and give `distribution.shard(batches)`. "
+                f"{together.num_processes} processes train together, so each needs its part of the "
+                "data: make `Batches` of the data and give `distribution.shard(batches)`. "
                 f"Received: {type(source).__name__}"
             )
         return contextlib.nullcontext()
 
-    summed_over = None  # a context in which metrics are those of all processes
-    parts_of_sum = 1  # processes over which a loss is averaged that is a sum
+    summed_over = None  # a context in which metrics cover all processes
+    parts_of_sum = 1  # number of processes that average the gradients of a summed loss
 
-    _scaled = False  # whether weights average 1 over each batch, before classes are weighed
-    _scaled_classes = None  # how classes are weighed then
-    _in_training = False  # whether the current step is one of training
+    _scaled = False  # whether weights average 1 over each batch, without class weights
+    _scaled_classes = None  # class weights of such batches
+    _in_training = False  # whether the current step is a training step
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         self._in_training = training
@@ -335,7 +335,7 @@ class FitsBatches(Saveable):
 
     def evaluate(self, x=None, *args, **kwargs):
         """Evaluates as `keras.Model.evaluate`; `Batches` are read as with `training=False`."""
-        # `fit` calls this with what it checked; a check again would read on in a generator.
+        # `fit` passes checked data; a second check would advance a generator.
         if not kwargs.get("_use_cached_eval_dataset"):
             x = self._checked(x, args[0] if args else kwargs.get("y"))
         source = x = x.for_evaluation() if isinstance(x, Batches) else x
@@ -353,20 +353,20 @@ class FitsBatches(Saveable):
 
 @contextlib.contextmanager
 def _without_pooler_warning():
-    """Hides a warning of Keras: an encoder's pooler has no part in tagging, which is no mistake."""
+    """Hides Keras' warning about an encoder's pooler, which tagging does not use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Gradients do not exist for variables .*pooler")
         yield
 
 
 def _unscaled(weights, y=None, class_weight=None):
-    """Weights of rows or words that were 0 or 1 before `Batches` scaled them.
+    """Restores weights of rows or words that were 0 or 1 before `Batches` scaled them.
 
-    The scale is the largest weight of all, classes apart, on each device.
+    The scale on each device is the largest weight without class weights.
 
     Args:
-        weights: Scaled, then multiplied by those of classes, if any.
-        y: Class ids, of the shape of `weights`.
+        weights: Scaled weights, multiplied by class weights, if any.
+        y: Class ids, in the shape of `weights`.
         class_weight: An array over class ids; others have weight 1.
     """
     rows = weights
@@ -392,21 +392,21 @@ def _check_accumulation(model, batches):
         )
     if count > 1 and inner is not optimizer:
         raise ValueError(
-            "In float16 a micro-batch whose gradients overflow is left out, and the next step "
-            "would mix two batches: choose 'mixed_bfloat16', or whole batches. "
+            "Micro-batches need an optimizer that never skips one; with float16 it skips those "
+            "whose gradients overflow: choose 'mixed_bfloat16', or whole batches. "
             f"Received: {type(optimizer).__name__}, batches in {count} micro-batches"
         )
 
 
 def check_batches(model, batches):
-    """Raises unless a model can read these `Batches`; other data pass."""
+    """Raises unless a model can read these `Batches`; ignores other data."""
     if not isinstance(batches, Batches):
         return
     limit = getattr(getattr(model, "encoder", model), "max_sequence_length", None)
     if limit is not None and batches.buckets[-1] > limit:
         raise ValueError(
-            f"This model reads at most {limit} positions: make the batches with "
-            f"`max_length={limit}`, to which they are padded then. "
+            f"Batches for this model must have at most {limit} positions: make them with "
+            f"`max_length={limit}`, which also limits their padding. "
             f"Received: batches of length {batches.buckets[-1]}"
         )
     if batches.vocabulary_size is not None:
@@ -414,21 +414,21 @@ def check_batches(model, batches):
 
 
 def check_vocabulary(model, count):
-    """Raises unless a model knows so many token ids: JAX reads past its table in silence."""
+    """Raises unless a model knows `count` token ids; JAX does not report larger ids."""
     known = getattr(model, "vocabulary_size", None)
     if known is None:
         known = getattr(getattr(model, "encoder", None), "vocabulary_size", None)
     if known is not None and count > known:
         raise ValueError(
             "A model must know every id of its tokenizer: build it with "
-            "`vocabulary_size=len(tokenizer)`, or give a pre-trained one vectors for new ids by "
+            "`vocabulary_size=len(tokenizer)`, or add vectors to a pre-trained model with "
             "`resize_token_embeddings`. "
             f"Received: {count} tokens, vocabulary_size={known}"
         )
 
 
 def lacks_special_tokens(model, tokenizer):
-    """Whether a model knows a tokenizer's tokens but not its special tokens, as a GPT at first."""
+    """Whether a model lacks only a tokenizer's special tokens, as a pre-trained GPT."""
     known = getattr(model, "vocabulary_size", None)
     return known is not None and known == getattr(tokenizer, "text_size", None) < len(tokenizer)
 
@@ -436,7 +436,7 @@ def lacks_special_tokens(model, tokenizer):
 def run_on(
     model: keras.Model, batches: Batches, verbose: int = 0
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Runs a model on every batch, with outputs of the length of the batch.
+    """Runs a model on every batch; outputs have the length of their batch.
 
     `model.predict` cannot concatenate outputs of unequal lengths. Training batches are read as with
     `training=False`.
@@ -447,8 +447,8 @@ def run_on(
         verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
     Yields:
-        `(rows, outputs)`: numbers of the real rows of the batch, and their outputs, NumPy arrays in
-        the model's output structure.
+        `(rows, outputs)`: the numbers of the real rows of the batch, and their outputs as NumPy
+            arrays in the model's output structure.
 
     Raises:
         FloatingPointError: If an output is not finite.

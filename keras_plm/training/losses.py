@@ -29,7 +29,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         The weighted mean over positions, a scalar.
 
     Raises:
-        ValueError: If `label_smoothing` is not from 0 to below 1.
+        ValueError: If `label_smoothing` is not in [0, 1).
 
     >>> import numpy as np
     >>> loss = TokenCrossEntropy(label_smoothing=0.1)
@@ -41,7 +41,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                "`label_smoothing` is a share from 0 to below 1. "
+                "`label_smoothing` must be a fraction in [0, 1). "
                 f"Received: label_smoothing={label_smoothing}"
             )
         self.label_smoothing = label_smoothing
@@ -61,8 +61,8 @@ class LogisticLoss(keras.losses.Loss):
 
     Args:
         name: Name of the loss.
-        reduction: Reduction of `keras.losses.Loss`. word2vec takes steps of single words, so the
-            default is the sum.
+        reduction: Reduction of `keras.losses.Loss`. The default is the
+            sum, because word2vec takes steps of single words.
         **kwargs: Other arguments of `keras.losses.Loss`.
 
     Call arguments:
@@ -91,7 +91,7 @@ class LogisticLoss(keras.losses.Loss):
 class LabelLoss(keras.losses.SparseCategoricalCrossentropy):
     """Cross-entropy of labels from logits, with the loss 0 for the label -1.
 
-    `evaluate` can thus read labels that do not occur in training; metrics count them as errors.
+    `evaluate` reads labels that do not occur in training as -1; metrics count them as errors.
 
     Args:
         from_logits: As in `keras.losses.SparseCategoricalCrossentropy`.
@@ -144,7 +144,7 @@ class MeanLoss(keras.metrics.Mean):
 
     def __init__(self, loss: keras.losses.Loss, name: str = "mean_loss", **kwargs):
         super().__init__(name=name, **kwargs)
-        self._direction = "down"  # by which callbacks know that less is better
+        self._direction = "down"  # callbacks read that lower is better
         self.loss = loss
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -160,10 +160,10 @@ class MeanLoss(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class GivenLoss(keras.losses.Loss):
-    """The weighted mean of losses that the model itself gives, as `pretraining.CausalLM` does.
+    """Weighted mean of losses that the model itself computes, such as `pretraining.CausalLM`.
 
     Call arguments:
-        y_true: Not read.
+        y_true: Unused.
         y_pred: (B, ...) losses.
     """
 

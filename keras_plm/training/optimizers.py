@@ -10,10 +10,10 @@ from keras_plm.files.private_apis import adagrad_step, adamw_step, norms
 
 
 class _ByWholeSteps:
-    """Schedules and weight averages once a step, not once a micro-batch of accumulated gradients.
+    """Updates schedules and weight averages once per step, not once per micro-batch.
 
-    Keras 3.15 evaluates schedules at the number of micro-batches, so a learning rate decays too
-    fast. It also updates averages after each micro-batch, so unchanged weights enter them again.
+    Keras 3.15 evaluates schedules at the number of micro-batches: a learning rate decays too
+    fast. It also updates averages after each micro-batch: unchanged weights enter them again.
     """
 
     def __init__(self, *args, **kwargs):
@@ -32,7 +32,7 @@ class _ByWholeSteps:
         kinds = [keras.backend.standardize_dtype(gradient.dtype) for gradient in gradients]
         if len(set(kinds)) == 1:
             return super()._clip_gradients(gradients)
-        # As of a float32 output layer over an encoder of float64: one norm of both.
+        # For example a float32 output layer over a float64 encoder: one norm covers both.
         clipped = super()._clip_gradients([ops.cast(gradient, "float64") for gradient in gradients])
         return [ops.cast(gradient, kind) for gradient, kind in zip(clipped, kinds, strict=True)]
 
@@ -46,13 +46,13 @@ class _ByWholeSteps:
         averages = [a for a in self._model_variables_moving_average if a is not None]
         before = [ops.copy(average) for average in averages] if parts else ()
         super()._update_model_variables_moving_average(variables)
-        if parts:  # no `cond`: JAX lets no variable out of it
+        if parts:  # not `cond`: under JAX no variable can leave it
             last = ops.equal((self._iterations + 1) % parts, 0)
             for average, value in zip(averages, before, strict=True):
                 average.assign(ops.where(last, ops.convert_to_tensor(average), value))
 
 
-# Weights that do not decay, by their paths: biases, norms, and what scales or is added to scores.
+# Paths of weights that do not decay: biases, norms, scales, and terms added to scores.
 NOT_DECAYED = re.compile(
     r"(^|/)[^/]*(bias|beta|gamma)[^/]*$|norm(alization)?(_\d+)?/[^/]*$"
     r"|(^|/|_)(scale|scalars|temperature|starts|ends|transitions)$"
@@ -86,8 +86,8 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.
 
     Raises:
-        ValueError: If a factor or start is negative. When the weights are known: if a path of
-            `groups` belongs to none or several of them.
+        ValueError: If a factor or start is negative. On the first step: if a path of
+            `groups` does not belong to exactly one weight.
 
     >>> weight = keras.Variable([1.0])
     >>> optimizer = BertAdamW(learning_rate=0.1, weight_decay=0.0)
@@ -112,7 +112,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         wrong = [path for path, group in (groups or {}).items() if min(group) < 0]
         if wrong:
             raise ValueError(
-                "A group is `(factor, start)`, both 0 or more. "
+                "A group must be `(factor, start)`, both 0 or more. "
                 f"Received: {tuple(groups[wrong[0]])} for {wrong[0]!r}"
             )
         super().__init__(
@@ -136,8 +136,8 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         for path in self.groups:
             if paths.count(path) != 1:
                 raise ValueError(
-                    "Each path of `groups` must be that of one weight that learns. "
-                    f"Received: {path!r}, which {paths.count(path)} have"
+                    "Each path of `groups` must belong to one trainable weight. "
+                    f"Received: {path!r}, the path of {paths.count(path)}"
                 )
         self._decays = [NOT_DECAYED.search(path or v.name) is None
                         for path, v in zip(paths, variables, strict=True)]  # fmt: skip
@@ -150,7 +150,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
     def _backend_apply_gradients(self, gradients, variables):
         begins = [self._begins[self._get_variable_index(v)] for v in variables]
         gradients = [
-            # Dense where TensorFlow has rows of an embedding; not a product, as 0 * NaN is NaN.
+            # Makes TensorFlow's embedding rows dense. Not a product, because 0 * NaN is NaN.
             ops.where(self.iterations >= begin, ops.convert_to_tensor(gradient, sparse=False), 0.0)
             if begin
             else gradient
@@ -166,11 +166,10 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         return 1.0 - ops.power(beta_1, step), 1.0 - ops.power(beta_2, step)
 
     def update_step(self, gradient, variable, learning_rate):
-        # Without groups the decay has been taken off already, by `Optimizer`: the two terms do
-        # not interact.
+        # Without groups `Optimizer` has already applied the decay; the two terms do not interact.
         dtype, index = variable.dtype, self._get_variable_index(variable)
         learning_rate = ops.cast(learning_rate, dtype) * self._factors[index]
-        # TensorFlow has rows of an embedding, which this makes dense.
+        # Makes TensorFlow's embedding rows dense.
         gradient = ops.cast(ops.reshape(gradient, variable.shape), dtype)
         mean, square, begin = self._means[index], self._squares[index], self._begins[index]
         self.assign(mean, self.beta_1 * mean + (1.0 - self.beta_1) * gradient)
@@ -183,7 +182,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         self.assign_sub(variable, learning_rate * ratio)
 
     def _use_weight_decay(self, variable):
-        # By number: TensorFlow's own variables have no path.
+        # By index: TensorFlow's own variables have no path.
         decays = self._decays[self._get_variable_index(variable)]
         return decays and super()._use_weight_decay(variable)
 
@@ -198,7 +197,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
             return super()._clip_gradients(gradients)
         import torch
 
-        # The kernel divides by it, which saves a pass over the gradients.
+        # The kernel divides by the norm, which saves a pass over the gradients.
         norm = torch.linalg.vector_norm(torch.stack(norms(gradients)))
         self._gradient_scale = (norm / self.global_clipnorm).clamp(min=1.0).float()
         return gradients
@@ -210,9 +209,9 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         import torch
 
         scale, self._gradient_scale = self._gradient_scale, None
-        # A number read here would make a GPU wait; only weights that start later need one.
+        # Reading the number makes a GPU wait; only weights that start later need it.
         done = int(self.iterations) if any(self._begins) else 0
-        kinds = {}  # a call of the kernel has one rate, one decay and, here, one count of steps
+        kinds = {}  # one call of the kernel has one learning rate, one decay and one step count
         for v, g in zip(variables, gradients, strict=True):
             i = self._get_variable_index(v)
             if done >= self._begins[i]:
@@ -222,7 +221,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         rate = ops.convert_to_tensor(learning_rate, "float32")
         for (decays, factor, begin), rows in kinds.items():
             weights, grads, means, squares = (list(x) for x in zip(*rows, strict=True))
-            # Far from zero steps, both bias corrections are exactly 1.
+            # At so many steps both bias corrections are exactly 1.
             step = torch.full((), 1e9, device=rate.device)
             if self.bias_correction:
                 step = (ops.convert_to_tensor(self.iterations) + (1 - begin)).float()
@@ -253,9 +252,9 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
 
 
 def loss_scaled(optimizer, encoder):
-    """An optimizer for an encoder: of one that computes in float16 it scales the loss.
+    """Returns the optimizer, with loss scaling if the encoder computes in float16.
 
-    Keras asks the model around the encoder, whose own policy may be another.
+    Keras reads only the policy of the outer model, which may differ from the encoder's.
     """
     if encoder.compute_dtype != "float16":
         return optimizer
@@ -266,8 +265,8 @@ def loss_scaled(optimizer, encoder):
 class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
     """`keras.optimizers.Adagrad` with one pass over the weights on torch's CPU path.
 
-    A step reads all weights for any batch: most of the time for tables of word vectors. The initial
-    accumulator is 1, as in GloVe, so the first steps of rare words are those of plain gradient
+    Each step reads all weights, which takes most of the time for tables of word vectors. The
+    initial accumulator is 1, as in GloVe: the first steps of rare words equal plain gradient
     descent.
 
     Reference: Duchi et al. 2011, JMLR 12.

@@ -1,20 +1,20 @@
-"""Processes that train together: their number, and what all of them share."""
+"""Processes that train together: counts, sums and checks over all of them."""
 
 import keras
 import numpy as np
 
 
 def check_whole_state():
-    """Raises where a process sees only a part of the state."""
+    """Raises if a process sees only a part of the state."""
     if count_processes() > 1 and keras.backend.backend() == "jax":
         raise ValueError(
-            "Of JAX's processes each sees a part of the state: train in one, on as many "
-            f"devices, or under torch. Received: {count_processes()} processes"
+            "Under JAX the state needs one process, because each sees a part of it: train in one "
+            f"process, on as many devices, or under torch. Received: {count_processes()} processes"
         )
 
 
 def count_processes():
-    """How many processes train together."""
+    """Returns the number of processes that train together."""
     if keras.backend.backend() == "torch":
         from torch import distributed
 
@@ -28,7 +28,7 @@ def count_processes():
 
 
 def process_index():
-    """Which of several of torch's processes this is."""
+    """Returns the number of this torch process; 0 for a single one."""
     if keras.backend.backend() != "torch" or count_processes() == 1:
         return 0
     from torch import distributed
@@ -37,14 +37,14 @@ def process_index():
 
 
 def anywhere(flag):
-    """Whether a flag is up in any of the processes that train together: all of them ask."""
+    """Whether a flag is True in any process; all processes must call this together."""
     if keras.backend.backend() != "torch" or count_processes() == 1:
         return flag
     return bool(sum_over_processes([np.array([float(flag)])])[0][0])
 
 
 def sum_over_processes(arrays):
-    """Arrays summed over torch's processes."""
+    """Sums arrays over torch's processes."""
     if keras.backend.backend() != "torch" or count_processes() == 1 or not arrays:
         return arrays
     import torch
@@ -60,7 +60,7 @@ def sum_over_processes(arrays):
 
 
 def gather_states(states):
-    """The states of random numbers of all of torch's processes, by name and process."""
+    """Gathers the random states of all torch processes, by name and process."""
     count = count_processes()
     if keras.backend.backend() != "torch" or count == 1:
         return states
@@ -74,7 +74,7 @@ def gather_states(states):
 
 
 def check_same_step(steps, folder):
-    """Raises unless all of torch's processes found a state of the same step."""
+    """Raises unless all torch processes found a state of the same step."""
     found = np.zeros(count_processes())
     found[process_index()] = steps
     found = sum_over_processes([found])[0]

@@ -66,13 +66,13 @@ class TrainingState(StepCounter):
     nor the position in an epoch.
 
     Each file, such as `state-000123.safetensors` after step 123, is written atomically and flushed
-    to the disk. It has a SHA-256 of its content. `restore` skips a damaged file for the one before.
+    to the disk. It has a SHA-256 of its content. `restore` skips a damaged file and reads the
+    previous one.
 
-    Keras counts an epoch from the start of `fit`. After a resume within an epoch, its epochs, its
-    `History` and validation are therefore shifted. `history` has the metrics of whole passes
+    Keras counts epochs from the start of `fit`. A resume within an epoch shifts its epochs, its
+    `History` and validation. `history` has the metrics of whole passes
     through the batches; with `steps_per_execution` above 1 only if it divides the remaining steps
-    of a pass. Under torch, dropout with this callback differs from that without from the second
-    epoch on.
+    of a pass. Under torch, this callback changes the dropout masks from the second epoch on.
 
     Args:
         folder: Folder of the files.
@@ -137,7 +137,7 @@ class TrainingState(StepCounter):
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
         self._random = None
         self._known = None, None
-        self._metrics = None  # where a pass resumes with metrics that Keras resets
+        self._metrics = None  # metrics of an unfinished pass, which Keras resets
 
     @property
     def finished(self) -> bool:
@@ -165,10 +165,10 @@ class TrainingState(StepCounter):
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 0:
-            # torch's data loader draws from the generator of dropout whenever an epoch begins,
-            # and epochs begin elsewhere after a resume.
+            # torch's data loader draws from dropout's generator at the start of each epoch, and a
+            # resume shifts these starts.
             _set_torch_random(self._random)
-        elif not self._within_pass:  # as Keras does it where its epochs are the passes
+        elif not self._within_pass:  # as Keras does when its epochs are the passes
             _sync(self.model)
             self.model.reset_metrics()
 
@@ -229,10 +229,10 @@ class TrainingState(StepCounter):
         arrays |= gather_states(self._random or _torch_random())
         self._saved_at, self._saved_steps = time.monotonic(), self.steps
         if process_index():
-            return  # the first one writes
+            return  # only process 0 writes
         note = {"steps": self.steps, "history": self.history, **self._about()}
         write_state(self.folder / f"state-{self.steps:06d}.safetensors", note, arrays)
-        # A later one is damaged or of a run that was given up.
+        # A file of a later step is damaged or belongs to an abandoned run.
         files = state_files(self.folder)
         mine = [path for path in files if steps_of(path) <= self.steps]
         for path in set(files) - set(mine[-self.keep :]):
@@ -253,8 +253,8 @@ class TrainingState(StepCounter):
 
         Raises:
             ValueError: If all files are damaged, or the file is of another model, other settings,
-                another optimizer, other batches or another split over devices. Nothing changes
-                then.
+                another optimizer, other batches or another split over devices. The
+                    model then stays unchanged.
         """
         check_whole_state()
         with _scope(model, self.batches):
@@ -276,19 +276,19 @@ class TrainingState(StepCounter):
         metrics = [arrays.pop(n) for n in sorted(arrays) if n.startswith("metric/")]
         self._check(path, note, arrays, variables)
         if metrics:
-            # TensorFlow builds them with the first batch, too late for what they held.
+            # TensorFlow builds metrics with the first batch, too late to restore them.
             build_for_training(model, self.batches[0])
             shapes = [tuple(v.shape) for v in self._metric_variables()]
             if shapes != [value.shape for value in metrics]:
                 warnings.warn(
-                    f"{path} is of a run with other metrics, which begin anew. Received: "
+                    f"{path} has other metrics than this run; they start from zero. Received: "
                     f"{len(shapes)} variables of metrics instead of {len(metrics)}",
                     stacklevel=2,
                 )
                 metrics = []
         for name, variable in variables.items():
             variable.assign(arrays[name])
-        # Sums of all processes, which the first one has from now on.
+        # Sums over all processes; only process 0 keeps them.
         self._metrics = [value * (not process_index()) for value in metrics] or None
         self._random = torchs or None
         _set_torch_random(self._random)
@@ -298,7 +298,7 @@ class TrainingState(StepCounter):
         return True
 
     def _about(self):
-        """By what a state is known to be of the same run."""
+        """Returns the entries that identify a run in its states."""
         return {
             "model": type(self.model).__name__,
             "optimizer": type(self.model.optimizer).__name__,
@@ -309,12 +309,12 @@ class TrainingState(StepCounter):
         }
 
     def _settings_of(self, model):
-        if self._known[0] is not model:  # a tokenizer among them takes a while
+        if self._known[0] is not model:  # slow with a tokenizer
             self._known = model, _settings(model)
         return self._known[1]
 
     def _check(self, path, note, arrays, variables):
-        """Raises, saying what differs, unless a file is of this run."""
+        """Raises an error that names the difference, unless a file belongs to this run."""
         about = self._about()
         for name in ("model", "optimizer"):
             if note.get(name, about[name]) != about[name]:
@@ -324,19 +324,19 @@ class TrainingState(StepCounter):
                 )
         if note.get("devices", about["devices"]) != about["devices"]:
             raise ValueError(
-                f"{path} is of a run on another number of devices, which adds in another order: "
+                f"{path} is of a run on another number of devices, whose sums have another order: "
                 f"resume with as many. Received: {about['devices']} instead of {note['devices']}"
             )
         if note.get("parts", about["parts"]) != about["parts"]:
             raise ValueError(
-                f"{path} is of a run whose batches part otherwise among the devices: take its mesh."
+                f"{path} is of a run that splits batches differently over devices: use its mesh."
                 f" Received: {about['parts']} parts instead of {note['parts']}"
             )
         before, count = note.get("batches", about["batches"])
         if before == self.before and count != len(self.batches):
             raise ValueError(
                 f"{path} is of a run on other batches. "
-                f"Received: {len(self.batches)} batches a pass instead of {count}"
+                f"Received: {len(self.batches)} batches per pass instead of {count}"
             )
         shapes = {name: array.shape for name, array in arrays.items()}
         wanted = {name: tuple(v.shape) for name, v in variables.items()}
@@ -356,12 +356,12 @@ class TrainingState(StepCounter):
             )
             if other:
                 raise ValueError(
-                    f"{path} is the state of another model: build it as it was. Received: other "
-                    f"values of {', '.join(other)}"
+                    f"{path} is the state of another model: build it with the same arguments. "
+                    f"Received: other values of {', '.join(other)}"
                 )
 
     def _variables(self):
-        """What training changes, but metrics: names that do not depend on the process."""
+        """Returns what training changes, without metrics, by names that all processes share."""
         # `variables`, not `weights`, which leaves out seed generators.
         metrics = {id(v) for v in self._metric_variables()}
         model = [v for v in self.model.variables if id(v) not in metrics]
@@ -376,21 +376,21 @@ class TrainingState(StepCounter):
 
 
 def _sync(model):
-    """Writes to a model's variables what JAX's training step holds elsewhere."""
+    """Copies the state of JAX's training step to a model's variables."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
 
 def _scope(model, batches):
-    """Where a model's variables are made: in its distribution."""
+    """Returns the context of a model's distribution, in which to create variables."""
     distribution = getattr(batches, "distribution", None)
-    if distribution is None:  # of TensorFlow alone a model knows it
+    if distribution is None:  # only under TensorFlow a model knows it
         distribution = getattr(model, "distribute_strategy", None)
     return contextlib.nullcontext() if distribution is None else distribution.scope()
 
 
 def _devices(model, batches):
-    """How many devices share a batch or the weights."""
+    """Returns the number of devices that share a batch or the weights."""
     if getattr(batches, "distribution", None) is not None:
         return batches.distribution.num_devices
     if keras.backend.backend() == "torch":
@@ -402,14 +402,14 @@ def _devices(model, batches):
 
 
 def _settings(model):
-    """Digests of what a model was built with, by name; `None` where it cannot tell."""
+    """Returns digests of a model's arguments by name, or `None` if it has no full config."""
 
     dropped = ("name", "trainable", "build_config", "compile_config")
 
     def plain(value):
         if isinstance(value, dict):
             return {key: plain(v) for key, v in value.items() if key not in dropped}
-        if isinstance(value, str):  # names count how many were built before
+        if isinstance(value, str):  # names end in a count of earlier objects
             return re.sub(r"_\d+$", "", value)
         return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
@@ -424,7 +424,7 @@ def _settings(model):
 
 
 def _torch_random():
-    """The states of torch's generators, or nothing under another backend."""
+    """Returns the states of torch's generators; under another backend an empty dict."""
     if keras.backend.backend() != "torch":
         return {}
     import torch

@@ -11,7 +11,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises to its peak, then falls to zero, both linearly.
 
     As in BERT's released code, the decay covers the whole run and the warm-up replaces its
-    start. The learning rate drops from `peak` to `peak * (1 - warmup / total)` after it.
+    start. After the warm-up the learning rate drops from `peak` to `peak * (1 - warmup / total)`.
 
     Reference: Devlin et al. 2018, appendix A.2; google-research/bert, optimization.py; with
     `decay_in_warmup` openai/finetune-transformer-lm, opt.py, `warmup_linear`.

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 
-# What Ctrl-C, `kill` or a batch system, and a closed terminal send.
+# Sent by Ctrl-C, by `kill` or a batch system, and by a closed terminal.
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -17,7 +17,7 @@ class Stopped(KeyboardInterrupt):
         number: The signal.
 
     Attributes:
-        exit_status: The status that the process is to end with: 128 and the signal's number.
+        exit_status: Exit status for the process: 128 plus the number of the signal.
     """
 
     def __init__(self, number=signal.SIGINT):
@@ -27,10 +27,10 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def handling_signals(handle):
-    """A context in which a signal to end calls `handle(number)`.
+    """Calls `handle(number)` for each signal to end, within a context.
 
-    SIGTERM and SIGHUP that the process ignores, as under `nohup`, stay ignored. In a thread nothing
-    changes: only the main one gets signals.
+    SIGTERM and SIGHUP that the process ignores, as under `nohup`, stay ignored. In another
+    thread nothing changes: only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,7 +57,7 @@ class StopRequest:
     """A signal's request to end training after the current step; a second one ends it at once.
 
     Attributes:
-        number: The signal, or `None` before one came.
+        number: The first signal, or `None`.
     """
 
     def __init__(self):
@@ -65,7 +65,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self):
-        """A context that raises `Stopped` after its block if a signal came."""
+        """Raises `Stopped` at the end of a context if a signal arrived within it."""
 
         def ask(number):
             if self.number is not None:

@@ -1,4 +1,4 @@
-"""Several devices under JAX: batches, and weights, are laid over a mesh."""
+"""Training on several JAX devices: a mesh splits the batches and, optionally, the weights."""
 
 import contextlib
 import faulthandler
@@ -25,10 +25,10 @@ from keras_plm.training.distribution.one_device import (
 from keras_plm.training.distribution.whole_batch import inner
 
 BATCH, MODEL = "batch", "model"  # names of the axes of a mesh
-HERE = b"."  # what process 0 answers the others, once all are there
-# Which axis of a weight lies on which axis of the mesh: our Transformers, after Shoeybi et al. 2019
-# (Megatron-LM), arXiv 1909.08053, section 3: the first product of a pair by columns, the second by
-# rows. The table of tokens by columns, as vocabularies divide by nothing.
+HERE = b"."  # reply of process 0 when all processes are connected
+# Mesh axis of each axis of a weight, for the Transformers of this library. Shoeybi et al. 2019
+# (Megatron-LM), arXiv 1909.08053, section 3: the first product of a pair is split by columns, the
+# second by rows. The token table is split by columns: vocabulary sizes rarely divide evenly.
 LAYOUTS = {
     "transformer": {
         r"(query_key_value|query|key|value|intermediate)/kernel$": (None, MODEL),
@@ -52,12 +52,12 @@ class OnJAX(Distribution):
         if devices is not None:
             if self.num_processes > 1:
                 raise ValueError(
-                    "Several processes take all their devices. "
+                    "Several processes must use all their devices: leave `devices` out. "
                     f"Received: devices={devices} in {self.num_processes} processes"
                 )
             if devices > len(found):
                 fix = "request fewer; XLA_FLAGS=--xla_force_host_platform_device_count=N makes "
-                raise too_few(devices, len(found), found[0].platform, fix + "N of a CPU")
+                raise too_few(devices, len(found), found[0].platform, fix + "N devices of a CPU")
             found = found[:devices]
         names = [f"{device.platform}:{device.id}" for device in found]
         self.layout = None
@@ -67,14 +67,14 @@ class OnJAX(Distribution):
                 count = len(found)
                 able = [(n, count // n) for n in range(1, count + 1) if count % n == 0]
                 raise ValueError(
-                    "`mesh` is (data, model), whose product is the number of devices: give one of "
-                    f"{', '.join(map(str, able))}, or as many `devices` as this one's. "
+                    "`mesh`, (data, model), must multiply to the number of devices: choose "
+                    f"one of {', '.join(map(str, able))}, or as many `devices` as the product. "
                     f"Received: mesh={mesh} for {count} devices"
                 )
             self.layout = LAYOUTS.get(layout) if isinstance(layout, str) else layout
             if self.layout is None:
                 raise ValueError(
-                    f"Known layouts: {', '.join(LAYOUTS)}; or give a dict. Received: {layout!r}"
+                    f"`layout` must be a dict or one of: {', '.join(LAYOUTS)}. Received: {layout!r}"
                 )
             grid = keras.distribution.DeviceMesh(mesh, (BATCH, MODEL), names)
             of_paths = keras.distribution.LayoutMap(grid)
@@ -107,13 +107,13 @@ class OnJAX(Distribution):
                 raise
             shape = re.search(r"full shape: (\([\d, ]*\))", str(error))
             raise ValueError(
-                "The model axis of the mesh must divide each axis that lies on it: choose another "
-                f"mesh. Received: mesh=(..., {self.model_shards}), "
+                "The model axis of the mesh must divide each weight axis that it splits: choose "
+                f"another mesh. Received: mesh=(..., {self.model_shards}), "
                 + (f"a weight of shape {shape[1]}" if shape else str(error))
             ) from error
 
     def optimizer(self, optimizer):
-        # JAX sums by itself. The mark tells `fit` that batches of one device are not parted.
+        # JAX sums the gradients itself. The mark lets `fit` reject batches that are not sharded.
         if self.num_devices > 1:
             inner(optimizer).distribution = self
         return optimizer
@@ -130,7 +130,7 @@ class OnJAX(Distribution):
             count = len(variable.value.sharding.device_set)
             if count != self.num_devices:
                 raise ValueError(
-                    "The model does not lie on all devices: build and compile it "
+                    "The model must lie on all devices: build and compile it "
                     f"`with distribution.scope():`. Received: {variable.path} on {count} of "
                     f"{self.num_devices}"
                 )
@@ -144,16 +144,16 @@ class OnJAX(Distribution):
 
     @contextlib.contextmanager
     def _alike(self):
-        """Says in a sentence what JAX says in pages of numbers."""
+        """Replaces JAX's error on unequal weights, pages of numbers, by one sentence."""
         try:
             yield
-        except (AssertionError, RuntimeError) as error:  # of a weight; of Keras, that builds
+        except (AssertionError, RuntimeError) as error:  # from a weight; from Keras while it builds
             if "is not the same on each process" not in str(error):
                 raise
             raise ValueError(
-                "All processes begin with the same weights: call `set_seed` with one seed in each "
-                "before the model is built, and build the same. "
-                f"Received: others in process {self.process_id} of {self.num_processes}"
+                "All processes must start with the same weights: call `set_seed` with one seed in "
+                "each, then build the same model. "
+                f"Received: other weights in process {self.process_id} of {self.num_processes}"
             ) from None
 
     def drawn(self):
@@ -195,14 +195,14 @@ class OnJAX(Distribution):
 
 
 def _part(processes, model_shards, process_id):
-    """Which part of each batch a process draws, and how many parts there are.
+    """Returns the index of the part of each batch that a process draws, and the number of parts.
 
-    Processes draw the same rows where a batch does not lie over them, but a model's weights.
+    Processes that share the weights, but not a batch, draw the same rows.
 
     Args:
-        processes: The process of each device, in the order of the mesh.
-        model_shards: Over how many devices each weight lies.
-        process_id: The one that asks.
+        processes: Process of each device, in the order of the mesh.
+        model_shards: Number of devices that share each weight.
+        process_id: Number of the process.
     """
     lines = {}
     for i, process in enumerate(processes):
@@ -210,16 +210,16 @@ def _part(processes, model_shards, process_id):
     parts = sorted({tuple(sorted(held)) for held in lines.values()})
     if len({len(part) for part in parts}) > 1 or len(set().union(*parts)) < sum(map(len, parts)):
         raise ValueError(
-            "Each process must hold whole rows of the mesh, or a part of one: choose a mesh whose "
-            f"model axis divides a process's devices, or is a multiple of them. Received: "
-            f"mesh=({len(processes) // model_shards}, {model_shards}), whose devices are of the "
+            "Each process must hold whole rows of the mesh, or a part of one: choose a model axis "
+            f"that divides the devices per process, or is a multiple of them. Received: "
+            f"mesh=({len(processes) // model_shards}, {model_shards}) over devices of the "
             f"processes {processes}"
         )
     return parts.index(tuple(sorted(lines[process_id]))), len(parts)
 
 
 def _meet(named, timeout):
-    """Brings JAX's processes together."""
+    """Connects JAX's processes."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -228,7 +228,7 @@ def _meet(named, timeout):
     options = {}
     try:
         if coordinator != "auto":
-            # Before JAX does it, which ends a process that waits in vain.
+            # Waits before JAX does: JAX ends the process when its own wait times out.
             _gather(*named, until=time.monotonic() + timeout)
             options = {
                 "coordinator_address": coordinator,
@@ -238,7 +238,7 @@ def _meet(named, timeout):
             if process_id == 0:
                 options["coordinator_bind_address"] = _bind_address(coordinator)
         jax.distributed.initialize(initialization_timeout=math.ceil(timeout), **options)
-    except Exception as error:  # XLA's own, of several types
+    except Exception as error:  # XLA raises several types
         raise not_together(named, timeout, error) from None
 
 
@@ -253,10 +253,10 @@ def _draw_alike(process_id):
 
 
 def _gather(coordinator, num_processes, process_id, until):
-    """Waits until all processes are there: each tells process 0 its number, which answers them.
+    """Waits until all processes are connected: each sends its number, and process 0 replies.
 
     Raises:
-        OSError: If they are not by then, a time of `time.monotonic`.
+        OSError: If a process is missing at the time `until`, as of `time.monotonic`.
     """
     host, _, port = coordinator.rpartition(":")
     if process_id == 0:
@@ -269,7 +269,7 @@ def _gather(coordinator, num_processes, process_id, until):
                 to_first.settimeout(_left(until))
                 if to_first.recv(1) == HERE:
                     return
-                raise ConnectionError("who answered is not process 0")
+                raise ConnectionError("the reply is not from process 0")
         except OSError:
             if time.monotonic() > until:
                 raise
@@ -277,9 +277,9 @@ def _gather(coordinator, num_processes, process_id, until):
 
 
 def _bind_address(coordinator):
-    """The address that process 0 listens on: the given one, if it belongs to this machine.
+    """Returns the address that process 0 listens on: the given one if it is of this machine.
 
-    With network address translation it does not: process 0 then listens on all interfaces, `[::]`.
+    Otherwise, as with network address translation, it is `[::]`, all interfaces.
     """
     host, _, port = coordinator.rpartition(":")
     host = host.strip("[]")
@@ -310,13 +310,13 @@ def _await_others(address, num_processes, until):
             try:
                 connection, _ = server.accept()
             except TimeoutError:
-                raise TimeoutError(f"{len(waiting) + 1} of {num_processes} came") from None
+                raise TimeoutError(f"{len(waiting) + 1} of {num_processes} connected") from None
             connection.settimeout(1)
             try:
                 number = int.from_bytes(connection.recv(4), "big")
             except OSError:
                 number = 0
-            if 0 < number < num_processes:  # else a stranger
+            if 0 < number < num_processes:  # ignores other clients
                 waiting[number] = connection
         for connection in waiting.values():
             connection.sendall(HERE)
@@ -328,7 +328,7 @@ def _left(until):
 
 
 def check_layout(model, layout, shards):
-    """Raises unless a model's heads and weights part evenly."""
+    """Raises unless a model's heads and weights split evenly."""
     for layer in every_layer(model):
         heads = getattr(layer, "num_heads", None)
         if isinstance(heads, int) and heads % shards:
@@ -343,12 +343,12 @@ def check_layout(model, layout, shards):
         for size, axis in zip(weight.shape, axes, strict=False):
             if axis is not None and size % shards:
                 raise ValueError(
-                    "The model axis of the mesh must divide each axis that lies on it. "
+                    "The model axis of the mesh must divide each weight axis that it splits. "
                     f"Received: {weight.path} of shape {tuple(weight.shape)}, mesh=(..., {shards})"
                 )
     if not found:
         raise ValueError(
-            "The layout must name weights of this model; without, all lie on every device: "
+            "The layout must name weights of this model, otherwise each device holds all of them: "
             "pass a dict as `layout`, or choose how='data'. "
             f"Received: weights such as {model.trainable_weights[0].path}"
         )

@@ -1,4 +1,4 @@
-"""Several devices under TensorFlow: a strategy mirrors the model."""
+"""Training on several TensorFlow devices: a strategy mirrors the model."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ class OnTensorFlow(Distribution):
 
         if coordinator not in (None, "auto"):
             raise ValueError(
-                "TensorFlow trains on one machine, or one TPU, here: for several set "
+                "TensorFlow trains on one machine or one TPU: for several machines set "
                 f"KERAS_BACKEND=jax or torch. Received: coordinator={coordinator!r}"
             )
         if coordinator == "auto" or "TPU_NAME" in os.environ:
@@ -46,8 +46,8 @@ class OnTensorFlow(Distribution):
             return optimizer
         if optimizer.gradient_accumulation_steps or optimizer.use_ema:
             raise ValueError(
-                "Under TensorFlow several devices neither accumulate gradients nor average weights:"
-                " set KERAS_BACKEND=jax or torch, which do, or leave that out. Received: "
+                "Several TensorFlow devices need an optimizer without gradient accumulation and "
+                "weight averages: leave them out, or set KERAS_BACKEND=jax or torch. Received: "
                 f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, "
                 f"use_ema={optimizer.use_ema}"
             )
@@ -69,19 +69,19 @@ class OnTensorFlow(Distribution):
         if self.num_replicas > 1:
             if model.distribute_strategy is not self.strategy:
                 raise ValueError(
-                    "The model lies on one device: build it `with distribution.scope():`. "
+                    "The model must lie on all devices: build it `with distribution.scope():`. "
                     f"Received: {type(model).__name__}, {self.num_replicas} devices"
                 )
             if training:
                 check_optimizer(self, model)
                 if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
                     raise ValueError(
-                        "Under TensorFlow several devices do not scale losses alike: choose "
+                        "Several TensorFlow devices need a policy without loss scaling: choose "
                         "'mixed_bfloat16', or KERAS_BACKEND=jax. Received: mixed_float16"
                     )
             with self.strategy.scope():
                 build_for_training(model, batches[0])
-        # Keras would do it with the mean of the devices' parts of a batch, masks as well.
+        # Keras would build with the mean of the devices' parts of a batch, even of masks.
         name = "_maybe_symbolic_build"
         ours = self.num_replicas > 1 and name not in model.__dict__
         if ours:

@@ -1,4 +1,4 @@
-"""Several devices under torch: a process each, which sum gradients and metrics."""
+"""Training with one torch process per device; the processes sum gradients and metrics."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ class OnTorch(Distribution):
 
         if devices is not None and devices > 1:
             raise ValueError(
-                "torch trains on one device a process: begin as many with "
+                "torch needs one process per device: launch them with "
                 f"`torchrun --nproc-per-node {devices} ...`. Received: devices={devices}"
             )
         if not distributed.is_initialized() and (named[0] or "RANK" in os.environ):
@@ -56,7 +56,7 @@ class OnTorch(Distribution):
         return made
 
     def _mean(self, gradients):
-        """Gradients averaged over the processes, all of them in one message for each type."""
+        """Averages gradients over the processes, with one message per data type."""
         import torch
 
         kinds, out = {}, list(gradients)
@@ -90,7 +90,7 @@ class OnTorch(Distribution):
                 model.optimizer, "agrees"
             ):
                 raise ValueError(
-                    "Whether a step's gradients are finite is asked of all processes together: "
+                    "All processes must agree on whether the gradients of a step are finite: "
                     "compile with `distribution.optimizer(keras.optimizers.LossScaleOptimizer("
                     "...))`. Received: an optimizer that `compile` wrapped for mixed_float16"
                 )
@@ -98,7 +98,7 @@ class OnTorch(Distribution):
             self._same_weights(model)
             check_same(self._of_all(digest(batches)))
             if not getattr(self, "_seeded", False):
-                # Each process drops units of its own.
+                # Each process draws its own dropout masks.
                 torch.manual_seed(torch.initial_seed() + self.process_id)
                 self._seeded = True
             before = model.summed_over, model.parts_of_sum
@@ -112,21 +112,21 @@ class OnTorch(Distribution):
 
     @contextlib.contextmanager
     def _in_words(self):
-        """Says in a sentence why torch waits no longer."""
+        """Replaces torch's timeout error by one that names the fix."""
         try:
             yield
         except RuntimeError as error:
             if not re.search("[Tt]imed out|[Tt]imeout|by peer", str(error)):
                 raise
             raise TimeoutError(
-                f"Another process ended, or did not come within {self.timeout} s: see what it "
-                "says; where a step, or what runs between two, takes longer, give `distribute` a "
-                f"longer `timeout`. Received: process {self.process_id} of {self.num_processes}: "
+                f"Another process ended, or missed a step for {self.timeout} s: see its messages. "
+                "If a step, or the work between two steps, takes longer, pass a longer `timeout` "
+                f"to `distribute`. Received: process {self.process_id} of {self.num_processes}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
 
     def _of_all(self, numbers):
-        """Numbers of each process."""
+        """Gathers the numbers of each process."""
         import torch
         from torch import distributed
 
@@ -137,7 +137,7 @@ class OnTorch(Distribution):
 
     @staticmethod
     def _same_weights(model):
-        """All processes begin with the weights of the first."""
+        """Copies the weights of the first process to all others."""
         from torch import distributed
 
         for variable in model.variables:
@@ -147,7 +147,7 @@ class OnTorch(Distribution):
 
     @contextlib.contextmanager
     def _summed(self, metrics):
-        """Metrics over the rows of all processes, for as long as they are asked."""
+        """Context in which metrics cover the rows of all processes."""
         import torch
 
         variables = [v for metric in metrics for v in metric.variables]
@@ -181,7 +181,7 @@ class OnTorch(Distribution):
 
 
 def _meet(named, timeout):
-    """Brings torch's processes together."""
+    """Connects torch's processes."""
     import datetime
 
     import torch
@@ -206,7 +206,7 @@ def _meet(named, timeout):
 
 
 def _agree_on_finite(optimizer, distribution):
-    """A `LossScaleOptimizer` whose processes skip a step together or not at all."""
+    """Makes the processes of a `LossScaleOptimizer` skip a step together or not at all."""
     import torch
 
     kind = type(optimizer)

@@ -1,4 +1,4 @@
-"""What every distribution offers, as one device does it, and the errors of several."""
+"""Interface of all distributions, with one device as the default, and their errors."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from keras_plm.data.batching import Batches
 
 
 class Distribution:
-    """Distribution of training over devices, the result of `distribute`; this class is one device.
+    """Distribution of training over devices, from `distribute`; this class covers one device.
 
     Args:
         num_replicas: Number of devices that share each batch.
@@ -75,7 +75,7 @@ class Distribution:
         yield
 
     def drawn(self) -> None:
-        """Records that a batch was read: training is alive."""
+        """Records that a batch was read; a timeout counts from this call."""
 
     def wait(self) -> None:
         """Waits for all processes."""
@@ -90,12 +90,12 @@ class Distribution:
             self.wait()
 
     def close(self) -> None:
-        """Ends the distribution: later models are on one device."""
+        """Ends the distribution; later models use one device."""
         Distribution.of_processes = None
 
 
 def digest(batches):
-    """Numbers that tell the batches of an epoch, the parts of all processes, from others."""
+    """Hashes the batches of an epoch, with the parts of all processes."""
     epoch = batches.step // len(batches) if batches.training else 0
     state = hashlib.sha256(repr((batches.seed, batches.step, batches.micro_batches)).encode())
     for length, rows in batches.plan(epoch):
@@ -104,13 +104,13 @@ def digest(batches):
 
 
 def check_same(digests):
-    """Raises unless all processes draw parts of the same batches: a `digest` of each."""
+    """Raises unless the `digest` of each process is the same."""
     others = [i for i, one in enumerate(digests) if list(one) != list(digests[0])]
     if others:
         raise ValueError(
-            "All processes draw their parts of the same batches: make them of the same rows, in "
-            "the same sizes and with the same `seed` in each. "
-            f"Received: others than process 0's in {', '.join(map(str, others))}"
+            "All processes must draw parts of the same batches: make them from the same rows, with "
+            "the same sizes and the same `seed`. "
+            f"Received: batches that differ from process 0's in {', '.join(map(str, others))}"
         )
 
 
@@ -126,12 +126,12 @@ def not_together(named, timeout, error):
     reason = str(error).splitlines()[0]
     if coordinator == "auto" and isinstance(error, ValueError):
         return ValueError(
-            "coordinator='auto' is for clusters that know their processes, such as a TPU pod: "
-            "elsewhere name `coordinator`, `num_processes` and `process_id`. "
+            "coordinator='auto' needs a cluster that knows its processes, such as a TPU pod: "
+            "otherwise name `coordinator`, `num_processes` and `process_id`. "
             f"Received: coordinator='auto'; the backend reports: {reason}"
         )
     return TimeoutError(
-        f"The processes did not come together within {timeout} s: launch all of them with "
+        f"All processes must connect within {timeout} s: launch all of them with "
         f"one address, host:port, that all can reach. Received: coordinator={coordinator!r}, "
         f"num_processes={num_processes}, process_id={process_id}: {reason}"
     )

@@ -149,7 +149,7 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
         assert {rows for e, rows in drawn if e == epoch} == wanted
     model.fit(source, epochs=5, callbacks=[Seen(count + 2)], verbose=0)
     assert source.step == 3 * count + 2
-    with pytest.raises(ValueError, match="An epoch of `Batches` is all of them"):
+    with pytest.raises(ValueError, match="An epoch must cover all `Batches`"):
         model.fit(source, epochs=2, steps_per_epoch=2, verbose=0)
 
 
@@ -202,7 +202,7 @@ def test_shards_part_the_same_batches(count):
         ]
         for a, b in zip(together, keras.tree.flatten(whole[i]), strict=True):
             np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="part evenly"):
+    with pytest.raises(ValueError, match="divide evenly"):
         make(batch_size=9, tokens_per_batch=None, shard=(0, 2))
 
 
@@ -351,7 +351,7 @@ def test_two_texts_that_are_packed_apart(tokenizer):
             assert (got[: len(wanted)] == wanted).all() and not got[len(wanted) :].any()
     cut = PackedExamples(examples, tokenizer, ["x", "y"], max_length=4)
     assert cut.lengths.max() == 4 and cut.cut == sum(max(n - 4, 0) for n in lengths)
-    with pytest.raises(ValueError, match="read one by one.*pairs of texts in both orders for"):
+    with pytest.raises(ValueError, match="Words need one text.*pairs of texts in both orders for"):
         PackedExamples(examples, tokenizer, ["x", "y"], words=True, both_orders=True)
 
 
@@ -473,7 +473,7 @@ def test_bad_input_is_explained():
         len(Batches([1, 9], collate, batch_size=1, buckets=[8]))
     with pytest.raises(ValueError, match="Give a list of texts"):
         batches("a b", TOKENIZER)
-    with pytest.raises(ValueError, match="learned by a `Tagger`"):
+    with pytest.raises(ValueError, match="needs a `Tagger`"):
         batches([Example(["a", "b"], ["x", "y"])], TOKENIZER, ["x", "y"], words=False)
     with pytest.raises(ValueError, match="no examples"):
         batches([], TOKENIZER)
@@ -485,7 +485,7 @@ def test_bad_input_is_explained():
         batches([Example("a", "yes"), Example("b")], TOKENIZER, ["no", "yes"])
     with pytest.raises(ValueError, match="Either all examples have a pair or none"):
         batches([Example("a", pair="b"), Example("b")], TOKENIZER)
-    with pytest.raises(ValueError, match="equally many rows"):
+    with pytest.raises(ValueError, match="equal numbers of rows"):
         batches({"x": np.ones((3, 2))}, targets=np.ones(2))
     with pytest.raises(IndexError, match="No batch 99"):
         make()[99]

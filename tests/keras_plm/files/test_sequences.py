@@ -285,7 +285,7 @@ def test_lists_of_names_have_each_once(tmp_path):
         BytePair(gpt, [], scheme="gpt", special_tokens=["_start_", "_start_"])
     file = tmp_path / "table.csv"
     file.write_text("text,text\na,b\n")
-    with pytest.raises(ValueError, match="table.csv:1: Every column needs a name of its own"):
+    with pytest.raises(ValueError, match="table.csv:1: Every column needs its own name"):
         read_table(file, "text")
 
 
@@ -378,9 +378,9 @@ def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
             model.fit(made, validation_data=wrong, verbose=0)
     for labels in (["no"] * 4, np.array(["no"] * 4), [0, 1, 0, 1]):
         for call in (model.fit, model.evaluate):
-            with pytest.raises(TypeError, match="Targets are arrays of numbers"):
+            with pytest.raises(TypeError, match="Targets must be arrays of numbers"):
                 call(arrays, labels, verbose=0)
-        with pytest.raises(TypeError, match="Targets are arrays of numbers.*validation_data"):
+        with pytest.raises(TypeError, match="Targets must be arrays of numbers.*validation_data"):
             model.fit(made, validation_data=(arrays, labels), verbose=0)
     for call in (model.fit, model.evaluate, model.predict):
         with pytest.raises(TypeError, match="Received: x of type NoneType"):
@@ -436,13 +436,13 @@ def test_a_label_that_no_output_has_is_found_by_its_example_or_its_line():
         with pytest.raises(ValueError, match="^example 1: This label"):
             method.fit(encoder(), Classifier, TOKENIZER, texts(2), labels=["yes", "maybe"])
         scores = [Example("a", 1), Example("b", 2)]
-        with pytest.raises(ValueError, match="^example 1: A score lies from 1.0 to 2.0.*'x'"):
+        with pytest.raises(ValueError, match="^example 1: A score must be from 1.0 to 2.0.*'x'"):
             dev = [Example("b", 3), Example("a", "x")]
             method.fit(encoder(), Regressor, TOKENIZER, scores, dev)
     regressor = Regressor(encoder(), (0, 5), tokenizer=TOKENIZER)
-    with pytest.raises(ValueError, match="^example 1: A score lies from 0 to 5. Received: 7"):
+    with pytest.raises(ValueError, match="^example 1: A score must be from 0 to 5. Received: 7"):
         regressor.batches([Example("a", 3), Example("b", 7)])
-    with pytest.raises(ValueError, match="^example 1: A score is a number. Received: '7'"):
+    with pytest.raises(ValueError, match="^example 1: A score must be a number. Received: '7'"):
         score_range([Example("a", 3), Example("b", "7")])
     choice = MultipleChoice(encoder(), range(2), tokenizer=TOKENIZER)
     with pytest.raises(ValueError, match="^example 1: This label.*5, known: 0, 1"):
@@ -477,7 +477,7 @@ def test_words_and_tags_of_unequal_number_are_found_by_their_example():
     with pytest.raises(ValueError, match="^f:3: A `Tagger` learns.*here a text has one label"):
         classifier().batches([*texts(2), Example(["a"], ["O"], where="f:3")])
     mixed = [Example(["a", "b"], "O"), Example(["a", "b"], ["O", "O"])]
-    with pytest.raises(ValueError, match="^example 1: Either every example has one label"):
+    with pytest.raises(ValueError, match="^example 1: Either every example needs one label"):
         batches(mixed, TOKENIZER, TAGS)
     with pytest.raises(
         ValueError, match="1 strings and 2 lists; text 2 is the first unlike text 0"

@@ -64,7 +64,7 @@ def test_classes_of_tags_are_weighed(kind):
     assert np.isfinite(model.fit(x, y, class_weight={"B-A": 3.0}, verbose=0).history["loss"][0])
     with pytest.raises(ValueError, match="give `validation_data`"):
         model.fit(x, y, class_weight={"B-A": 3.0}, validation_split=0.5, verbose=0)
-    with pytest.raises(ValueError, match="make these of the examples"):
+    with pytest.raises(ValueError, match="make them from the examples"):
         model.fit(iter([(x, y)]), class_weight={"B-A": 3.0}, verbose=0)
 
 
@@ -75,10 +75,10 @@ def test_classes_of_tags_are_weighed(kind):
         ({"maybe": 2.0}, "Received: 'maybe'"),
         ({2: 2.0}, "Received: 2"),
         ({-1: 2.0}, "Received: -1"),
-        ({"yes": 2.0, 1: 3.0}, "each once. Received: 1"),
+        ({"yes": 2.0, 1: 3.0}, "each class once. Received: 1"),
         ({"yes": -1.0}, "0 or more.*'yes': -1.0"),
         ({"yes": float("nan")}, "0 or more, and finite"),
-        ([1.0, 2.0], "is a dict"),
+        ([1.0, 2.0], "must be a dict"),
     ],
 )
 def test_wrong_weights_are_refused_everywhere(wrong, said):
@@ -116,6 +116,6 @@ def test_what_has_no_classes_refuses_their_weights():
         finder.fit(finder.batches(answers()), class_weight={"start": 2.0}, verbose=0)
     vectors = GloVe(6, hidden_dim=4)
     pairs = vectors.batches(np.array([3, 4]), np.array([4, 5]), np.array([2.0, 1.0]))
-    with pytest.raises(ValueError, match="class ids, one array of integers"):
+    with pytest.raises(ValueError, match="one array of integer class ids"):
         vectors.fit(pairs, class_weight={1: 2.0}, verbose=0)
     assert pairs.class_weight is None  # as before, also where it failed

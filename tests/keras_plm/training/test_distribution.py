@@ -85,13 +85,13 @@ def test_a_first_step_is_traced_once():
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"timeout": 0}, "more than 0 seconds. Received: 0"),
-        ({"devices": "all"}, "or `None` for all there are. Received: 'all'"),
-        ({"how": "model", "mesh": 4}, "a pair of whole numbers, .data, model.. Received: 4"),
+        ({"timeout": 0}, "above 0 seconds. Received: 0"),
+        ({"devices": "all"}, "or `None` for all devices. Received: 'all'"),
+        ({"how": "model", "mesh": 4}, "two whole numbers, .data, model.. Received: 4"),
         ({"how": "fast"}, "'auto', 'data' or 'model'. Received: 'fast'"),
-        ({"mesh": (1, 1)}, "`mesh` is of how='model'"),
+        ({"mesh": (1, 1)}, "`mesh` needs how='model'"),
         ({"devices": 0}, "1 or more, or .* Received: 0"),
-        ({"coordinator": "here:1"}, "need all three.*num_processes=None"),
+        ({"coordinator": "here:1"}, "need all of `coordinator`.*num_processes=None"),
         ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "below `num_processes`"),
     ],
 )
@@ -107,14 +107,15 @@ def test_what_a_backend_has_not_is_named():
     with pytest.raises(ValueError, match=many[BACKEND]):
         distribute(devices=64)
     if BACKEND != "jax":
-        with pytest.raises(ValueError, match="Only JAX lays weights.*KERAS_BACKEND=jax"):
+        with pytest.raises(ValueError, match="needs the JAX backend: set KERAS_BACKEND=jax"):
             distribute("model")
         return
     with pytest.raises(
-        ValueError, match=r"product is the number.*as many `devices`.*\(2, 2\) for 1 devices"
+        ValueError,
+        match=r"the number of devices.*as many `devices`.*\(2, 2\) for 1 devices",
     ):
         distribute("model", mesh=(2, 2))
-    with pytest.raises(ValueError, match="Known layouts: transformer.*'other'"):
+    with pytest.raises(ValueError, match="a dict or one of: transformer.*'other'"):
         distribute("model", layout="other")
 
 

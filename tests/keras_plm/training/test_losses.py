@@ -71,5 +71,5 @@ def test_half_precision_is_summed_in_float32():
 def test_keeps_its_setting_and_names_a_wrong_one():
     loss = TokenCrossEntropy(label_smoothing=0.2)
     assert TokenCrossEntropy.from_config(loss.get_config()).label_smoothing == 0.2
-    with pytest.raises(ValueError, match="share from 0 to below 1. Received: label_smoothing=1"):
+    with pytest.raises(ValueError, match=r"fraction in \[0, 1\). Received: label_smoothing=1"):
         TokenCrossEntropy(label_smoothing=1)

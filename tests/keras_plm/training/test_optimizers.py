@@ -437,7 +437,7 @@ def test_groups_work_in_fit_and_after_a_reload(tmp_path):
 def test_bad_groups_are_explained():
     with pytest.raises(ValueError, match=r"both 0 or more. Received: \(1.0, -1\) for 'a'"):
         BertAdamW(groups={"a": (1.0, -1)})
-    with pytest.raises(ValueError, match="one weight that learns. Received: 'c', which 0 have"):
+    with pytest.raises(ValueError, match="one trainable weight. Received: 'c', the path of 0"):
         three({"c": (0.5, 0)}, 1)
 
 

@@ -90,9 +90,9 @@ if keras.backend.backend() == "torch":
     for said in (other, first):
         fit, evaluation = said[-3 if said is first and BACKEND == "torch" else -2 :][:2]
         for line in (fit, evaluation):
-            assert "with the same `seed` in each. Received: others than process 0's in 1" in line
+            assert "the same `seed`. Received: batches that differ from process 0's in 1" in line
     if BACKEND == "torch":
-        assert "Another process ended, or did not come within 60 s" in first[-1]
+        assert "Another process ended, or missed a step for 60 s" in first[-1]
 
 
 @pytest.mark.full
@@ -136,7 +136,7 @@ model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
             process.kill()
         assert process.returncode != 0
         assert "call `set_seed` with one seed in each" in out
-        assert f"Received: others in process {number} of 2" in out
+        assert f"Received: other weights in process {number} of 2" in out
         said.append(err)
     # The first that ends may take the other with it.
     (ended,) = [err for err in said if "A step must end within 3 s" in err][:1]
@@ -208,7 +208,7 @@ try:
 except TimeoutError as error:
     print(error)
 """
-    assert "did not come together within 2 s" in lines(begun(script))[-1]
+    assert "must connect within 2 s" in lines(begun(script))[-1]
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torchrun is torch's own")

@@ -123,10 +123,10 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
         flipped = bytearray(whole)
         flipped[place] ^= 1
         newest.write_bytes(flipped)
-        with pytest.warns(UserWarning, match="state-000002.*Going on from .*state-000001"):
+        with pytest.warns(UserWarning, match="state-000002.*Resuming from .*state-000001"):
             assert restored() == 1, place
     newest.write_bytes(whole[: len(whole) // 2])
-    with pytest.warns(UserWarning, match="state-000002.*Going on from .*state-000001"):
+    with pytest.warns(UserWarning, match="state-000002.*Resuming from .*state-000001"):
         state = TrainingState(tmp_path, batches, every_steps=1)
         state.restore(model)
     model.fit(batches, callbacks=[state, Seen(1)], verbose=0)  # writes a whole one in its place
@@ -140,7 +140,7 @@ def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
         path.write_bytes(path.read_bytes()[:-1])
     model, batches = start(stream)
     before = model.get_weights()
-    with pytest.raises(ValueError, match="state-000002.*, .*state-000001.*: no whole training"):
+    with pytest.raises(ValueError, match="state-000002.*, .*state-000001.*: no intact training"):
         TrainingState(tmp_path, batches).restore(model)
     assert_close(model.get_weights(), before, atol=0)
     assert batches.step == 0
@@ -203,13 +203,13 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     refused(wider, r"another model. Received: as variable model/0000 \S+ of shape \(13, 10\)")
     headed = MaskedLM(BERT(13, 1, 1, 8, 16, dropout=0.3, max_sequence_length=32))  # same shapes
     headed.compile(BertAdamW())
-    refused(headed, "another model: build it as it was. Received: other values of encoder")
+    refused(headed, "build it with the same arguments. Received: other values of encoder")
     model, _ = start(stream)
     model.compile(keras.optimizers.Adam())
     refused(model, "another optimizer. Received: Adam instead of BertAdamW")
     model, _ = start(stream)
     fewer = masked_lm_batches(stream, TOKENIZER, 32, batch_size=8, buckets=2)
-    refused(model, f"other batches. Received: {len(fewer)} batches a pass instead of", fewer)
+    refused(model, f"other batches. Received: {len(fewer)} batches per pass instead of", fewer)
     monkeypatch.setattr(resume, "_devices", lambda *_: 4)
     refused(model, "another number of devices.* Received: 4 instead of 1")
     monkeypatch.setattr("keras_plm.training.processes.count_processes", lambda: 2)
@@ -250,7 +250,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
     assert history == whole
     assert fitted["mae"][-1] == whole[-1]["mae"]
     assert train(tmp_path / "at_an_end", 5, 99)[0] == whole
-    with pytest.warns(UserWarning, match="other metrics, which begin anew. Received: "):
+    with pytest.warns(UserWarning, match="other metrics than this run; .* from zero. Received: "):
         train(tmp_path / "others", 2, 99, metrics=([], ["mae"]))
 
 
