@@ -1,4 +1,4 @@
-"""GPT's auxiliary objective: a language model that is trained together with a task.
+"""GPT's auxiliary objective: joint training of a language model and a task.
 
 Shapes: B examples, P rows of an example, T tokens, D width.
 """
@@ -17,14 +17,14 @@ from keras_plm.training.losses import GivenLoss
 
 @keras.saving.register_keras_serializable("keras_plm")
 class TextLoss(keras.layers.Layer):
-    """How unlikely each example's tokens are to its language model, on average.
+    """Mean language-model loss of each example's tokens.
 
-    The first token of a row is not predicted, all others are, special ones too. An example's loss
-    is the mean over its tokens, of several rows the mean over rows, as in GPT's released code.
+    All tokens of a row but the first are predicted, including special ones. An example's loss is
+    the mean over its tokens; with several rows, the mean over rows, as in GPT's released code.
 
     Args:
-        token_embedding: A `TokenEmbedding`, whose table predicts.
-        rows: P, how many rows an example has.
+        token_embedding: A `TokenEmbedding`; its table gives the logits.
+        rows: Number of rows P of an example.
 
     Call arguments:
         hidden: (P B, T, D), the first rows of all examples before the second ones.
@@ -106,7 +106,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
 
     def compile_from_config(self, config):
         config = keras.saving.deserialize_keras_object(config)
-        del config["loss_weights"]  # which `compile` gives
+        del config["loss_weights"]  # `compile` sets them
         self.compile(**{**config, "loss": config["loss"]["task"]})
         if self.built:
             self.optimizer.build(self.trainable_variables)

@@ -1,7 +1,7 @@
-"""ELMo's objective: the next word, read forwards, and the word before, read backwards.
+"""ELMo's objective: predict the next word forwards, and the previous word backwards.
 
-Shapes: B rows, T steps, U words of a batch, C characters, P width, V words, S samples. The two
-directions are an axis of 2, forward first.
+Shapes: B rows, T steps, U words of a batch, C characters, P width, V words, S samples. An axis
+of 2 has the two directions, forward first.
 """
 
 import keras
@@ -27,13 +27,13 @@ from keras_plm.training.optimizers import AdaGrad
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SumOverTime(keras.losses.Loss):
-    """The mean over rows and directions of a loss, summed over the steps of a row.
+    """Mean of a loss over rows and directions, summed over the steps of a row.
 
-    The original's gradient: its loss is a mean over all steps, times their number.
+    It has the gradient of the original, whose loss is a mean over all steps, times their number.
 
     Call arguments:
-        y_true: (B, 2, T), not read: the outputs are losses already.
-        y_pred: (B, 2, T).
+        y_true: (B, 2, T), unused.
+        y_pred: (B, 2, T) losses.
     """
 
     def __init__(self, name="sum_over_time", **kwargs):
@@ -68,7 +68,7 @@ class Perplexity(keras.metrics.Mean):
 
     def __init__(self, direction: int | None = None, name: str = "perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
-        self._direction = "down"  # by which callbacks know that less is better
+        self._direction = "down"  # callbacks read that lower is better
         self.direction = direction
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -88,7 +88,7 @@ class Perplexity(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class WordLoss(keras.layers.Layer):
-    """The shared softmax of both directions: sampled in training, if samples are given, else whole.
+    """Shared softmax of both directions: sampled in training with samples, otherwise full.
 
     Args:
         vocabulary_size: Number of words V.
@@ -117,7 +117,7 @@ class WordLoss(keras.layers.Layer):
     def call(self, hidden, target_ids, sampled=None, training=None):
         if not (self.num_sampled and training):
             return self.softmax(hidden, target_ids=target_ids)
-        of_samples = {  # of a size that TensorFlow does not know
+        of_samples = {  # TensorFlow does not know their size
             name: ops.reshape(sampled[name], (self.num_sampled,))
             for name in ("sample_ids", "sample_counts")
         }
@@ -136,15 +136,15 @@ class BiLM(FitsBatches, keras.Model):
     """ELMo's pre-training: a forward and a backward language model with shared word vectors.
 
     It is a Keras model. `compile()` sets the published loss and optimizer, and the perplexities of
-    both directions. `batches` makes its inputs from a stream of sentences. Each batch starts with
+    both directions. `batches` makes the inputs from a stream of sentences. Each batch starts with
     the final states of the previous one, without gradient. The character layer reads each distinct
     word of a batch once.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, sections 3.1 and 3.4; allenai/bilm-tf,
     training.py.
 
-    Differs from the paper: both directions share the sampled words, and one word is the target for
-    the begin and the end of a sentence.
+    Differs from the paper: both directions share the sampled words, and one target word marks the
+    begin and the end of a sentence.
 
     Args:
         encoder: An `ELMo` without carried states; it is trained in place.
@@ -154,14 +154,14 @@ class BiLM(FitsBatches, keras.Model):
         name: Name of the model.
 
     Call arguments:
-        inputs: A dict as of `batches`: `words` (U, C), character ids of each distinct word;
+        inputs: A dict from `batches`: `words` (U, C), character ids of each distinct word;
             `word_rows` (B, 2, T), the words in both directions; `target_ids` (B, 2, T), the next
-            words; and with samples `sample_ids` and `sample_counts` (S,), `target_counts` and
+            words; with samples also `sample_ids` and `sample_counts` (S,), `target_counts` and
             `target_sampled` (B, 2, T).
 
     Returns:
-        (B, 2, T) losses -log p(word). They are over all words except in training. Losses and
-        perplexities over samples are lower: compare those of `evaluate`.
+        (B, 2, T) losses -log p(word), over all words except in training. Losses and perplexities
+        over samples are lower: compare those of `evaluate`.
 
     Raises:
         ValueError: If the encoder is not an `ELMo`, or `num_sampled` is not below
@@ -186,7 +186,7 @@ class BiLM(FitsBatches, keras.Model):
     ):
         if not isinstance(encoder, ELMo) or encoder.carried_rows:
             raise ValueError(
-                "`BiLM` trains an `ELMo` without states of its own (`carried_rows=0`). "
+                "`BiLM` needs an `ELMo` without states of its own: build it with carried_rows=0. "
                 f"Received: encoder={encoder!r:.60}"
             )
         if not 0 <= num_sampled < vocabulary_size:
@@ -228,8 +228,8 @@ class BiLM(FitsBatches, keras.Model):
     def compile(self, optimizer=None, loss=None, weighted_metrics=None, **kwargs):
         """Configures training as `keras.Model.compile`, by default with the published settings.
 
-        These are AdaGrad with the learning rate 0.2, an initial accumulator of 1, and a norm of all
-        gradients of at most 10.
+        These are AdaGrad with the learning rate 0.2, an initial accumulator of 1, and a largest
+        norm of all gradients of 10.
         """
         if optimizer is None:
             optimizer = AdaGrad(0.2, initial_accumulator_value=1.0, global_clipnorm=10.0)
@@ -299,20 +299,21 @@ class BiLM(FitsBatches, keras.Model):
 
 
 def pack_sentences(lengths, batch_size, unroll_steps):
-    """Which sentences each row of a stream reads, as long as all rows have something to read.
+    """Assigns sentences to the rows of a stream until a row has nothing more to read.
 
-    A row takes the next sentence when its own is read to the end, rows in turn, batch after batch.
-    What does not fill a last batch is left out.
+    Row after row, batch after batch, a row takes the next sentence at the end of its own.
+    Sentences that do not fill a last batch are left out.
 
     Reference: allenai/bilm-tf, data.py.
 
     Args:
-        lengths: Inputs of each sentence, its begin counted.
-        batch_size: B.
-        unroll_steps: T, inputs of a row in a batch.
+        lengths: Number of inputs of each sentence, including its begin.
+        batch_size: Number of rows B.
+        unroll_steps: Number of inputs T of a row in a batch.
 
     Returns:
-        `(sentences, batches)`: a list of numbers for each row, and the number of whole batches.
+        `(sentences, batches)`: a list of sentence numbers for each row, and the number of full
+            batches.
 
     >>> pack_sentences([3, 4, 2, 2], batch_size=2, unroll_steps=3)
     ([[0, 2, 3], [1]], 1)
@@ -345,14 +346,14 @@ def bilm_batches(
 ) -> Batches:
     """Creates `Batches` for `BiLM`: rows of packed sentences that continue from batch to batch.
 
-    It packs sentences as the original (`pack_sentences`). The backward direction reads each
-    sentence from its end, at the same positions. The order is that of the stream in every epoch;
-    the samples differ.
+    It packs sentences like the original (`pack_sentences`). The backward direction reads each
+    sentence from its end, at the same positions. Every epoch has the order of the stream and
+    new samples.
 
     Reference: allenai/bilm-tf, data.py.
 
     Args:
-        stream: A `keras_plm.data.corpus.TokenStream` of whole words.
+        stream: A `keras_plm.data.corpus.TokenStream` of words.
         lexicon: The `Words` tokenizer of the stream; its first `vocabulary_size` words are the
             targets.
         vocabulary_size, num_sampled, batch_size: As in `BiLM`.
@@ -388,7 +389,7 @@ def bilm_batches(
     check_stream(stream, lexicon)
     if vocabulary_size > len(lexicon):
         raise ValueError(
-            "The words that are predicted are the first of the lexicon. "
+            "The words to predict must be the first of the lexicon: lower `vocabulary_size`. "
             f"Received: vocabulary_size={vocabulary_size}, a lexicon of {len(lexicon)} words"
         )
     source = _PackedSentences(
@@ -409,7 +410,7 @@ def bilm_batches(
 
 
 class _PackedSentences:
-    """Where each word of each batch stands in a stream."""
+    """Positions of the words of each batch in a stream."""
 
     def __init__(
         self, stream, lexicon, vocabulary_size, num_sampled, batch_size, unroll_steps, widest
@@ -428,12 +429,12 @@ class _PackedSentences:
                 f"{int(lengths.sum())} words and begins, batch_size={batch_size}, "
                 f"unroll_steps={unroll_steps}"
             )
-        # One ascending array of all rows: row r begins at r * span.
+        # One ascending array for all rows: row r begins at r * span.
         self.span = self.batches * unroll_steps + int(lengths.max()) + 1
         ends = [np.cumsum(lengths[numbers]) + r * self.span for r, numbers in enumerate(taken)]
         self.ends, self.sentences = np.concatenate(ends), np.concatenate(taken).astype(np.int64)
         self.lengths = lengths
-        # Rows of the spellings of a sentence's begin and end: after the words.
+        # The character ids of a sentence's begin and end come after those of the words.
         words = len(lexicon)
         self.spelled = np.concatenate([encode_characters(lexicon.vocabulary), MARKS[1:]]).astype(
             np.int16
@@ -449,7 +450,7 @@ class _PackedSentences:
         size = self.lengths[sentence]  # n + 1
         at = places - (self.ends[which] - size)  # 0 at a sentence's begin
         start = self.starts[sentence]
-        ahead, back = start + at - 1, start + size - 1 - at  # of the word that is read
+        ahead, back = start + at - 1, start + size - 1 - at  # positions of the word that is read
         first, last = at == 0, at == size - 1
         inputs = np.stack(
             [
@@ -467,7 +468,7 @@ class _PackedSentences:
         )
         targets = np.where(targets < self.vocabulary_size, targets, self.unk_id).astype("int32")
         words, word_rows = np.unique(inputs, return_inverse=True)
-        # A few shapes, because each is compiled: so many words more, all of no characters.
+        # Pads with words without characters to a few sizes, because each shape is compiled.
         unit = max(1 << max((inputs.size // 16).bit_length() - 1, 0), 16)
         spelled = np.zeros((-(-len(words) // unit) * unit, WIDTH), "int32")
         spelled[: len(words)] = self.spelled[words]

@@ -22,10 +22,10 @@ from keras_plm.training.losses import GivenLoss
 
 @keras.saving.register_keras_serializable("keras_plm")
 class TiedLoss(keras.layers.Layer):
-    """How unlikely a token is under a softmax of products with the table that tokens are read from.
+    """Loss of tokens under a softmax of products with the embedding table.
 
-    Not more than a few positions' logits are in memory at a time, whatever T · V is; the gradient
-    computes them again.
+    Memory holds the logits of a few positions at a time, for any T · V; the gradient recomputes
+    them.
 
     Reference: Radford et al. 2018, equation 2: P(u) = softmax(h W_e^T).
 
@@ -59,11 +59,11 @@ class TiedLoss(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class TokenPerplexity(keras.metrics.Mean):
-    """e to the mean of losses (B, T)."""
+    """Perplexity of losses (B, T): e to their mean."""
 
     def __init__(self, name="perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
-        self._direction = "down"  # by which callbacks know that less is better
+        self._direction = "down"  # callbacks read that lower is better
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         super().update_state(y_pred, sample_weight=sample_weight)
@@ -170,7 +170,7 @@ def causal_lm_batches(
     """
     check_stream(stream, tokenizer)
     tokens, seed = stream.tokens, options.get("seed", 0)
-    count = (len(tokens) - max_length) // max_length  # a window is left for other beginnings
+    count = (len(tokens) - max_length) // max_length  # one window is left for shifted starts
     if max_length < 1 or count < 1:
         raise ValueError(
             "The text must fill two windows of 1 token or more. "
@@ -209,15 +209,16 @@ def token_losses(
 ) -> list[np.ndarray]:
     """Computes the loss -log p(token) of every token of texts under a causal language model.
 
-    Texts have no special tokens. The first token of a text without a context has no loss. GPT's
-    zero-shot heuristics compare the means: Radford et al. 2018, section 5, "zero-shot behaviors".
+    Texts get no special tokens. The first token of a text without a context has no loss. GPT's
+    zero-shot heuristics compare the mean losses: Radford et al. 2018, section 5, "zero-shot
+    behaviors".
 
     Args:
         encoder: A `GPT` or another encoder of `CausalLM`.
         tokenizer: The encoder's tokenizer.
         texts: A list of texts.
         contexts: Text before each of `texts`, or `None`.
-        tokens_per_batch: Rows times length of a batch.
+        tokens_per_batch: Number of rows of a batch times its length.
 
     Returns:
         A list of arrays (tokens of the text,), without the first token if there is no context.
@@ -258,8 +259,8 @@ def token_losses(
     if not len(ids) or wrong.any():
         found = texts[int(wrong.argmax())] if len(ids) else texts
         raise ValueError(
-            "A text has a token to predict, two or more without a context, and at most the "
-            f"model's {limit} positions with it. Received: {found!r:.60}"
+            "A text must have a token, or two without a context, and with its context at most "
+            f"the model's {limit} positions. Received: {found!r:.60}"
         )
 
     def collate(chosen, length, rng, epoch):

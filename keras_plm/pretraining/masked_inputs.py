@@ -1,6 +1,6 @@
 """Inputs of BERT's masked language model: sentence pairs, positions to predict, masking.
 
-Pure functions of NumPy arrays and a random generator, one for each rule of the paper;
+Each rule of the paper is a pure function of NumPy arrays and a random generator.
 `keras_plm.pretraining.masked_lm_batches` applies them to a stream of tokens.
 
 Reference: Devlin et al. 2018, arXiv 1810.04805, section 3.1 and appendix A.1-A.2;
@@ -18,9 +18,9 @@ def sentence_pairs(starts, documents, max_tokens, rng, short_sequence_rate=0.1):
     """Draws pairs of segments A and B: B follows A, or is random text of another document.
 
     Args:
-        starts: (S + 1,) the first token of each sentence, and the end of the last.
-        documents: (D + 1,) the first sentence of each document, and S. At least two documents.
-        max_tokens: Longest pair, special tokens not counted.
+        starts: (S + 1,) first token of each sentence, then the end of the last.
+        documents: (D + 1,) first sentence of each document, then S. At least two documents.
+        max_tokens: Length of the longest pair, without special tokens.
         rng: A NumPy `Generator`.
         short_sequence_rate: Fraction of pairs with a random smaller length.
 
@@ -37,7 +37,7 @@ def sentence_pairs(starts, documents, max_tokens, rng, short_sequence_rate=0.1):
         while first < end:
             target = _target_length(max_tokens, short_sequence_rate, rng)
             last = _filled(starts, first, end, target)
-            # A is a random number of the sentences that fill the target length.
+            # Segment A has a random number of the sentences that fill the target length.
             middle = first + 1 if last - first < 2 else first + int(rng.integers(1, last - first))
             segment = (starts[first], starts[middle] - starts[first])
             # Section 3.1: "50% of the time B is the actual next sentence that follows A, and 50%
@@ -79,7 +79,7 @@ def choose_positions(candidates, lengths, rng, rate=0.15, word_starts=None):
 
     Args:
         candidates: (B, T), True at text, False at special tokens and padding.
-        lengths: (B,) tokens of each row, special ones counted.
+        lengths: (B,) number of tokens of each row, including special ones.
         rng: A NumPy `Generator`.
         rate: Fraction of a row's tokens.
         word_starts: (B, T), True where a word begins: all tokens of a word are chosen together.
@@ -100,10 +100,10 @@ def choose_positions(candidates, lengths, rng, rate=0.15, word_starts=None):
     if word_starts is None:
         order = _by_priority(priority, candidates)
     else:
-        # The first token of each token's word, whose priority all of them have.
+        # All tokens of a word have the priority of its first token.
         word = np.maximum.accumulate(np.where(word_starts, steps, 0), axis=1)
         order = _by_priority(np.take_along_axis(priority, word, axis=1), candidates)
-        # Count down to the end of a word, but up to it where the first word is too long.
+        # Round down to the end of a word, but up if the first word is too long.
         ends = np.diff(np.take_along_axis(word, order, axis=1), axis=1, prepend=-1) != 0
         whole = np.where(ends & (steps <= counts[:, None]), steps, 0).max(axis=1)
         first_word = ends[:, 1:].argmax(axis=1) + 1
@@ -122,7 +122,7 @@ def mask_tokens(
         token_ids: (B, T).
         chosen: (B, T), True at the tokens to predict.
         mask_id: Id of `[MASK]`.
-        vocabulary_size: Random tokens are drawn from 0 up to it.
+        vocabulary_size: Number of tokens to draw random tokens from.
         rng: A NumPy `Generator`.
         mask_token_rate: Fraction of the chosen tokens that become `[MASK]`.
         random_token_rate: Fraction of the chosen tokens that become a random token.
@@ -149,16 +149,16 @@ def mask_tokens(
 
 
 def gather_chosen(token_ids, chosen, count):
-    """The chosen positions of each row as arrays of one width.
+    """Collects the chosen positions of each row in arrays of one width.
 
     Args:
-        token_ids: (B, T) the tokens before masking.
-        chosen: (B, T), True at no more than P tokens of a row.
-        count: P.
+        token_ids: (B, T) tokens before masking.
+        chosen: (B, T), True at most P times per row.
+        count: Width P.
 
     Returns:
-        `(positions, targets, weights)`, each (B, P): int32 with 0 after the chosen ones, int32
-        and float32 with 1 at the chosen ones.
+        `(positions, targets, weights)`, each (B, P): int32, int32 and float32. After the chosen
+            ones all are 0; before, weights are 1.
 
     >>> ids, chosen = np.array([[2, 7, 8, 9, 3]]), np.array([[False, True, False, True, False]])
     >>> for array in gather_chosen(ids, chosen, 3):
@@ -175,7 +175,7 @@ def gather_chosen(token_ids, chosen, count):
 
 
 def max_positions(length, rate):
-    """P, the most positions to predict in a row of T tokens."""
+    """Returns P, the largest number of positions to predict in a row of T tokens."""
     return max(1, round(length * rate))
 
 
@@ -184,14 +184,14 @@ def pack_segments(tokens, pairs, length, tokenizer, two_segments=True):
 
     Args:
         tokens: The tokens of the stream.
-        pairs: (B, 5), as `sentence_pairs` gives them.
-        length: T, at least the longest row.
-        tokenizer: Has `cls_id`, `sep_id` and `pad_id`.
+        pairs: (B, 5), from `sentence_pairs`.
+        length: Length T, at least that of the longest row.
+        tokenizer: A tokenizer with `cls_id`, `sep_id` and `pad_id`.
         two_segments: If False, segments B are empty and have no `[SEP]`.
 
     Returns:
         `(inputs, text)`: a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T); and
-        (B, T), True at tokens of A and B.
+            a mask (B, T), True at tokens of A and B.
     """
     steps = np.arange(length)
     start_a, length_a, start_b, length_b = (pairs[:, i : i + 1] for i in range(4))  # (B, 1)
@@ -223,7 +223,7 @@ def _target_length(max_tokens, short_sequence_rate, rng):
 
 
 def _filled(starts, first, end, target):
-    """The sentence after those from `first` that fill a target length, at most `end`."""
+    """Returns the end of the sentences from `first` that fill a length, at most `end`."""
     last = first + 1
     while last < end and starts[last] - starts[first] < target:
         last += 1
@@ -231,7 +231,7 @@ def _filled(starts, first, end, target):
 
 
 def _random_segment(starts, documents, document, room, rng):
-    """First token and length of sentences from a random place of another document."""
+    """Draws the first token and the length of sentences in another document."""
     other = int(rng.integers(len(documents) - 2))
     other += other >= document
     first = int(rng.integers(documents[other], documents[other + 1]))
@@ -240,10 +240,10 @@ def _random_segment(starts, documents, document, room, rng):
 
 
 def _truncated(pairs, max_tokens, rng):
-    """Pairs (N, 5) of at most so many tokens: the longer segment loses tokens at random ends.
+    """Cuts pairs (N, 5) to `max_tokens`: the longer segment loses tokens at random ends.
 
-    `truncate_seq_pair` of the original takes tokens one by one; their number at the front of a
-    segment is then binomial.
+    `truncate_seq_pair` of the original removes tokens one by one: the number from the front of a
+    segment is binomial.
     """
     pairs = np.array(pairs, dtype=np.int64).reshape(-1, 5)
     pairs = pairs[pairs[:, 1] > 0]
@@ -261,5 +261,5 @@ def _truncated(pairs, max_tokens, rng):
 
 
 def _by_priority(priority, candidates):
-    """(B, T) positions of each row, the candidates of lowest priority number first."""
+    """Sorts the positions (B, T) of each row: candidates of the lowest number first."""
     return np.argsort(np.where(candidates, priority, 2.0), axis=1, kind="stable")

@@ -34,12 +34,12 @@ class MaskedTokenScores(keras.layers.Layer):
     """BERT's masked-LM head: logits of all tokens at the masked positions.
 
     It applies a dense layer, GELU and a layer norm to the vectors of these positions, then the tied
-    table and a bias. At 15 % of the positions it takes a seventh of the time of all positions.
+    table and a bias. For 15 % of the positions it takes a seventh of the time for all.
 
     Reference: Devlin et al. 2018, section 3.1; google-research/bert, run_pretraining.py.
 
     Args:
-        token_embedding: The encoder's `TokenEmbedding`, whose table scores the tokens.
+        token_embedding: The encoder's `TokenEmbedding`; its table scores the tokens.
         activation: `"gelu_erf"` or `"gelu_tanh"`, as in the encoder.
         norm_epsilon: Constant added to the variance in the layer norm.
         initializer_range: Standard deviation of the initial dense kernel.
@@ -205,37 +205,37 @@ def masked_lm_batches(
     tokens_per_batch: int | None = None,
     **options,
 ) -> Batches:
-    """Creates `Batches` of masked text for `MaskedLM`, sampled again in every epoch.
+    """Creates `Batches` of masked text for `MaskedLM`, with new samples in every epoch.
 
     The rules are the functions of `keras_plm.pretraining.masked_inputs`: `sentence_pairs`,
     `choose_positions` and `mask_tokens`.
 
-    An epoch is a part of the stream of about `part_tokens` tokens, so memory does not grow with the
-    text. Parts come in random order, each once before any repeats. Random next sentences are from
-    the same part.
+    An epoch is a part of the stream with about `part_tokens` tokens, which bounds memory. Parts
+    come in random order, each once before any repeats. Random next sentences are from the same
+    part.
 
     Reference: Devlin et al. 2018, section 3.1 and appendix A.1-A.2; google-research/bert,
     create_pretraining_data.py.
 
     Differs from the paper: pairs and masks are sampled in every epoch, not once for ten copies of
-    the data; short rows are sampled by row, not by document; with `whole_word`, masking of a row
-    stops at the first word that exceeds its number of masks.
+    the data; short rows are sampled by row, not by document; with `whole_word`, masking stops at
+    the first word that exceeds the row's number of masks.
 
     Args:
         stream: A `keras_plm.data.corpus.TokenStream`.
         tokenizer: The tokenizer of the stream.
-        max_length: Longest row T, special tokens included.
-        next_sentence: If True, rows are pairs of segments; else contiguous text.
+        max_length: Length T of the longest row, including special tokens.
+        next_sentence: If True, rows are pairs of segments; otherwise contiguous text.
         mask_selection_rate: Fraction of a row's tokens to predict; special tokens count.
         mask_token_rate: Fraction of the predicted tokens that become `[MASK]`.
         random_token_rate: Fraction of the predicted tokens that become a random token. The others
             stay unchanged.
-        whole_word: If True, predict all tokens of a word together; for tokenizers whose ids mark
-            the start of a word.
+        whole_word: If True, predict all tokens of a word together. The ids of the tokenizer must
+            mark the start of a word.
         short_sequence_rate: Fraction of rows with a random smaller length.
         part_tokens: Approximate number of tokens in an epoch of training.
-        left_to_right: If True, mask nothing and predict every next token: rows for `CausalLM` over
-            a causal `BERT`, section 5.1's "LTR".
+        left_to_right: If True, mask nothing and predict every next token: for `CausalLM` with a
+            causal `BERT`, section 5.1's "LTR".
         training: If True, shuffle.
         batch_size, tokens_per_batch, **options: As in `keras_plm.data.batching.Batches`.
 
@@ -245,9 +245,9 @@ def masked_lm_batches(
         x has `target_ids` (B, T) and no `masked_positions`; y and weights are (B, T).
 
     Raises:
-        ValueError: If a rate is not between 0 and 1, the rows are too short, or a stream of one
-            document has no pairs. If the tokenizer lacks a special token or, for `whole_word`, the
-            starts of words.
+        ValueError: If a rate is not between 0 and 1, the rows are too short, or the stream
+            needs two documents for pairs. If the tokenizer lacks a special token or, for
+            `whole_word`, the starts of words.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -280,7 +280,7 @@ def masked_lm_batches(
         )
     if left_to_right and next_sentence:
         raise ValueError(
-            "A left-to-right model predicts no next sentence: set next_sentence=False. "
+            "A left-to-right model needs rows without a next sentence: set next_sentence=False. "
             "Received: left_to_right=True, next_sentence=True"
         )
     check_special(
@@ -291,14 +291,14 @@ def masked_lm_batches(
     )
     if whole_word and getattr(tokenizer, "starts_word", None) is None:
         raise ValueError(
-            "`whole_word` needs a tokenizer whose ids tell where a word begins (`starts_word`), as "
-            f"`WordPiece`; those of byte-level pairs do not. Received: {type(tokenizer).__name__}"
+            "`whole_word` needs a tokenizer whose ids mark where a word begins (`starts_word`), as "
+            f"`WordPiece`; byte-level pairs do not. Received: {type(tokenizer).__name__}"
         )
     if max_length < 8:
         raise ValueError(f"Rows need at least 8 tokens. Received: max_length={max_length}")
     if next_sentence and len(stream.documents) < 3:
         raise ValueError(
-            "Random next sentences come from another document: separate documents by blank lines. "
+            "Next sentences need two documents or more: separate documents by blank lines. "
             f"Received: a stream of {len(stream.documents) - 1} document"
         )
     if batch_size is None and tokens_per_batch is None:
@@ -331,7 +331,7 @@ def masked_lm_batches(
 def document_parts(stream, part_tokens):
     """Cuts a stream between documents into parts of about equal length.
 
-    Each part has two documents or more, where the stream has.
+    Each part has at least two documents, if the stream has.
 
     Returns:
         A list of `(first document, end)`.
@@ -349,7 +349,7 @@ def document_parts(stream, part_tokens):
 
 @dataclasses.dataclass
 class _MaskedRows:
-    """Rows of a token stream, masked when they are collated; see `masked_lm_batches`."""
+    """Rows of a token stream, masked in `collate`; see `masked_lm_batches`."""
 
     stream: object
     tokenizer: object
@@ -371,7 +371,7 @@ class _MaskedRows:
         self._drawn = None, None  # the epoch and its pairs
 
     def pairs(self, epoch):
-        """(N, 5) the pairs of an epoch, as `sentence_pairs` gives them, in tokens of the stream."""
+        """Returns the pairs (N, 5) of an epoch from `sentence_pairs`, in tokens of the stream."""
         epoch = epoch if self.redraw else 0
         if self._drawn[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch, 0])
@@ -419,7 +419,7 @@ class _MaskedRows:
         return x, y, weights
 
     def collate_left_to_right(self, rows, length, rng, epoch):
-        """The same rows for `CausalLM`, whose targets are the next tokens."""
+        """Collates the same rows for `CausalLM`, with the next tokens as targets."""
         x, _ = self.pack(rows, length, epoch)
         x["target_ids"] = np.pad(x["token_ids"][:, 1:], ((0, 0), (0, 1)))
         used = x["padding_mask"].sum(axis=1, keepdims=True)

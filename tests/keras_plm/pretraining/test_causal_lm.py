@@ -121,7 +121,7 @@ def test_refuses_what_does_not_fit(text):
     with pytest.raises(ValueError, match="fill two windows"):
         causal_lm_batches(stream, words, 400)
     other = Words([*words.vocabulary[:-1], "elsewhere"])
-    with pytest.raises(ValueError, match="the tokenizer that it was made with"):
+    with pytest.raises(ValueError, match="the tokenizer that built it"):
         causal_lm_batches(stream, other, 6)
 
 
@@ -156,7 +156,7 @@ class TestTokenLosses:
     def test_what_cannot_be_predicted_is_named(self):
         encoder = self.model()
         for texts, contexts, match in (
-            (["a b", "c"], None, "two or more without a context.*Received: 'c'"),
+            (["a b", "c"], None, "or two without a context.*Received: 'c'"),
             (["a " * 10], None, "at most the model's 8 positions"),
             (["a"], ["b", "c"], "needs one context"),
         ):

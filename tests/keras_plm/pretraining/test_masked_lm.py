@@ -352,7 +352,7 @@ def test_left_to_right_rows_are_those_of_one_text(stream):
                 used = int((of_row > 0).sum()) + 1
                 assert targets[: used - 1].tolist() == ids[1:used].tolist()
                 assert ids[0] == TOKENIZER.cls_id and ids[used - 1] == TOKENIZER.sep_id
-    with pytest.raises(ValueError, match="predicts no next sentence"):
+    with pytest.raises(ValueError, match="rows without a next sentence"):
         masked_lm_batches(stream, TOKENIZER, left_to_right=True)
 
 
