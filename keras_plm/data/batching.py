@@ -14,16 +14,16 @@ from keras_plm.files.arguments import check_whole
 
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
-    """The few static lengths that pad rows of these lengths least.
+    """Chooses the static lengths that pad rows of these lengths least.
 
     Args:
         lengths: (N,) row lengths.
-        buckets: How many lengths at most; every one costs a compilation on JAX.
+        buckets: Largest number of lengths; each costs a compilation on JAX.
         multiple: Lengths are multiples of this.
-        longest: None is larger; a longest length that is no multiple is cut to it.
+        longest: Upper bound of the lengths; it need not be a multiple. `None` for no bound.
 
     Returns:
-        Ascending lengths, the last at least the longest row (or `longest`).
+        Ascending lengths; the last holds the longest row, up to `longest`.
 
     >>> bucket_lengths([5, 6, 7, 8, 30, 31, 60], buckets=3)
     [8, 32, 64]
@@ -32,7 +32,7 @@ def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     rows = np.bincount(units)  # rows by length in units
     candidates = np.flatnonzero(rows)
     counts = np.cumsum(rows)[candidates]  # rows that fit each candidate
-    # cheapest[j]: padded size of all rows up to candidate j, the last bucket ending there.
+    # cheapest[j]: padded size of all rows up to candidate j if the last bucket ends there.
     cheapest = (counts * candidates).astype(float)
     choices = []
     for _ in range(min(buckets, len(candidates)) - 1):
@@ -50,9 +50,9 @@ def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
 
 
 def few_lengths(longest):
-    """The lengths 16, 32, 48, 64, 96, 128, 192, ... up to the first that holds `longest`.
+    """Returns the lengths 16, 32, 48, 64, 96, 128, 192, ... up to the first that holds `longest`.
 
-    They do not depend on the texts, so that JAX compiles few programs over all calls.
+    They do not depend on the texts: JAX compiles few programs over all calls.
 
     >>> few_lengths(100)
     [16, 32, 48, 64, 96, 128]
@@ -65,7 +65,7 @@ def few_lengths(longest):
 
 
 def _in_steps(lengths):
-    """Lengths rounded up to multiples of 8, and above 128 to steps of 12.5 %."""
+    """Rounds lengths up to multiples of 8, and above 128 to steps of 12.5 %."""
     octaves = np.ceil(np.log2(np.maximum(lengths, 128))).astype(int)  # (128, 256] is the eighth
     steps = np.maximum(2**octaves // 16, 8)
     return -(-np.asarray(lengths) // steps) * steps
@@ -82,30 +82,30 @@ class Batches(keras.utils.PyDataset):
     logs of `fit` count the loss of a padded batch as that of a full one; `evaluate` and weighted
     metrics of keras_plm's models count only real rows.
 
-    Models of keras_plm evaluate training batches as those of `training=False`; a plain Keras model
-    raises.
+    Models of keras_plm evaluate training batches like those of `training=False`; a plain Keras
+    model raises.
 
     Order and content are a function of (seed, epoch), for any number of shards. The number of
     batches of an epoch is constant, as Keras requires. Pass `shuffle=False` to the `fit` of a plain
-    Keras model, or Keras shuffles the batches once more. The heads and objectives of keras_plm do
-    so themselves.
+    Keras model; otherwise Keras shuffles the batches again. The heads and objectives of keras_plm
+    pass it themselves.
 
     Args:
-        lengths: (N,) row lengths, or a function from the epoch to them.
+        lengths: (N,) row lengths, or a function that returns them for an epoch.
         collate: `collate(rows, length, rng, epoch) -> (x, y, weights)` makes the arrays of rows at
             a padded length; `y` and `weights` may be `None`, one array or a dict.
-        training: If True, shuffle rows and batches, in another order every epoch.
+        training: If True, shuffle rows and batches, in a different order each epoch.
         shuffle: If False, rows keep their order also in training, for carried states.
         batch_size: Number of rows per batch.
-        tokens_per_batch: Rows times length of a batch, in place of `batch_size`.
+        tokens_per_batch: Number of rows times length of a batch, instead of `batch_size`.
         buckets: Ascending static lengths, or the number of lengths to choose, by default 4. In
             evaluation, chosen lengths differ by at most 12.5 %, and the last batch has one of the
             `few_lengths`.
         longest: Largest chosen length: the longest row that the model reads.
-        vocabulary_size: Number of token ids in rows; models of keras_plm with fewer ids refuse the
-            batches.
-        fill_last: If False, fill the last batch only up to a power of two: for outputs, not for
-            means over batches, which Keras does not weight on every backend.
+        vocabulary_size: Size of the vocabulary of the rows; models of keras_plm with a smaller one
+            raise.
+        fill_last: If False, fill the last batch only up to a power of two. Use it for outputs, not
+            for means over batches: Keras does not weight these on every backend.
         scale_weights: If False, keep the weights of `collate`.
         seed: Seed of everything random.
         shard: `(index, count)`: this process takes the index-th part of every batch.
@@ -117,7 +117,7 @@ class Batches(keras.utils.PyDataset):
         carries_states: Whether a row continues in the next batch, on the same device.
 
     Raises:
-        ValueError: If there are no rows, or a row is longer than the last bucket. If not exactly
+        ValueError: If there are no rows, or a row is longer than the last bucket. Unless exactly
             one of `batch_size` and `tokens_per_batch` is given, 1 or more.
 
     >>> def collate(rows, length, rng, epoch):
@@ -189,13 +189,13 @@ class Batches(keras.utils.PyDataset):
         for length in self.buckets:
             if self.rows_per_batch(length) % shard[1]:
                 raise ValueError(
-                    "Every batch must part evenly among the shards. Received: "
+                    "Every batch must divide evenly among the shards. Received: "
                     f"{self.rows_per_batch(length)} rows of length {length}, shard={shard}"
                 )
         self._count = len(self._plan(0))
 
     def rows_per_batch(self, length: int) -> int:
-        """Number of rows of every batch of a bucket, over all shards."""
+        """Returns the number of rows per batch of a bucket, over all shards."""
         if self.batch_size is not None:
             return self.batch_size
         count = self._rounded_to
@@ -206,19 +206,19 @@ class Batches(keras.utils.PyDataset):
     def sharded(self, distribution: Any) -> Self:
         """Splits the batches over the devices of a `training.distribution.Distribution`.
 
-        Every batch has the same examples, and rows of weight 0 up to a multiple of the devices.
+        Every batch keeps its examples. Rows of weight 0 fill it up to a multiple of the devices.
 
         Returns:
             `Batches` with the part of this process.
 
         Raises:
-            ValueError: If `scale_weights` is False and a batch does not divide evenly, as rows of
+            ValueError: If `scale_weights` is False and a batch does not divide evenly: rows of
                 weight 0 would lower the loss. If states are carried on several devices.
         """
         count = distribution.num_replicas
         if self.carries_states and count > 1:
             raise ValueError(
-                "Rows that continue from batch to batch, as a biLM's, need one device: "
+                "Rows that continue from batch to batch, such as a biLM's, need one device: "
                 f"`distribute(devices=1)`. Received: {count} devices"
             )
         self._check_even(self.micro_batches * count, f"{count} devices")
@@ -228,7 +228,7 @@ class Batches(keras.utils.PyDataset):
         """Splits the batches into micro-batches for gradient accumulation, to save memory.
 
         All devices read one micro-batch after the other. With the optimizer's
-        `gradient_accumulation_steps=count` a step equals that of the whole batch: the mean weight
+        `gradient_accumulation_steps=count`, a step equals that of the whole batch: the mean weight
         over its micro-batches is 1. `step` and the length of an epoch count micro-batches.
 
         Args:
@@ -239,33 +239,33 @@ class Batches(keras.utils.PyDataset):
 
         Raises:
             ValueError: If `count` is below 1, or the batches are split already. If `scale_weights`
-                is False, as Keras takes the mean over micro-batches, not the sum.
+                is False: Keras takes the mean over micro-batches, not the sum.
         """
         check_whole(count, "count", least=1)
         if self.micro_batches > 1:
             raise ValueError(
-                "Batches are split into micro-batches once. "
-                f"Received: count={count}, of batches in {self.micro_batches} micro-batches"
+                "Batches can be split into micro-batches only once. "
+                f"Received: count={count}, for batches of {self.micro_batches} micro-batches"
             )
         if count > 1 and not self.scale_weights:
             raise ValueError(
-                "The accumulated gradient is a mean over micro-batches, and the loss of these "
+                "The accumulated gradient is a mean over micro-batches, but the loss of these "
                 f"batches is a sum: choose smaller batches. Received: count={count}"
             )
         return self._changed(micro_batches=count, step=self.step * count)
 
     def for_evaluation(self) -> Self:
-        """The same rows as with `training=False`: each once, in order, without class weights."""
+        """Returns batches as with `training=False`: each row once, in order, no class weights."""
         if not self.training and self.class_weight is None:
             return self
         return self._changed(training=False, step=0, class_weight=None, _begun=False)
 
     def collated_by(self, collate: Callable[..., tuple[Any, Any, Any]]) -> Self:
-        """Batches of the same rows with another `collate`."""
+        """Returns batches of the same rows with another `collate`."""
         return self._changed(collate=collate)
 
     def _changed(self, **attributes):
-        """A copy with other attributes, which makes its own plans and scales."""
+        """Returns a copy with other attributes, without the cached plans and factors."""
         made = copy.copy(self)
         vars(made).update(attributes, _plans={}, _factors=None, _has_targets=None)
         return made
@@ -281,18 +281,18 @@ class Batches(keras.utils.PyDataset):
         for length in () if self.scale_weights else self.buckets:
             if self.rows_per_batch(length) % count:
                 raise ValueError(
-                    "A loss that is a sum has batches that part evenly among the devices: "
-                    "choose the size of a batch so. Received: "
+                    "If the loss is a sum, every batch must divide evenly among the devices: "
+                    "choose another batch size. Received: "
                     f"{self.rows_per_batch(length)} rows of length {length}, {said}"
                 )
 
     def plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Batches of an epoch as a list of `(length, rows)`, rows padded with -1."""
+        """Returns the batches of an epoch as a list of `(length, rows)`, rows padded with -1."""
         if epoch not in self._plans:
             plan = self._plan(epoch)
-            # Rows that are drawn anew give a few batches more or less.
+            # Lengths drawn for each epoch may give a few batches more or less.
             plan = [plan[i % len(plan)] for i in range(self._count)]
-            # Two, because the batches that Keras takes for an epoch may lie in two after a resume.
+            # Keep two plans: after a resume, an epoch of Keras may span two plans.
             recent = list(self._plans.items())[-1:]
             self._plans = {**dict(recent), epoch: plan}
         return self._plans[epoch]
@@ -320,21 +320,21 @@ class Batches(keras.utils.PyDataset):
             plan += [(length, part) for part in rows[:full].reshape(-1, size)]
             left = rows[full:]
         if len(left):
-            # The shortest bucket that holds what is left over, no longer one than needed.
+            # The shortest length that holds the remaining rows.
             longest = lengths[left].max()
             length = self._last[np.searchsorted(self._last, longest)]
             if len(left) > self.rows_per_batch(length):
                 length = self._full[np.searchsorted(self._full, longest)]
             size = self.rows_per_batch(length)
-            if not self.fill_last:  # a text alone is not 500 rows of padding
+            if not self.fill_last:  # do not pad a single text to 500 rows
                 count = self.shard[1]
                 size = min(size, count << ((len(left) - 1) // count).bit_length())
             filled = size - len(left)
             plan.append((length, np.pad(left, (0, filled), constant_values=-1)))
         if self.training and self.shuffle:
             plan = [plan[i] for i in rng.permutation(len(plan))]
-        # Keras' TensorFlow path takes the signature from the first two batches: of different
-        # buckets, they tell it which dimensions vary. (`fit` gives it `tf_dataset` instead.)
+        # Keras' TensorFlow path infers the signature from the first two batches. Take them from
+        # different buckets to show which dimensions vary. (`fit` uses `tf_dataset` instead.)
         other = next((i for i, (length, _) in enumerate(plan) if length != plan[0][0]), None)
         if other is not None:
             plan[1], plan[other] = plan[other], plan[1]
@@ -359,21 +359,21 @@ class Batches(keras.utils.PyDataset):
         return (self[i] for i in range(len(self)))
 
     def _place(self, index):
-        """The epoch of batch `index` from where training stands, its number, its micro-batch."""
+        """Returns the epoch, number and micro-batch of batch `index`, counted from `step`."""
         if not 0 <= index < len(self):
             raise IndexError(f"No batch {index}. Received: an epoch of {len(self)} batches")
         epoch, index = divmod(self.step + index, len(self)) if self.training else (0, index)
         return epoch, *divmod(index, self.micro_batches)
 
     def _own(self, array, part):
-        """What this shard draws of a micro-batch."""
+        """Returns this shard's part of a micro-batch."""
         shard, count = self.shard
         if self.micro_batches * count == 1:
             return array
         return array.reshape(self.micro_batches, count, -1, *array.shape[1:])[part, shard]
 
     def rows(self, index: int) -> np.ndarray:
-        """Rows of batch `index` of this shard, padded with -1."""
+        """Returns the rows of batch `index` of this shard, padded with -1."""
         epoch, number, part = self._place(index)
         rows = self.plan(epoch)[number][1]
         rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
@@ -386,13 +386,13 @@ class Batches(keras.utils.PyDataset):
         return self._finish(part, *self._collate(epoch, number))
 
     def _finish(self, part, x, y, weights):
-        """A part of a batch as Keras takes it: weights scaled, this shard's rows."""
+        """Returns this shard's rows of a micro-batch, as Keras takes them, with scaled weights."""
         if y is not None and self.scale_weights:
             leaves = keras.tree.flatten(weights)
             if self.training:
                 leaves = [leaf * (leaf.size / max(leaf.sum(), 1e-9)) for leaf in leaves]
             else:
-                # Keras averages over all positions of a batch, then over batches by their rows.
+                # Keras averages over the positions of a batch, then over batches weighted by rows.
                 leaves = [
                     leaf * (factor * leaf.size / len(leaf))
                     for leaf, factor in zip(leaves, self._evaluation_factors(), strict=True)
@@ -408,7 +408,7 @@ class Batches(keras.utils.PyDataset):
         return keras.tree.map_structure(lambda leaf: self._own(leaf, part), batch)
 
     def _collate(self, epoch, number):
-        """A batch of an epoch, all shards, with weights of 0 where it is filled up."""
+        """Returns a batch of an epoch over all shards, with weight 0 at rows that fill it up."""
         length, rows = self.plan(epoch)[number]
         rng = np.random.default_rng([self.seed, epoch, number])
         real = rows >= 0
@@ -434,7 +434,7 @@ class Batches(keras.utils.PyDataset):
         return x, y, weights
 
     def _evaluation_factors(self):
-        """For each array of weights, all rows over the sum of all weights."""
+        """Returns, for each array of weights, the number of rows over the sum of weights."""
         if self._factors is None:
             rows, sums = 0, 0.0
             for number, (_, of_batch) in enumerate(self.plan(0)):
@@ -445,10 +445,10 @@ class Batches(keras.utils.PyDataset):
         return self._factors
 
     def tf_dataset(self) -> Any:
-        """The rest of an epoch as a `tf.data.Dataset` with an explicit signature.
+        """Returns the rest of an epoch as a `tf.data.Dataset` with an explicit signature.
 
-        Keras would infer the signature from the next two batches, which may be of one bucket. An
-        axis is fixed only if it is equal in every bucket.
+        Keras would infer the signature from the next two batches, but both may be of one bucket.
+        An axis is fixed only if it is equal in every bucket.
         """
         import tensorflow as tf
 
@@ -473,30 +473,30 @@ class Batches(keras.utils.PyDataset):
         method = _method_that_reads()
         if method == "evaluate" and (self.training or self.class_weight is not None):
             raise ValueError(
-                "`evaluate` and validation need weights that are not scaled for training: make "
-                "these batches with `training=False` and without weights of classes. "
-                "Received: batches of training"
+                "`evaluate` and validation need weights that are not scaled for training: create "
+                "these batches with `training=False` and without `class_weight`. "
+                "Received: training batches"
             )
         if method == "predict":
             rows = np.concatenate([self.rows(i) for i in range(len(self))])
             if not np.array_equal(rows, np.arange(len(rows))):
                 raise ValueError(
-                    "`predict` gives outputs in the order of batches, and these are shuffled, "
-                    "sorted by length or filled up: give arrays, or read rows with "
-                    "`keras_plm.training.run_on`. Received: Batches in another order than the rows"
+                    "`predict` needs batches in the order of the rows: pass arrays, or use "
+                    "`keras_plm.training.run_on`. "
+                    "Received: Batches that are shuffled, sorted by length or filled up"
                 )
 
     def on_epoch_end(self):
-        # Keras also ends an epoch that it never began, before the first.
+        # Keras also calls this before the first epoch, without `on_epoch_begin`.
         if self._begun and self.training:
             self.step += len(self)
         self._begun = False
 
 
 def _method_that_reads():
-    """`"fit"`, `"evaluate"` or `"predict"`: the method of Keras that begins an epoch; or `None`.
+    """Returns the Keras method that reads: `"fit"`, `"evaluate"`, `"predict"`, or `None`.
 
-    Keras does not say, and a plain Keras model has no other place to find out.
+    Keras does not pass it; with a plain Keras model only the call stack shows it.
     """
     frame = sys._getframe()
     while frame is not None:
@@ -508,14 +508,14 @@ def _method_that_reads():
 
 
 def warn_of_cuts(what, examples, rows, tokens, max_length):
-    """Warns that texts were too long.
+    """Warns that texts were cut.
 
     Args:
-        what: Which of the examples' texts.
+        what: Name of the texts, such as "questions".
         examples: All examples.
-        rows: The numbers of those that were cut.
-        tokens: How many tokens were cut.
-        max_length: Of a row.
+        rows: Indices of the examples that were cut.
+        tokens: Number of tokens that were cut.
+        max_length: Largest number of tokens of a row.
     """
     first = getattr(examples[rows[0]], "where", "") or f"example {rows[0]}"
     warnings.warn(

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def class_weights(class_weight, labels=None):
-    """A `class_weight` dict, by name or id, as an array over class ids.
+    """Converts a `class_weight` dict, by name or id, to an array indexed by class id.
 
     Raises:
         ValueError: If a name or id is unknown, a class is named twice, or a weight is negative or
@@ -12,7 +12,7 @@ def class_weights(class_weight, labels=None):
     """
     if not isinstance(class_weight, dict):
         raise ValueError(
-            f"`class_weight` is a dict of classes and weights. Received: {class_weight!r:.60}"
+            f"`class_weight` must be a dict from classes to weights. Received: {class_weight!r:.60}"
         )
     names = {name: i for i, name in enumerate(() if labels is None else labels)}
     ids = {}
@@ -21,7 +21,7 @@ def class_weights(class_weight, labels=None):
         known = isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0
         if not known or (names and i >= len(names)) or i in ids:
             raise ValueError(
-                "`class_weight` names classes by name or id, each once. "
+                "The keys of `class_weight` must be names or ids of classes, each class once. "
                 f"Received: {key!r}, with labels {list(names)}"
             )
         if not 0 <= weight < np.inf:
@@ -37,14 +37,14 @@ def class_weights(class_weight, labels=None):
 
 
 def weights_of(class_weight, y):
-    """Weight of each class id in `y`, from an array indexed by id; 1 for other ids.
+    """Returns the weight of each class id in `y`, from an array indexed by id; 1 for other ids.
 
     Raises:
-        ValueError: If `y` is no array of class ids.
+        ValueError: If `y` is not an array of class ids.
     """
     if not np.issubdtype(getattr(y, "dtype", None) or object, np.integer):
         raise ValueError(
-            "Weights of classes need targets that are class ids, one array of integers. "
+            "Class weights need targets that are one array of integer class ids. "
             f"Received: targets of {getattr(y, 'dtype', type(y).__name__)}"
         )
     known = (y >= 0) & (y < len(class_weight))

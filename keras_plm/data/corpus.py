@@ -33,23 +33,23 @@ from keras_plm.tokenizers.text import batches_of, line_parts, paths
 __all__ = ["TokenStream", "check_stream", "read_ids", "split_sentences"]
 
 
-LAYOUT = 3  # of the folder
+LAYOUT = 3  # version of the folder's layout
 REPAIR = "Copy the folder again, or remove it to build it again."
 
 
 class TokenStream:
     """Raw text as token ids on disk: sentences in order, grouped in documents.
 
-    `build` writes it from text files of any size. The files are memory-mapped, so memory does not
+    `build` writes it from text files of any size. The files are memory-mapped: memory does not
     grow with the text. A document ends at a blank line and at the end of a file.
 
     `stream.json` holds the size and the SHA-256 of every other file. Opening checks the sizes and
     reads the bounds of sentences, 8 bytes each. Reading checks ids against the vocabulary. `build`
-    also checks checksums.
+    also verifies the checksums.
 
     Args:
-        folder: A folder of `build`.
-        verify: If True, check the checksums and all ids, which reads every byte.
+        folder: A folder that `build` wrote.
+        verify: If True, read every byte to check the checksums and all ids.
 
     Attributes:
         tokens: (number of tokens,) ids; index it by a slice or an array of positions.
@@ -103,7 +103,7 @@ class TokenStream:
             self.tokens.check()
 
     def _check_description(self):
-        """Raises unless `stream.json` agrees with itself."""
+        """Raises unless the entries of `stream.json` agree with each other."""
         about, shards = self.description, self.description["shards"]
         size = np.dtype(about["dtype"]).itemsize
         files = {name: entry["bytes"] for name, entry in about["manifest"].items()}
@@ -122,8 +122,8 @@ class TokenStream:
         for name, (right, found) in wanted.items():
             if found != right:
                 raise ValueError(
-                    f"{self.folder / DESCRIPTION} must agree with itself. {REPAIR} "
-                    f"Received: {name} {found!r:.80} instead of {right!r:.80}"
+                    f"{self.folder / DESCRIPTION}: the entries must agree with each other. "
+                    f"{REPAIR} Received: {name} {found!r:.80} instead of {right!r:.80}"
                 )
 
     @classmethod
@@ -138,26 +138,26 @@ class TokenStream:
         workers: int = 1,
         shard_tokens: int = SHARD_TOKENS,
     ) -> Self:
-        """Tokenises files, unless `folder` holds the stream of these files already.
+        """Tokenises files, unless `folder` already holds their stream.
 
         The stream does not depend on the number of workers. A second call with the same arguments
         resumes a stopped one.
 
         Args:
-            files: One path or a list of paths, plain or .gz: a paragraph a line.
-            tokenizer: Gives the ids.
-            folder: Where to put the stream; written as `.NAME.KEY.tmp` next to it, then renamed.
+            files: One path or a list of paths, plain or .gz, with one paragraph per line.
+            tokenizer: Tokenizer of the text.
+            folder: Folder of the stream; written as `.NAME.KEY.tmp` next to it, then renamed.
             sentences: `"split"` to split paragraphs into sentences, `"lines"` if every line
-                is one.
-            progress: Called with the number of tokens written so far.
-            end_id: A token to put after each sentence (with `"lines"`, after each line), if any.
-            workers: Number of processes that tokenise; each needs some seconds to import.
+                is a sentence.
+            progress: Function to call with the number of tokens written so far, or `None`.
+            end_id: Token id to add after each sentence (with `"lines"`, each line), or `None`.
+            workers: Number of processes that tokenise; each takes some seconds to import.
             shard_tokens: Approximate number of tokens in a file of ids.
 
         Raises:
-            ValueError: If a file is missing, there is no text at all, or the folder holds something
-                else, a damaged stream or has another writer.
-            OSError: If there is no room on the disk; the next call resumes.
+            ValueError: If a file is missing, or there is no text. If the folder holds something
+                else or a damaged stream, or has another writer.
+            OSError: If the disk is full; the next call resumes.
         """
         check_one_of(sentences, "sentences", ("split", "lines"))
         check_whole(workers, "workers", least=1)
@@ -166,7 +166,7 @@ class TokenStream:
         files = [Path(path) for path in paths(files)]
         key = hashlib.sha256(str(LAYOUT).encode())
         for path in files:
-            open_text(path).close()  # says what is missing
+            open_text(path).close()  # raises if it is missing
             key.update(bytes.fromhex(manifest.file_sha256(path)))
         made_with = _text_fingerprint(tokenizer)
         key.update(f"{sentences} {made_with} {shard_tokens}".encode())
@@ -175,13 +175,13 @@ class TokenStream:
         description = {"layout": LAYOUT, "key": key.hexdigest(), "tokenizer": made_with}
         description["files"] = [path.name for path in files]
         if _key_of(folder) == description["key"]:
-            if unfinished(folder):  # of a call that was killed, or of one for other text
+            if unfinished(folder):  # left by a killed call, or by one for other text
                 with contextlib.suppress(ValueError, OSError), one_writer(folder):
                     for path in unfinished(folder):
                         shutil.rmtree(path)
             return cls(folder, verify=True)
         with one_writer(folder):
-            if _key_of(folder) != description["key"]:  # another call may have ended meanwhile
+            if _key_of(folder) != description["key"]:  # another call may have finished it
                 write_stream(
                     files, tokenizer, folder, description, sentences, end_id, workers,
                     shard_tokens, progress,
@@ -190,10 +190,10 @@ class TokenStream:
 
 
 def _key_of(folder):
-    """The key of the stream that a folder holds, or `None` if it is a new one.
+    """Returns the key of the stream in a folder, or `None` if the folder is new or empty.
 
     Raises:
-        ValueError: If it holds anything else, which must not be replaced.
+        ValueError: If the folder holds anything else: it must not be replaced.
     """
     if not os.path.lexists(folder):
         return None
@@ -202,7 +202,7 @@ def _key_of(folder):
     foreign = [name for name in names if not known.fullmatch(name)]
     if foreign or (names and DESCRIPTION not in names):
         raise ValueError(
-            "A stream needs a folder of its own, a new one or that of an older stream. "
+            "A stream needs its own folder, a new one or that of an older stream. "
             f"Received: {str(folder)!r} with {(foreign or names)[0]!r:.60}"
         )
     if not names:
@@ -211,7 +211,7 @@ def _key_of(folder):
 
 
 def _check_bounds(path, bounds, last, size=1 << 20):
-    """Raises unless bounds ascend from 0 to the last one."""
+    """Raises unless bounds ascend from 0 to `last`."""
     right = bounds[0] == 0 and bounds[-1] == last
     for begin in range(0, len(bounds), size) if right else ():
         part = bounds[begin : begin + size + 1]
@@ -224,15 +224,15 @@ def _check_bounds(path, bounds, last, size=1 << 20):
 
 
 class Tokens:
-    """Ids in consecutive files, read by slices and arrays of places.
+    """Token ids in consecutive files, indexed by slices and arrays of positions.
 
     Args:
-        arrays: An array of each file.
+        arrays: One array per file.
         vocabulary_size: Ids must be below it.
         folder: Folder of the files, for errors.
 
     Raises:
-        ValueError: If an id that is read is not in the vocabulary.
+        ValueError: If an id read is not in the vocabulary.
     """
 
     def __init__(self, arrays, vocabulary_size, folder):
@@ -254,7 +254,7 @@ class Tokens:
         which = np.searchsorted(self.ends, places, side="right")
         found = np.empty(places.shape, self.dtype)
         for number in np.unique(which):
-            array = self.arrays[number]  # an IndexError for a place after the end
+            array = self.arrays[number]  # raises IndexError after the end
             here = which == number
             found[here] = array[places[here] - (self.ends[number] - len(array))]
         return self._known(found)
@@ -270,39 +270,40 @@ class Tokens:
                 self._known(array[begin : begin + size])
 
     def _known(self, ids):
-        # Negative ones are large without a sign.
+        # As unsigned numbers, negative ids are large.
         largest = int(ids.view(f"u{ids.itemsize}").max(initial=0))
         if largest >= self.vocabulary_size:
             raise ValueError(
                 f"{self.folder}: ids of tokens must be below {self.vocabulary_size}, the size of "
-                f"the vocabulary. {REPAIR} Received: {int(ids.max())}, and {int(ids.min())} the "
-                "smallest"
+                f"the vocabulary. {REPAIR} Received: {int(ids.max())} as the largest, and "
+                f"{int(ids.min())} as the smallest"
             )
         return ids if ids.ndim else ids[()]
 
 
 def check_is_stream(stream, *more):
-    """Raises a TypeError unless `stream` holds token ids in sentences, and `more`."""
+    """Raises a TypeError unless `stream` has `tokens`, `sentences` and the attributes `more`."""
     if not all(hasattr(stream, name) for name in ("tokens", "sentences", *more)):
         raise TypeError(
-            "`stream` must be a `TokenStream`: TokenStream.build(files, tokenizer, folder) makes "
-            f"one of text files. Received: stream={stream!r:.60} of type {type(stream).__name__}"
+            "`stream` must be a `TokenStream`: TokenStream.build(files, tokenizer, folder) builds "
+            f"one from text files. Received: stream={stream!r:.60} of type {type(stream).__name__}"
         )
 
 
 def check_stream(stream, tokenizer):
-    """Raises unless `stream` is a stream whose ids are this tokenizer's."""
+    """Raises unless `stream` holds ids of this tokenizer."""
     check_is_stream(stream)
     made_with = getattr(stream, "description", {}).get("tokenizer")
     if made_with is not None and made_with != _text_fingerprint(tokenizer):
         raise ValueError(
-            "A stream's ids are of the tokenizer that it was made with, `TokenStream.build(files, "
-            f"tokenizer, folder)`. Received: another one, of {len(tokenizer)} tokens"
+            "A stream needs the tokenizer that built it: use that one, or build another stream "
+            "with `TokenStream.build(files, tokenizer, folder)`. "
+            f"Received: another tokenizer, of {len(tokenizer)} tokens"
         )
 
 
 def _text_fingerprint(tokenizer):
-    """Of what gives text its ids; special tokens around a text have no part in a stream."""
+    """Returns a tokenizer's fingerprint, without the special tokens around a text."""
     return fingerprint(tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer)
 
 
@@ -313,7 +314,7 @@ def read_ids(
 ) -> np.ndarray:
     """Reads text files as one array of token ids, with `tokenizer.end_id` after each line.
 
-    n-grams, `NNLM` and word vectors train on it. It takes 4 bytes of memory per token.
+    N-gram models, `NNLM` and word vectors train on it. It takes 4 bytes of memory per token.
 
     Args:
         files: One path or a list of paths, plain or `.gz`.
@@ -334,7 +335,7 @@ def read_ids(
     ...     read_ids(file.name, tokenizer).tolist()
     [3, 4, 2, 4, 1, 2]
     """
-    check_special(tokenizer, ["end_id"], "Lines need a tokenizer with an end token, as `Words`.")
+    check_special(tokenizer, ["end_id"], "Lines need a tokenizer with an end token: use `Words`.")
     parts = []
     found = (part for path in paths(files) for part in line_parts(path))
     for batch in batches_of(found, length=lambda part: len(part[0])):

@@ -1,4 +1,4 @@
-"""Writer of token ids on disk: many processes, little memory, resumable."""
+"""Writer of token ids to disk, with several processes, bounded memory and resume."""
 
 import collections
 import concurrent.futures
@@ -21,14 +21,14 @@ from keras_plm.files.writing import explaining_no_room, write_json
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.text import line_parts
 
-BLOCK = 2**21  # characters that are tokenised at a time
+BLOCK = 2**21  # characters tokenised at a time
 SHARD_TOKENS = 2**28  # half a gigabyte of 2-byte ids
 DESCRIPTION = "stream.json"
 BOUNDS = ("sentences.bin", "documents.bin")
 STATE = "progress.json"
 STATE_SECONDS = 5
-# How far an unfinished stream is whole: blocks of `block` characters, ids of each shard, numbers in
-# the files of sentences and documents.
+# Progress of an unfinished stream: number of blocks of `block` characters, ids per shard, and
+# entries of the files of sentences and documents.
 _STATE_SHAPE = {
     "key": str,
     "block": Whole(1),
@@ -43,22 +43,22 @@ def shard_name(number):
 
 
 def ids_dtype(vocabulary_size):
-    """The type that ids of so many tokens are kept in."""
+    """Returns the type that stores the ids of a vocabulary."""
     return "uint16" if vocabulary_size <= 2**16 else "int32"
 
 
 def split_sentences(paragraph):
-    """The sentences of a paragraph, by the rules of the package `sentencex`.
+    """Splits a paragraph into sentences by the rules of the package `sentencex`.
 
     Raises:
-        ImportError: If the package is missing, with what to do.
+        ImportError: If the package is missing; the message says how to install it.
     """
     try:
         from sentencex import segment
     except ImportError as error:
         raise ImportError(
             "Splitting raw text into sentences needs the package sentencex: "
-            "pip install 'keras-plm[text]'. Text with one sentence a line needs no splitting: "
+            "pip install 'keras-plm[text]'. Text with one sentence per line needs no splitting: "
             "pass sentences='lines'."
         ) from error
     return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]
@@ -81,7 +81,7 @@ class Block(typing.NamedTuple):
 def blocks(files):
     """Yields the lines of files as `Block`s of about `BLOCK` characters.
 
-    A blank line follows each file. Every part of a line but the last contains a word.
+    A blank line follows each file. Every part of a line except the last contains a word.
     """
     lines, size, continued = [], 0, False
     for path in files:
@@ -96,7 +96,7 @@ def blocks(files):
 
 
 class BlockEncoder:
-    """Converts lines to ids, independently of the lines before and after them."""
+    """Converts lines to ids, independently of the lines around them."""
 
     def __init__(self, tokenizer, sentences, end_id):
         self.tokenizer, self.sentences, self.end_id = tokenizer, sentences, end_id
@@ -106,14 +106,14 @@ class BlockEncoder:
         """Converts a block.
 
         Returns:
-            The ids, the end of each sentence in them, and the number of sentences before the end of
-            each document.
+            The ids, the end of each sentence in them, and the number of sentences before each end
+            of a document.
         """
         texts, whole, ends = self._texts(block)
         if not texts:
             return np.zeros(0, self.dtype), np.zeros(0, np.int64), ends
         rows = self.tokenizer.encode(texts)
-        # Without [CLS] and [SEP], which the objective puts where it needs them.
+        # Remove [CLS] and [SEP]; the objective adds its own.
         before, behind = self.tokenizer.framed
         keep = np.ones(len(rows.token_ids), bool)
         keep[rows.starts[before * rows.lengths > 0]] = False
@@ -131,12 +131,12 @@ class BlockEncoder:
         return ids.astype(self.dtype), np.cumsum(lengths)[whole], ends
 
     def _texts(self, block):
-        """The texts of a block, whether each ends its sentence, and the sentences before ends."""
+        """Returns the texts of a block, whether each ends its sentence, and the document ends."""
         texts, whole, ends, count = [], [], [], 0
         for number, line in enumerate(block.lines):
             continues = block.continued and number == 0
             ended = not block.unfinished or number < len(block.lines) - 1
-            # Within a line a blank may be part of the next token.
+            # Within a line, a space may be part of the next token.
             line = line if continues else line.lstrip()
             line = line.rstrip() if ended else line
             if not line and not continues:
@@ -145,7 +145,7 @@ class BlockEncoder:
                 texts.append(line)
                 whole.append(ended)
                 count += ended
-            else:  # a sentence ends where its line is cut
+            else:  # a cut in a line ends a sentence
                 found = split_sentences(line)
                 texts.extend(found)
                 whole.extend([True] * len(found))
@@ -166,19 +166,19 @@ def write_stream(
 ) -> None:
     """Writes the files of a `TokenStream` into a folder, or resumes a stopped call.
 
-    File names hold a key of the content, so a second call finds finished parts and removes others.
-    Use `TokenStream.build`, which adds the lock and the description.
+    The name of the temporary folder holds a key of the content. A second call finds finished parts
+    by it, and removes others. Call `TokenStream.build` instead: it adds the lock and description.
 
     Args:
         files: A list of paths, plain or `.gz`.
         tokenizer: The tokenizer of the ids.
-        folder: An empty folder, or one with an older stream; with one writer at a time.
+        folder: An empty folder, or one with an older stream; it may have one writer at a time.
         description: Content of `stream.json` so far, a dict with the `key` of the content.
         sentences: `"split"` to split paragraphs into sentences, `"lines"` for one per line.
         end_id: Id after each sentence, or `None`.
         workers: Number of processes.
         shard_tokens: Largest number of tokens per file.
-        progress: Function of the number of tokens written so far, or `None`.
+        progress: Function to call with the number of tokens written so far, or `None`.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -203,7 +203,7 @@ def write_stream(
     encoder = BlockEncoder(tokenizer, sentences, end_id)
     description |= {"vocabulary_size": len(tokenizer), "dtype": encoder.dtype}
     if not _is_complete(temporary):
-        kept = "What is written is kept: the same call resumes there."
+        kept = "The finished part is kept: repeat the call to resume."
         with explaining_no_room(temporary, kept=kept):
             _write(files, temporary, encoder, description, workers, shard_tokens, progress)
     (temporary / STATE).unlink(missing_ok=True)
@@ -239,14 +239,14 @@ def _temporary(folder, mark):
 
 
 def unfinished(folder):
-    """What stopped calls left of the streams of a folder; no links."""
+    """Returns the temporary folders that stopped calls left next to `folder`, without links."""
     name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{16}}\.tmp")
     found = [path for path in folder.parent.glob(".*.tmp") if name.fullmatch(path.name)]
     return [path for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def _is_complete(temporary):
-    """Whether a stream was finished under its temporary name, where a process was killed."""
+    """Whether a temporary folder holds a complete stream that was never renamed."""
     if not (temporary / DESCRIPTION).is_file():
         return False
     try:
@@ -257,7 +257,7 @@ def _is_complete(temporary):
 
 
 class _Writer:
-    """Appends to the files of a stream, and notes now and then how far they are whole."""
+    """Appends to the files of a stream, and saves its progress every few seconds."""
 
     def __init__(self, folder, description, shard_tokens):
         self.folder, self.description, self.shard_tokens = folder, description, shard_tokens
@@ -272,22 +272,22 @@ class _Writer:
             folder.mkdir(parents=True)
             for name in BOUNDS:
                 (folder / name).write_bytes(bytes(8))
-        for path in folder.glob("*.tmp"):  # of a process that was killed
+        for path in folder.glob("*.tmp"):  # left by a killed process
             path.unlink()
         self.tokens = sum(self.done["shards"])
 
     def _known(self):
-        """What a stopped call noted, if the files are as long as it says."""
+        """Returns the saved progress if the files have at least its sizes, otherwise `None`."""
         try:
             known = read_json(self.folder / STATE, _STATE_SHAPE)
-        except ValueError:  # there is none, or it is damaged
+        except ValueError:  # missing or damaged
             return None
         same = all(known[name] == self.done[name] for name in ("key", "block"))
         whole = same and known["shards"] and len(known["bounds"]) == 2
         return known if whole and self._all_there(known) else None
 
     def _sizes(self, done):
-        """Path -> bytes of each file."""
+        """Returns a dict from the path of each file to its size in bytes."""
         size = np.dtype(self.description["dtype"]).itemsize
         sizes = {
             self.folder / shard_name(i): count * size for i, count in enumerate(done["shards"])
@@ -302,7 +302,7 @@ class _Writer:
         )
 
     def __enter__(self):
-        """Opens the files, cut to what is known to be whole."""
+        """Opens the files, truncated to the saved progress."""
         self.stack = contextlib.ExitStack()
         *_, self.shard, self.sentence_file, self.document_file = [
             self._open(path, size) for path, size in self._sizes(self.done).items()
@@ -313,19 +313,19 @@ class _Writer:
         return self
 
     def _open(self, path, size):
-        # Without a buffer, so that a full disk is seen at once.
+        # Unbuffered: a full disk raises at once.
         file = self.stack.enter_context(open(path, "ab", buffering=0))
         file.truncate(size)
         return file
 
     def __exit__(self, kind, error, _):
         self.stack.close()
-        # A full disk may have no room for it; then the note before is right.
+        # A full disk may have no room for it; the progress saved before then stays valid.
         with contextlib.suppress(OSError) if error is not None else contextlib.nullcontext():
             self.note()
 
     def add(self, ids, sentence_ends, ends):
-        """A block."""
+        """Appends the arrays of a block."""
         shards, (sentences, documents) = self.done["shards"], self.done["bounds"]
         if shards[-1] >= self.shard_tokens:
             self.shard.close()
@@ -346,7 +346,7 @@ class _Writer:
             self.note()
 
     def note(self):
-        """Writes how much is whole."""
+        """Saves the progress."""
         write_json(self.folder / STATE, self.done)
         self.noted = time.monotonic()
 
@@ -364,14 +364,14 @@ class _Writer:
 
 
 def _append(file, array):
-    """Writes an array at the end of a file."""
+    """Appends an array to a file."""
     rest = memoryview(array.tobytes())
-    with explaining_no_room(file.name, len(rest), "The same call resumes."):
+    with explaining_no_room(file.name, len(rest), "Repeat the call to resume."):
         while rest:
             rest = rest[file.write(rest) :]
 
 
-_encoder = None  # of a worker
+_encoder = None  # of a worker process
 
 
 def _set_encoder(encoder):
@@ -384,11 +384,11 @@ def _encode(block):
 
 
 def _in_order(encoder, rest, workers):
-    """What `encoder` makes of each block, in their order, two for each worker under way."""
+    """Yields the results of `encoder` in the order of blocks; queues two blocks per worker."""
     if workers == 1:
         yield from map(encoder, rest)
         return
-    # Not forked: a fork of a process whose backend has threads may hang.
+    # Spawn: a fork of a process whose backend has threads may hang.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, context, _set_encoder, (encoder,)) as pool:
         under_way = collections.deque()

@@ -18,7 +18,7 @@ from keras_plm.tokenizers.subwords import SubwordTokenizer
 def join_sentences(
     examples: Sequence[Example], tokenizer: SubwordTokenizer, max_length: int
 ) -> tuple[list[Example], list[list[int]]]:
-    """Joins consecutive sentences of a document, as many as a row of tokens holds.
+    """Joins consecutive sentences of a document, up to the length of a row.
 
     Args:
         examples: A list of `Example` of words, with or without tags. `group` is the document; a
@@ -27,8 +27,8 @@ def join_sentences(
         max_length: Largest number of tokens of a row. A longer sentence is not joined.
 
     Returns:
-        `(joined, counts)`: a list of `Example`, and the numbers of words of the sentences of each,
-        for `part_sentences`.
+        `(joined, counts)`: `joined` is a list of `Example`. `counts` lists, for each of them, the
+        numbers of words of its sentences, for `part_sentences`.
 
     Raises:
         ValueError: If texts are not lists of words, or `max_length` has no room for a token.
@@ -45,13 +45,12 @@ def join_sentences(
     for example in examples:
         if isinstance(example.text, str) or example.pair is not None:
             raise ValueError(
-                "Sentences that are tagged are lists of words, without a pair. "
-                f"Received: {example!r:.80}"
+                f"Each sentence must be a list of words, without a pair. Received: {example!r:.80}"
             )
     special = getattr(tokenizer, "num_special", lambda: 0)()
     if max_length <= special:
         raise ValueError(
-            f"A row has {special} special tokens and must have room for more. "
+            f"A row must have room for more than its {special} special tokens: raise `max_length`. "
             f"Received: max_length={max_length}"
         )
     if not examples:
@@ -80,14 +79,14 @@ def _joined(row):
 
 
 def part_sentences(tags: Sequence[Any], counts: Sequence[Sequence[int]]) -> list[Any]:
-    """Splits the tags of joined sentences into those of each sentence.
+    """Splits the tags of joined sentences by sentence.
 
     Args:
-        tags: For each joined example a list of tags, or an array of probabilities.
+        tags: A list of tags, or an array of probabilities, for each joined example.
         counts: Numbers of words from `join_sentences`.
 
     Returns:
-        A list with the tags, or the array, of each sentence.
+        A list of the tags, or the arrays, of all sentences.
 
     >>> part_sentences([["X", "O", "X"]], [[1, 2]])
     [['X'], ['O', 'X']]
@@ -97,8 +96,7 @@ def part_sentences(tags: Sequence[Any], counts: Sequence[Sequence[int]]) -> list
         ends = np.cumsum(sizes).tolist()
         if len(of_row) != ends[-1]:
             raise ValueError(
-                "There is a tag of each word that was joined. "
-                f"Received: {len(of_row)} tags of {ends[-1]} words"
+                f"Every joined word needs one tag. Received: {len(of_row)} tags of {ends[-1]} words"
             )
         parted += [of_row[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     return parted

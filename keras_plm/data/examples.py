@@ -47,31 +47,31 @@ def batches(
         word_tokenizer: A `Words`. If given, `x` also holds `vector_ids` (B, T), the id of each word
             in its vocabulary, 0 at padding.
         joint_pairs: If False, pack the two texts of an example separately: model inputs have the
-            shape (B, 2, T, ...), and `word_positions` count the second text from T. By default as
-            the tokenizer packs.
+            shape (B, 2, T, ...), and `word_positions` count the second text from T. By default the
+            tokenizer decides.
         both_orders: If True, pack pairs in both orders: model inputs have the shape (B, 2, T).
         word_character_ids: If True, `x` also holds `word_character_ids` (B, T, C), the characters
             of each word, see `tokenizers.characters.encode_characters`.
         pair_positions: If True, `x` also holds `first_positions` and `second_positions`, the words
             of each of two texts, see `pair_positions.PairPositions`.
         scores: If True, `labels` are the lowest and highest score, and targets are fractions of
-            this range, without `training` also beyond it.
+            this range. Without `training`, scores may lie outside the range.
         max_length: Largest number of tokens of a row, at most the encoder's `max_sequence_length`.
             Longer texts are cut; longer sentences of tagged words are split into windows.
         training: If True, shuffle. If False, a label that is not among `labels` has the id -1; the
             metrics of heads count it as an error.
         batch_size, tokens_per_batch: As in `Batches`; 32 rows when both are omitted.
         class_weight: Weight of each class in the training loss, by name or id.
-        inputs: Names of the model's inputs; other arrays of the tokenizer are left out. By default
-            `x` holds all of them.
+        inputs: Names of the model's inputs; `x` then holds only these. By default it holds all
+            arrays.
         **options: Other arguments of `Batches`; `fill_last` is False by default without labels.
 
     Returns:
         `Batches`. For tagged words `y` and the weights are (B, T), with a tag per word.
 
     Raises:
-        ValueError: If the tokenizer does not give one of `inputs`; if in training a label is not
-            among `labels`, or only some examples have labels; if tags are of several schemes, see
+        ValueError: If the tokenizer does not return one of `inputs`. If only some examples have
+            labels, or a training label is not among `labels`. If tags follow several schemes, see
             `tag_scheme_of`.
 
     >>> from keras_plm.data import Example
@@ -126,9 +126,9 @@ def batches(
 
 
 class _Inputs:
-    """A function `collate` whose `x` holds a model's inputs and no more.
+    """A `collate` function whose `x` holds only the inputs of a model.
 
-    Keras assigns the arrays of a dict with other keys by position, to wrong inputs.
+    If the dict has other keys, Keras assigns arrays by position, to wrong inputs.
     """
 
     def __init__(self, collate, names):
@@ -139,8 +139,8 @@ class _Inputs:
         missing = [name for name in self.names if name not in x]
         if missing:
             raise ValueError(
-                "Encoder and tokenizer must belong together. Received: a model of "
-                f"{', '.join(self.names)}, examples that give {', '.join(x)}"
+                "Encoder and tokenizer must belong together. Received: a model with the inputs "
+                f"{', '.join(self.names)}, examples with the arrays {', '.join(x)}"
             )
         return {name: x[name] for name in self.names}, *rest
 
@@ -156,7 +156,7 @@ class _Arrays:
         if targets is not None:
             counts["targets"] = len(targets)
         if len(set(counts.values())) != 1:
-            raise ValueError(f"Arrays must have equally many rows. Received: {counts}")
+            raise ValueError(f"Arrays must have equal numbers of rows. Received: {counts}")
         self.ragged = {
             name
             for name, rows in arrays.items()

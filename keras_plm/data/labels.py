@@ -19,7 +19,7 @@ def check_label_kinds(examples):
         if listed[i] != listed[0]:
             first, other = ("tags", "a label") if listed[0] else ("a label", "tags")
             raise ValueError(
-                f"{place_of(example, i)}Either every example has one label, or every word a tag. "
+                f"{place_of(example, i)}Either every example needs one label, or every word a tag. "
                 f"Received: {example.label!r:.60}, {other}, and {first} of example 0"
             )
         if listed[i] and len(example.label) != len(example.text):
@@ -30,10 +30,10 @@ def check_label_kinds(examples):
 
 
 def label_ids(example, labels, training=True, number=None):
-    """The id, or array of ids, of an example's label among the label names.
+    """Returns the id of an example's label, or the array of ids of its tags.
 
-    Without `training`, the id of a name that is not among them is -1. `number` is that of the
-    example among others, for errors.
+    Without `training`, a label that is not among `labels` has the id -1. `number` is the index of
+    the example, for errors.
     """
     label = example.label
     if isinstance(label, float) and labels is None:
@@ -55,31 +55,31 @@ def label_ids(example, labels, training=True, number=None):
 
 
 def fraction_of_range(example, bounds, training=True, number=None):
-    """Where a score lies between the lowest and the highest, 0 to 1; without `training` beyond."""
+    """Converts a score to a fraction of its range; without `training` it may lie outside."""
     score = example.label
     low, high = bounds
     is_number = not isinstance(score, str) and np.isscalar(score) and np.isfinite(score)
     if not is_number or (training and not low <= score <= high):
         place = place_of(example, number)
-        raise ValueError(f"{place}A score lies from {low} to {high}. Received: {score!r}")
+        raise ValueError(f"{place}A score must be from {low} to {high}. Received: {score!r}")
     return np.float32((score - low) / (high - low))
 
 
 def target_ids(examples, labels, scores=False, training=True):
-    """What a model learns of each example, as `label_ids` or `fraction_of_range` gives it.
+    """Returns the target of each example, from `label_ids` or `fraction_of_range`.
 
     Args:
         examples: A list of `Example`, or of texts without labels.
-        labels: The label names; of scores the lowest and the highest.
+        labels: The label names, or the lowest and highest score.
         scores: Whether labels are scores.
         training: If False, labels that are not among `labels` have the id -1.
 
     Returns:
-        A list of ids, or of arrays of tag ids; `None` where no example has a label.
+        A list of ids, fractions or arrays of tag ids; `None` if no example has a label.
 
     Raises:
-        ValueError: If some examples have labels and others none, some have tags and others a
-            label, or a label is unknown in training.
+        ValueError: If only some examples have labels, or only some have tags. If a label is
+            unknown in training.
     """
     if all(getattr(example, "label", None) is None for example in examples):
         return None
@@ -93,16 +93,16 @@ def target_ids(examples, labels, scores=False, training=True):
 
 
 def score_range(examples):
-    """`(lowest, highest)` of the scores of examples.
+    """Returns the `(lowest, highest)` score of examples.
 
     Raises:
-        ValueError: If a label is no number, or all are the same.
+        ValueError: If a label is not a number, or all are equal.
     """
     examples = as_examples(examples)
     for i, example in enumerate(examples):
         if isinstance(example.label, str) or not np.isscalar(example.label):
             raise ValueError(
-                f"{place_of(example, i)}A score is a number. Received: {example.label!r}"
+                f"{place_of(example, i)}A score must be a number. Received: {example.label!r}"
             )
     scores = [float(example.label) for example in examples]
     if not min(scores) < max(scores):
@@ -111,7 +111,7 @@ def score_range(examples):
 
 
 def label_names(examples: Sequence[Example]) -> list[Any]:
-    """Labels, or tags, of examples, sorted, with "O" first.
+    """Returns the labels, or tags, of examples, sorted, with "O" first.
 
     Args:
         examples: A list of `Example`.
@@ -135,18 +135,18 @@ def label_names(examples: Sequence[Example]) -> list[Any]:
         places = [e.where for e in examples if e.where and e.label in (twice, str(twice))]
         raise ValueError(
             (f"{places[0]}: " if places else "")
-            + "A label is either a number in all examples or a string in all. "
+            + "A label must be a number in all examples, or a string in all. "
             f"Received: both {twice!r} and {str(twice)!r}"
         )
     return sorted(found, key=lambda name: (name != "O", str(name)))
 
 
 def tag_scheme_of(examples):
-    """The scheme by which the tags of examples mark spans, see `metrics.tag_scheme`.
+    """Returns the scheme by which tags of examples mark spans, see `metrics.tag_scheme`.
 
     Raises:
-        ValueError: If tags are of several schemes, or a span of IOBES, BILOU or BMES is not whole,
-            naming the file and line of the first one that does not fit; without a file the sentence
+        ValueError: If tags follow several schemes, or a span of IOBES, BILOU or BMES is incomplete.
+            The message names the file and line of the first wrong tag; without a file, the sentence
             and the word.
     """
     tagged = [example for example in examples if isinstance(example.label, (list, tuple))]
@@ -163,7 +163,7 @@ def tag_scheme_of(examples):
 
 
 def scheme_of_labels(labels):
-    """The scheme of label names; `None` where labels as "[CLS]" stand next to tags of spans."""
+    """Returns the scheme of label names; `None` if others, such as "[CLS]", are among the tags."""
     typed = [name for name in labels if isinstance(name, str) and TYPED.match(name)]
     if not typed or len(typed) == len(labels) - labels.count("O"):
         return tag_scheme(labels)
@@ -172,9 +172,9 @@ def scheme_of_labels(labels):
 
 
 def check_scheme(examples, labels, training=True):
-    """Raises as `tag_scheme_of` if the labels of a head mark spans and tags of examples do not.
+    """Raises like `tag_scheme_of` if a head's labels mark spans and the tags of examples do not.
 
-    Without `training`, examples with tags that are not among the labels pass.
+    Without `training`, nothing is checked if a tag is not among the labels.
     """
     if scheme_of_labels(list(labels)) is None:
         return

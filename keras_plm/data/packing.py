@@ -38,9 +38,9 @@ def stack_padded(rows: Sequence[np.ndarray], length: int, pad: float = 0) -> np.
 
 
 class PackedExamples:
-    """Examples as packed rows with targets; long lists of tagged words as windows.
+    """Packed rows of examples, with targets; long lists of words are split into windows.
 
-    `batches` makes `Batches` of it.
+    `batches` creates `Batches` from it.
 
     Args:
         examples: A list of `Example`, of texts or of lists of words.
@@ -53,7 +53,7 @@ class PackedExamples:
         parts: A list of packed rows; several if an example has several rows: its two texts, both
             orders, or its choices.
         lengths: (rows,) number of tokens of each row, the largest of its parts.
-        examples_of: (rows,) example of each row.
+        examples_of: (rows,) index of the example of each row.
         row_words: The `RowWords`, or `None`.
         words: (rows,) number of words of each row; `None` without `row_words`.
         targets: Label id of each row, or an array of tag ids; `None` without labels.
@@ -126,7 +126,7 @@ class PackedExamples:
             self._set_targets(ids, first_words)
 
     def _warn_of_cuts(self, examples, max_length):
-        """The number of tokens that were cut, with a warning if there are any."""
+        """Returns the number of tokens that were cut, and warns if there are any."""
         of_rows = np.sum([part.cut for part in self.parts], axis=0)
         cut = int(of_rows.sum())
         if cut:
@@ -135,14 +135,14 @@ class PackedExamples:
         return cut
 
     def _set_targets(self, ids, first_words):
-        """The targets of rows from those of examples; `first_words` are those of windows."""
+        """Sets targets of rows from those of examples, by the `first_words` of windows."""
         self.tags = np.ndim(ids[0]) > 0
         if not self.tags:
             self.targets = np.array(ids)[self.examples_of]
             return
         if first_words is None:
             raise ValueError(
-                "A tag per word is learned by a `Tagger`; here a text has one label. "
+                "A tag per word needs a `Tagger`; otherwise a text has one label. "
                 f"Received: {len(ids[0])} tags of the first example"
             )
         windows = zip(self.examples_of, first_words, self.words, strict=True)
@@ -151,7 +151,7 @@ class PackedExamples:
     def collate(
         self, rows: np.ndarray, length: int, rng: np.random.Generator | None, epoch: int
     ) -> tuple[dict[str, Any], Any, Any]:
-        """Arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
+        """Returns arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
         x, *others = (self.tokenizer.arrays(part, rows, length) for part in self.parts)
         if others:
             parts = [x, *others]
@@ -171,17 +171,17 @@ class PackedExamples:
 
 
 class RowWords:
-    """The words of packed rows: where each begins, its id in a vocabulary, its characters.
+    """Words of packed rows: their positions, their ids in a vocabulary and their characters.
 
     Args:
-        tokenizer: The one that packed the rows.
-        parts: `Encoded` rows: one, or one of each text of a pair.
+        tokenizer: The tokenizer that packed the rows.
+        parts: One `Encoded` of all rows, or one for each text of a pair.
         texts, pairs: The texts of the rows; `pairs` may be `None`.
-        word_tokenizer: A `Words`, whose ids of the words are then kept.
-        word_character_ids: Whether the characters of words are kept.
+        word_tokenizer: A `Words` to keep the ids of words in its vocabulary, or `None`.
+        word_character_ids: Whether to keep the characters of words.
 
     Attributes:
-        counts: (rows, 2) words of the first and of the second text.
+        counts: (rows, 2) numbers of words of the first and of the second text.
     """
 
     def __init__(
@@ -198,21 +198,21 @@ class RowWords:
         self._starts = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
         self._vector_ids = self._character_ids = None
         if word_tokenizer is not None:
-            # As lists of one word, so that none is split again.
+            # Lists of one word each are not split again.
             self._vector_ids = word_tokenizer.encode([[word] for word in self.strings()]).token_ids
         if word_character_ids:
             self._character_ids = CharacterIds(self.strings())
 
     def positions(self, row):
-        """Where each word of a row begins, in its text where two are packed apart."""
+        """Returns the first token of each word of a row, within its text if texts are apart."""
         return self._positions[self._starts[row] : self._starts[row + 1]]
 
     def pair_positions(self, lengths):
-        """The `PairPositions` of the two texts of rows of these lengths."""
+        """Returns the `PairPositions` of the two texts, for rows of these lengths."""
         return PairPositions(lengths, np.cumsum(self.counts, axis=1) - self.counts, self.counts)
 
     def arrays(self, rows, length):
-        """The arrays of some rows at a padded length, see `batches`."""
+        """Returns the arrays of some rows at a padded length, see `batches`."""
         slices, room = [slice(*self._starts[r : r + 2]) for r in rows], length * len(self.parts)
         positions = [self._positions[s] + length * self._part[s] for s in slices]
         x = {"word_positions": stack_padded(positions, room, -1).astype("int32")}
@@ -223,7 +223,7 @@ class RowWords:
         return x
 
     def strings(self):
-        """The words as the texts write them, all rows one after another; whole where cut."""
+        """Returns the words as written in the texts, row by row; also cut words are whole."""
         spans = self._spans() if self._any_strings() else {}
         words = []
         for name in zip(*(of_words.tolist() for of_words in self._names), strict=True):
@@ -241,7 +241,7 @@ class RowWords:
         return any(isinstance(text, str) for text in firsts)
 
     def _spans(self):
-        """Where each word stands in its text, in characters."""
+        """Returns a dict from each word to its character span in its text, see `spans_in`."""
         whole = self.parts
         if any(part.cut.any() for part in whole):
             apart = [(self.texts, None), (self.pairs, None)]
@@ -251,30 +251,31 @@ class RowWords:
 
 
 def _check_rows(tokenizer, words, word_tokenizer, both_orders, choices):
-    """Raises unless rows hold what is requested, and their words are distinguishable."""
+    """Raises if rows cannot hold the requested words or choices."""
     if word_tokenizer is not None and not words:
         raise ValueError(
-            "Ids of words need words: omit `words`. Received: words=False with a `word_tokenizer`"
+            "A `word_tokenizer` needs words: omit `words`. "
+            "Received: words=False with a `word_tokenizer`"
         )
     if words and (choices is not None or both_orders):
         what = "pairs of texts in both orders" if choices is None else "choices"
         raise ValueError(
-            "Words are read one by one in a text, or in the two texts of a pair. "
+            "Words need one text, or a pair of texts in one order. "
             f"Received: {what} for {type(tokenizer).__name__}"
         )
     if choices is not None and not getattr(tokenizer, "joint_pairs", True):
         raise ValueError(
-            "A choice follows its text in one row: use a tokenizer that packs pairs of texts. "
+            "A text and its choice must be in one row: use a tokenizer that packs pairs of texts. "
             f"Received: {type(tokenizer).__name__}"
         )
 
 
 def _windows(texts, tokenizer, max_length):
-    """Lists of words cut so that each fits into a row.
+    """Splits lists of words into windows that fit into a row.
 
     Returns:
-        `(windows, examples_of, first_words)`: lists of words, the text each came from, and its
-        first word there.
+        `(windows, examples_of, first_words)`: lists of words, and for each the index of its text
+        and the index of its first word there.
     """
     windows, examples, first_words = [], [], []
     encoded = tokenizer.encode(texts, return_offsets=True)
@@ -298,28 +299,28 @@ def _windows(texts, tokenizer, max_length):
 
 
 def _all_or_none(examples, name, called):
-    """What all examples have in a field, or `None`."""
+    """Returns the values of a field, or `None` if no example has it."""
     found = [getattr(example, name, None) for example in examples]
     if all(of_example is None for of_example in found):
         return None
     if None in found:
         raise ValueError(
-            f"Either all examples have {called} or none. "
+            f"Either all examples must have {called}, or none. "
             f"Received: example {found.index(None)} without"
         )
     return found
 
 
 def words_of(examples, tokenizer, max_length=None):
-    """The words of each example that a reader of words sees, as its text writes them.
+    """Returns the words that a model reads of each example, as written in its text.
 
     Args:
         examples: A list of `Example`, of texts or of lists of words.
-        tokenizer: The encoder's: it says what a word is.
+        tokenizer: Tokenizer of the encoder; it decides where words begin and end.
         max_length: Longest row of the encoder in tokens, as in `batches`.
 
     Returns:
-        A list of lists of words, one for each example.
+        A list of words for each example.
     """
     texts = [Unlabelled(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
     packed = PackedExamples(texts, tokenizer, max_length=max_length, words=True)

@@ -9,30 +9,30 @@ POSITION_INPUTS = (
     "first_positions",
     "second_positions",
 )  # inputs of heads and task networks, (B, T) and (B, S)
-MULTIPLE = 8  # of T and S, so that they are few
+MULTIPLE = 8  # T and S are multiples of it, to limit the number of shapes
 
 
 class PairPositions:
     """Positions of two texts in their rows.
 
-    The positions of a text are padded to the longest text among all rows that fit the length of
-    the batch, so that a bucket has one shape.
+    A bucket has one shape: the positions of a text are padded to the longest text among all rows
+    that fit the length of the batch.
 
     Args:
-        lengths: (R,) lengths of the rows, which choose their buckets.
-        begins, counts: (R, 2) the first vector of each text in its row, and the number of vectors.
-        last: (R,) one more vector of the second text, after the others; `None` for none.
+        lengths: (R,) lengths of the rows; they decide the buckets.
+        begins, counts: (R, 2) index of the first vector of each text in its row, and the number of
+            vectors.
+        last: (R,) index of one more vector of the second text, after the others, or `None`.
     """
 
     def __init__(self, lengths, begins, counts, last=None):
         self.lengths, self.begins, self.counts, self.last = lengths, begins, counts, last
 
     def arrays(self, rows, length, sizes=None):
-        """`POSITION_INPUTS` of some rows at a padded length, -1 at padding.
+        """Returns `POSITION_INPUTS` of some rows at a padded length, -1 at padding.
 
         Args:
-            sizes: Ascending numbers of positions that a text may be padded to; by default all
-                multiples of 8.
+            sizes: Ascending lengths for the padded positions of a text; by default multiples of 8.
         """
         made, held = {}, self.lengths <= length
         for text, name in enumerate(POSITION_INPUTS):
@@ -50,7 +50,7 @@ class PairPositions:
 
 
 def _word_runs(encoded):
-    """First and last token of each word, flat; its row, whether it is a pair's, its word id."""
+    """Returns each word's first and last token in the flat ids, row, segment id and word id."""
     ids = encoded.word_ids
     row = np.repeat(np.arange(len(encoded)), encoded.lengths)
     name = np.stack([row, encoded.segment_ids, ids])
@@ -62,12 +62,10 @@ def _word_runs(encoded):
 
 
 def words_in(parts):
-    """First token of each word in its row; its row, whether it is a pair's, its word id.
-
-    Row by row, also where the two texts of a row are in parts of their own.
+    """Returns each word's first token in its row, row, text (0 or 1) and word id, row by row.
 
     Args:
-        parts: `Encoded` rows: one, or one of each text.
+        parts: One `Encoded` of all rows, or one for each text of a pair.
     """
     found = []
     for part, encoded in enumerate(parts):
@@ -79,7 +77,7 @@ def words_in(parts):
 
 
 def spans_in(parts):
-    """Where each word stands in its text, in characters, by what `words_in` calls it."""
+    """Returns a dict from `(row, text, word id)` of each word to its character span in its text."""
     spans = {}
     for part, encoded in enumerate(parts):
         first, last, row, second, ids = _word_runs(encoded)

@@ -1,4 +1,4 @@
-"""Rows of questions with their passages, long passages in overlapping windows.
+"""Rows of a question and its passage, with overlapping windows of long passages.
 
 Shapes: B rows of a batch, N questions, R rows (windows), T tokens of a row.
 """
@@ -19,53 +19,54 @@ from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
-QUESTION_LENGTH = 64  # of a question that leaves no room; run_squad.py, `max_query_length`
+QUESTION_LENGTH = 64  # tokens kept if a question leaves no room; `max_query_length` there
 
 
 class Windows:
-    """Questions with their passages in rows, with overlapping windows of long passages.
+    """Rows of a question and its passage, with overlapping windows of long passages.
 
     A row has two texts, the question first. A passage that exceeds `max_length` tokens is split
     into windows that start `stride` tokens apart. Each passage is tokenised once for all its
     questions; rows are assembled when they are read.
 
     Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
-    Differs from it: windows advance by half of their room if that is less than `stride`, so they
-    always overlap. A question of more than 64 tokens is cut only if it leaves no room for the
-    passage, to 64 tokens or half of the row, with a warning. Offsets locate the tokens of an
+    Differences: Windows advance by half of their room if that is less than `stride`; they always
+    overlap. A question is cut, with a warning, only if it leaves no room for the passage. It then
+    keeps 64 tokens, or half of the row if that is less. Character offsets locate the tokens of an
     answer.
 
-    With `apart=True` an encoder reads question and window separately. A row of vectors is then the
-    vectors of the question and of the window, without special tokens, and a vector of zeros for no
-    answer.
+    With `apart=True` an encoder reads question and window separately. A row of vectors then holds
+    the vectors of the question, those of the window, and a vector of zeros for no answer. It has
+    no vectors of special tokens.
 
     Args:
         examples: A list of `Example(question, answers, pair=passage, starts=starts)`, without
             answers for prediction. The first of several answers is the target, as in the original.
-        tokenizer: A tokenizer with a special token before a pair of texts, [CLS], or after it, as
-            GPT's `_classify_`.
+        tokenizer: A tokenizer with a special token before a pair of texts, such as [CLS], or after
+            it, such as GPT's `_classify_`.
         max_length: Largest length T of a row.
-        stride: Distance of the starts of windows, in tokens.
+        stride: Distance between the starts of windows, in tokens.
         apart: If True, question and passage are separate texts, as for ELMo.
-        word_tokenizer: A `Words`, with `apart`. Rows then also hold `vector_ids`, the ids of the
-            tokens, which are words, in its vocabulary.
+        word_tokenizer: A `Words`, only with `apart` and a tokenizer of words. Rows then also hold
+            `vector_ids`, the ids of the tokens in its vocabulary.
 
     Attributes:
-        examples_of: (R,) question of each row, ascending.
+        examples_of: (R,) index of the question of each row, ascending.
         lengths: (R,) number of tokens of each row.
-        begins, counts: (R,) first token of the passage in each row, and the number of its tokens.
+        begins, counts: (R,) index of the first passage token of each row, and the number of
+            passage tokens.
         first: (R,) position of the first passage token in the row.
         cut_to: Number of tokens to which questions were cut; `None` if none was cut.
         null: (R,) position of the special token for no answer.
         pair_positions: `PairPositions` of question and passage; the position for no answer is the
             last of the passage.
-        targets: (R, 2) first and last position of the answer in each row, both `null` if the row
-            does not contain all of it; `None` without answers.
+        targets: (R, 2) first and last position of the answer in each row, both `null` unless the
+            row contains the whole answer; `None` without answers.
 
     Raises:
-        ValueError: If there are no examples, a question has no passage, `max_length` has no room
-            for a token of it, only some questions have answers, an answer has no token, or the
-            tokenizer does not pack two texts into one row.
+        ValueError: If there are no examples, a question has no passage, or only some questions have
+            answers. If `max_length` leaves no room for a passage token, or an answer has no token.
+            If the tokenizer does not pack two texts into one row.
 
     >>> from keras_plm.data import Example
     >>> from keras_plm.tokenizers import WordPiece
@@ -86,9 +87,7 @@ class Windows:
     ):
         examples = as_list(examples, "examples", "questions with their passages")
         if not examples:
-            raise ValueError(
-                "Give a list of questions with their passages, one or more. Received: []"
-            )
+            raise ValueError("Give a list of at least one question with its passage. Received: []")
         check_tokenizer(tokenizer)
         if not apart:
             check_joint(tokenizer)
@@ -126,7 +125,7 @@ class Windows:
         for wrong, rule in (
             (room < 1, f"A row of max_length={max_length} tokens must have room for the "
                        f"question, the passage and {special} special tokens: raise `max_length`."),
-            (total < 1, "A passage has a token or more."),
+            (total < 1, "A passage must have at least one token."),
         ):  # fmt: skip
             if wrong.any():
                 i = int(wrong.argmax())
@@ -160,33 +159,34 @@ class Windows:
         return len(self.examples_of)
 
     def _find(self, examples):
-        """`targets`: of every question's first answer."""
+        """Finds `targets` from the first answer of each question."""
         known = [getattr(example, "starts", None) is not None for example in examples]
         if not any(known):
             return None
         if not all(known):
             i = known.index(False)
             raise ValueError(
-                f"{place_of(examples[i], i)}Either all questions have answers, `starts=[]` where "
-                f"the passage has none, or no question. Received: starts=None in example {i}"
+                f"{place_of(examples[i], i)}Either all questions must have answers, or none; "
+                f"an unanswerable one needs `starts=[]`. Received: starts=None in example {i}"
             )
         tokens, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
         start = np.array([examples[i].starts[0] for i in asked], dtype=np.int64)
         end = start + np.array([len(examples[i].label[0]) for i in asked], dtype=np.int64)
-        # Tokens of all passages on one line, each passage on a stretch of its own.
+        # Offsets of all passages on one axis: passage i begins at i * wide.
         wide = 1 + max(len(passage) for passage in self.passages)
         row = np.repeat(np.arange(len(tokens.lengths)), tokens.lengths)
         here = self._passage_of[asked]
         ends = row * wide + tokens.offsets[:, 1]
         begins = row * wide + tokens.offsets[:, 0]
-        # The first token that ends after the answer's start, the last that begins before its end.
+        # The first token that ends after the answer's start, and the last one that begins before
+        # its end.
         first = np.searchsorted(ends, here * wide + start, side="right") - tokens.starts[here]
         last = np.searchsorted(begins, here * wide + end, side="left") - 1 - tokens.starts[here]
         if (first > last).any():
             i = asked[int((first > last).argmax())]
             raise ValueError(
-                f"{place_of(examples[i], i)}An answer is learned from its tokens; this one has "
-                f"none. Received: {examples[i].label[0]!r} for {type(self.tokenizer).__name__}"
+                f"{place_of(examples[i], i)}An answer must have at least one token. "
+                f"Received: {examples[i].label[0]!r} for {type(self.tokenizer).__name__}"
             )
         spans = np.full((len(examples), 2), -1)
         spans[asked] = np.stack([first, last], axis=1)
@@ -203,7 +203,7 @@ class Windows:
         pair_positions: bool = False,
         few_shapes: bool = False,
     ) -> tuple[dict[str, Any], Any, Any]:
-        """Arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
+        """Returns arrays `(x, y, weights)` of rows at a padded length, for `Batches`."""
         asked = self._questions.part(self._asked[rows])
         read = self._passages.part(self._read[rows], self.begins[rows], self.counts[rows])
         join, arrays = self.tokenizer.join, self.tokenizer.arrays
@@ -227,14 +227,14 @@ class Windows:
         return x, self.targets[rows].astype("int32"), np.ones((len(rows), 2), "float32")
 
     def _word_positions(self, rows, length):
-        """(B, T) which of a row's 2 T vectors, T of each text, are its tokens'; -1 at others."""
+        """Returns (B, T) the index of each token among a row's 2 T vectors; -1 at padding."""
         begin, place = int(self.tokenizer.framed[0]), np.arange(length)
         in_passage = place - self.first[rows][:, None]
         at = np.where(in_passage < 0, begin + place, length + begin + in_passage)
         return np.where(in_passage < self.counts[rows][:, None], at, -1).astype("int32")
 
     def _vector_ids(self, rows, length):
-        """(B, T) the ids of a row's words, 0 after them."""
+        """Returns (B, T) the ids of a row's words, 0 at padding."""
         ids, place = np.zeros((len(rows), length), "int32"), np.arange(length)
         for tokens, texts, begin, at, count in (
             (self._word_ids[0], self._asked, 0 * self.begins, 0 * self.first, self.asked),
@@ -247,11 +247,11 @@ class Windows:
         return ids
 
     def texts(self) -> tuple[tuple[Any, Any], np.ndarray]:
-        """Distinct questions and passage windows, for encoders that read them separately.
+        """Returns distinct questions and windows, for encoders that read them separately.
 
         Returns:
-            `(sources, of_rows)`: two `TextRows`, of questions and of passages, and (R, 2) the
-            numbers of both for each row, passages after questions.
+            `(sources, of_rows)`: `sources` are two `TextRows`, of questions and of windows.
+            `of_rows` (R, 2) holds the two indices of each row; windows count after questions.
         """
         read = np.stack([self._read, self.begins, self.counts], axis=1)
         windows, numbers = np.unique(read, axis=0, return_inverse=True)
@@ -268,9 +268,9 @@ class Windows:
         pair_positions: bool = False,
         **options,
     ) -> Batches:
-        """`Batches` of rows: `x` has model inputs and `answer_mask`, `y` (B, 2) the targets.
+        """Creates `Batches`: `x` holds model inputs and `answer_mask`, `y` (B, 2) the targets.
 
-        With `pair_positions` `x` also has the positions of question and passage.
+        With `pair_positions`, `x` also holds the positions of question and passage.
         """
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
@@ -288,21 +288,21 @@ class Windows:
         return made
 
     def passage_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Mask of the passage tokens, (rows, T)."""
+        """Returns the mask of the passage tokens, (rows, T)."""
         place = np.arange(length) - self.first[rows][:, None]
         return (place >= 0) & (place < self.counts[rows][:, None])
 
     def answer_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Mask of the positions where an answer may start and end, (rows, T)."""
+        """Returns the mask of the positions where an answer may start and end, (rows, T)."""
         mask = self.passage_mask(rows, length)
         mask[np.arange(len(mask)), self.null[rows]] = True
         return mask
 
     def context_mask(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Mask of the passage tokens with more context in this window than in others, (rows, T).
+        """Returns the mask of the tokens with more context here than in other windows, (rows, T).
 
-        The context is the smaller number of tokens to the left and right. At ties the longer window
-        wins, then the earlier one.
+        The context of a passage token is the smaller of the numbers of passage tokens to its left
+        and right. At ties the longer window wins, then the earlier one.
         """
         own = self.passage_mask(rows, length)
         token = np.arange(length) - self.first[rows][:, None] + self.begins[rows][:, None]
@@ -316,22 +316,22 @@ class Windows:
         return own
 
     def _context(self, rows, token):
-        """How much context tokens of the passage have in windows, -1 outside."""
+        """Returns the context of passage tokens in windows, -1 outside."""
         left = token - self.begins[rows][:, None]
         right = self.counts[rows][:, None] - 1 - left
         context = np.minimum(left, right)
-        # As the original's smaller side + 0.01 * length, in whole numbers.
+        # The original's min(left, right) + 0.01 * length, times 100.
         return np.where(context < 0, -1, 100 * context + self.counts[rows][:, None])
 
     def offsets(self, examples: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Character offsets of token spans in their passages: (2, ...), starts and ends."""
+        """Returns character offsets of token spans in their passages: (2, ...) starts and ends."""
         starts = self._passages.starts[self._passage_of[examples]]
         offsets = self._passages.offsets
         return np.stack([offsets[starts + first, 0], offsets[starts + last, 1]])
 
 
 class TextRows:
-    """Texts that are each a row, as rows of an encoder; their words are their tokens."""
+    """Encoder rows of one text each; the words are the tokens."""
 
     def __init__(self, tokenizer, tokens):
         self.tokenizer, self.tokens = tokenizer, tokens
@@ -347,7 +347,7 @@ class TextRows:
 
 
 def _unique(texts):
-    """Each text that occurs -> its number."""
+    """Returns a dict from each distinct text to its index."""
     return {text: i for i, text in enumerate(dict.fromkeys(texts))}
 
 
@@ -356,8 +356,8 @@ def _passage_of(example, i):
     for name, value in (("question", text), ("passage", passage)):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(
-                f"{place_of(example, i)}A question and its passage are texts: "
-                "`Example(question, pair=passage)`, or to `predict` questions and `pairs`. "
+                f"{place_of(example, i)}A question and its passage must be texts: give "
+                "`Example(question, pair=passage)`, or pass questions and `pairs` to `predict`. "
                 f"Received: {value!r:.60} as {name}"
             )
     return passage
@@ -367,19 +367,19 @@ def check_tokens_are_words(tokenizer):
     """Raises unless a tokenizer's tokens are words, as word vectors require."""
     if not isinstance(tokenizer, (Characters, Words)):
         raise ValueError(
-            "An answer is found among tokens, so word vectors need a tokenizer whose tokens are "
-            "words, such as ELMo's: leave `words` out. "
+            "Word vectors for answers need a tokenizer whose tokens are words, such as ELMo's; "
+            "with others, leave `words` out. "
             f"Received: `words` for {type(tokenizer).__name__}"
         )
 
 
 def check_joint(tokenizer):
-    """Raises unless a tokenizer packs two texts in a row with a token for no answer."""
+    """Raises unless a tokenizer packs two texts into a row with a token for no answer."""
     if not getattr(tokenizer, "joint_pairs", False):
         raise ValueError(
-            "Question and passage are read in one row: use an encoder whose tokenizer puts two "
-            "texts in one, as `WordPiece`, or GPT's `BytePair` with its special tokens, which a "
-            "GPT knows when it was fine-tuned; or a reader of both, 'bidaf' or 'bilstm'. "
+            "The tokenizer must pack question and passage into one row: use `WordPiece`, or the "
+            "`BytePair` of a fine-tuned GPT with its special tokens. For other tokenizers use the "
+            "task network 'bidaf' or 'bilstm'. "
             f"Received: {type(tokenizer).__name__}, which packs one text in a row"
         )
     if not (tokenizer.has_cls or tokenizer.framed[1]):

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_plm.data.passages import Windows
 
-CHUNK = 512  # rows at a time, so that what is computed stays in the cache's reach
+CHUNK = 512  # rows per step; the arrays of a step fit into the CPU's cache
 
 
 class Span(typing.NamedTuple):
@@ -70,7 +70,7 @@ def best_spans(
     ends = np.pad(
         np.where(end_mask, ends, -np.inf), ((0, 0), (0, width - 1)), constant_values=-np.inf
     )
-    # The best spans are among those that begin at the n starts with the best span each.
+    # The n best spans begin at the n starts whose best spans score highest.
     best = ends[:, :length].copy()
     for i in range(1, width):
         np.maximum(best, ends[:, i : i + length], out=best)
@@ -79,7 +79,7 @@ def best_spans(
     scores = np.take_along_axis(starts, chosen, axis=1)[..., None]
     lasts = chosen[..., None] + np.arange(width)  # (R, m, width)
     scores = scores + np.take_along_axis(ends, lasts.reshape(rows, -1), axis=1).reshape(lasts.shape)
-    # Starts in the order of the row, so that of equals the first is found first.
+    # In ascending order of starts: at ties the earlier span wins.
     order = np.argsort(chosen, axis=1)[..., None]
     chosen = np.take_along_axis(chosen, order[..., 0], axis=1)
     scores = np.take_along_axis(scores, order, axis=1).reshape(rows, -1)
@@ -97,13 +97,13 @@ def best_answers(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Finds the n best spans of each question over all its windows, and the score of no answer.
 
-    A span starts in the window with the most context for its first token. The score of no answer is
-    the lowest over the windows.
+    A span is scored in the window with the most context for its first token. The score of no answer
+    is the lowest over the windows.
 
     Reference: google-research/bert, run_squad.py, `write_predictions`.
 
     Args:
-        logits: For each row of `windows` an array (2, T), of the start and the end.
+        logits: An array (2, T) for each row of `windows`: logits of the start and of the end.
         windows: The `Windows` of N questions.
         n, max_answer_length: As in `best_spans`.
 
@@ -134,13 +134,13 @@ def best_answers(
             masks = windows.context_mask(some, length), windows.passage_mask(some, length)
             found = best_spans(starts, ends, *masks, n, max_answer_length)
             shift = (windows.begins[some] - windows.first[some])[:, None]
-            real = found[0] > -np.inf  # what fills up stands at the passage's first token
+            real = found[0] > -np.inf  # missing spans get token 0
             scores[some] = found[0]
             first[some], last[some] = (np.where(real, at + shift, 0) for at in found[1:])
             at = np.arange(len(some)), windows.null[some]
             null[some] = starts[at] + ends[at]
 
-    # Spans of all windows of a question side by side, best first.
+    # Sort the spans of all windows by question, best first.
     count = int(windows.examples_of[-1]) + 1
     example = np.repeat(windows.examples_of, n)
     order = np.lexsort((first.ravel(), -scores.ravel(), example))
@@ -157,12 +157,12 @@ def best_answers(
 
 
 def _highest(values, n):
-    """(R, min(n, T)) where the n highest of each row are, of equals the first ones, best first."""
+    """Returns (R, min(n, T)) indices of the n highest per row, best first; ties in row order."""
     if n == 1:
         return values.argmax(axis=1)[:, None]
     return np.argsort(-values, axis=1, kind="stable")[:, :n]
 
 
 def _filled(values, n, value=0):
-    """(R, n): filled up where there are fewer."""
+    """Pads rows with `value` to (R, n)."""
     return np.pad(values, ((0, 0), (0, n - values.shape[1])), constant_values=value)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_plm.files.sequences import as_list, as_texts, is_missing, plain
 
-# Data files that ship with the package, by their names in a data folder.
+# Data files of the package, by their paths in a data folder.
 SHIPPED_FOLDER = Path(__file__).parents[1] / "datasets" / "files"
 SHIPPED = {"wikigold/wikigold.conll.txt": SHIPPED_FOLDER / "wikigold.conll.txt.gz"}
 
@@ -22,13 +22,13 @@ class Example:
         text: A string, or a list of words for labels of words.
         label: A class name, a number, one tag per word, the answers to a question, or `None`.
         pair: The second text of a pair, the passage of a question, or `None`.
-        choices: Answers or continuations of `text`; `label` is the number of the right one from 0.
+        choices: Answers or continuations of `text`; `label` is the index of the right one.
         group: Group of the example, such as a sentence of phrases or a document. Splits keep groups
             together. `None` for a group of its own.
         where: `file:line` of the example, for error messages.
         starts: Character offset of each answer of `label` in `pair`; both are empty for a question
             without an answer. `None` for other labels.
-        id: Name of the example, as in files of predictions, or `None`.
+        id: Id of the example in files of predictions, or `None`.
         lines: Line of each word in the file, for error messages.
 
     >>> example = Example(["Ada", "sings"], ["B-PER", "O"])
@@ -64,9 +64,9 @@ class Example:
         if is_missing(tags) or isinstance(tags, (str, numbers.Number)):
             return
         if isinstance(self.text, str):
-            rule = "Tags belong to a list of words: split the text"
+            rule = "Tags need a list of words: split the text"
             if self.pair is not None:
-                rule = "Answers need `starts`, where each begins in the passage, in characters"
+                rule = "Answers need `starts`, the character offset of each in the passage"
             raise ValueError(f"{where}{rule}. Received: {self.text!r}, label={tags!r:.60}")
         if len(self.text) != len(tags):
             raise ValueError(
@@ -77,33 +77,35 @@ class Example:
     def _check_answers(self, where):
         if not isinstance(self.pair, str) or not self.pair.strip():
             raise ValueError(
-                f"{where}A question has a passage, `Example(question, answers, pair=passage)`. "
+                f"{where}A question needs a passage: `Example(question, answers, pair=passage)`. "
                 f"Received: pair={self.pair!r}"
             )
         if not isinstance(self.label, (list, tuple)) or len(self.label) != len(self.starts):
             raise ValueError(
-                f"{where}`label` lists the answers, and `starts` where each begins in the passage. "
+                f"{where}`label` must list the answers, and `starts` the offset of each in the "
+                "passage. "
                 f"Received: label={self.label!r}, starts={self.starts!r}"
             )
         for answer, start in zip(self.label, self.starts, strict=True):
             if not isinstance(answer, str) or not answer.strip():
                 raise ValueError(
-                    f"{where}An answer is a text of one character or more; a question that has "
-                    f"none has label=[] and starts=[]. Received: {answer!r}"
+                    f"{where}An answer must not be blank; a question without an answer needs "
+                    f"label=[] and starts=[]. Received: {answer!r}"
                 )
             found = None
             if isinstance(start, numbers.Integral) and start >= 0:
                 found = self.pair[start : start + len(answer)]
             if found != answer:
                 raise ValueError(
-                    f"{where}An answer stands in its passage at its offset, counted in characters "
-                    f"from 0. Received: {answer!r} at {start}, where the passage has {found!r}"
+                    f"{where}The passage must have each answer at its offset, counted in "
+                    f"characters from 0. Received: {answer!r} at {start}, where the passage has "
+                    f"{found!r}"
                 )
 
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A text, or a pair of texts, without its label; `where` and `lines` are those of `Example`."""
+    """A text, or a pair of texts, without a label; `where` and `lines` are as in `Example`."""
 
     text: str | list
     pair: str | None = None
@@ -122,10 +124,10 @@ class Task:
         read: `read(folder, split)` returns the examples of `"train"`, `"dev"` or `"test"`.
         head: Class of `keras_plm.heads` for the task.
         metrics: Names and functions `(y_true, y_pred) -> float`, the main metric first.
-        symmetric: Whether the two texts of a pair have no order, as in paraphrase. Causal encoders
-            then read both orders.
+        symmetric: Whether the two texts of a pair have no order, such as paraphrases. Causal
+            encoders then read both orders.
         labels: Names of the classes, or the lowest and highest score; `None` if unknown.
-        files: Files in the data folder, by split. A test set without public labels is
+        files: Files in the data folder, by split. A test set without public labels has the key
             `"unlabelled"`.
         source: Source of the data.
         licence: Licence of the data.
@@ -151,17 +153,17 @@ class Task:
 
 
 def as_examples(values, name="examples", labelled=True):
-    """A list of examples, by default of labelled ones.
+    """Returns `values` as a list of examples; by default each needs a label.
 
     Raises:
-        TypeError: If an item is no `Example`.
-        ValueError: If `values` is no sequence, or a text or label is missing, with its row.
+        TypeError: If an item is not an `Example`.
+        ValueError: If `values` is not a sequence, or a text or label is missing, with its row.
     """
     examples = as_texts(values, name)
     for i, example in enumerate(examples):
         if not (hasattr(example, "text") and hasattr(example, "label")):
             raise TypeError(
-                f"`{name}` must be a list of `Example`, which hold texts with their labels: "
+                f"`{name}` must be a list of `Example`, each a text with its label: "
                 "[Example(text, label) for text, label in zip(texts, labels)]. "
                 f"Received: {example!r:.60} of {type(example).__name__} in row {i}"
             )
@@ -186,12 +188,12 @@ def check_labelled(examples, name="examples"):
 
 
 def place_of(example, number, word=None):
-    """The beginning of an error about an example, or about one of its words.
+    """Returns the start of an error message about an example, or about one of its words.
 
     Args:
         example: The example.
-        number: Its number among others, from 0, or `None`.
-        word: Number of the word, from 0; `None` for the whole example.
+        number: Index of the example, or `None`.
+        word: Index of the word; `None` for the whole example.
 
     >>> place_of(Example(["a", "b"], ["O", "X"]), 3, word=1)
     "example 3, word 1 ('b'): "
@@ -206,7 +208,7 @@ def place_of(example, number, word=None):
 
 
 def find_file(folder: str | os.PathLike | None, name: str) -> Path:
-    """Finds a data file, plain or `.gz`, in the data folder or among the files of the package.
+    """Finds a data file, plain or `.gz`, in the data folder or in the package.
 
     Args:
         folder: The data folder, or `None` for files of the package.
@@ -280,7 +282,7 @@ def split_groups(
     parts = [[] for _ in fractions]
     done = 0
     for name in order:
-        # A group goes where its middle falls, so that sizes come out near their fractions.
+        # The middle of a group decides its part: sizes are then near their fractions.
         middle = done + len(groups[name]) / 2
         part = min(int(np.searchsorted(bounds, middle)), len(fractions) - 1)
         parts[part] += groups[name]
@@ -300,8 +302,7 @@ def split_groups(
         )
     if moved:
         warnings.warn(
-            f"Training must know every label: the first part takes the groups of {moved}, which it "
-            "would lack",
+            f"The first part must have every label: groups were moved to it for {moved}",
             stacklevel=2,
         )
     return [[examples[i] for i in sorted(part)] for part in parts]
@@ -310,7 +311,7 @@ def split_groups(
 def cut_dev_set(
     examples: Sequence[Example], dev: float, test: float = 0.0, seed: int = 0
 ) -> dict[str, list[Example]]:
-    """Splits a dev set from examples, and optionally a test set, without splitting a group.
+    """Splits off a dev set, and optionally a test set, without splitting a group.
 
     Args:
         examples: A list of `Example`.
@@ -330,7 +331,11 @@ def cut_dev_set(
 
 
 def _move_rare_labels(examples, parts, groups):
-    """Moves groups to the first part, in place, until it has every label; says which and where."""
+    """Moves groups to the first part, in place, until it has every label.
+
+    Returns:
+        The labels that it lacked, with the places of their examples, as a text.
+    """
     scores = [e.label for e in examples if isinstance(e.label, float)]
     extremes = {min(scores), max(scores)} if scores else set()
 
@@ -348,7 +353,7 @@ def _move_rare_labels(examples, parts, groups):
     for part in parts[1:]:
         for i in part:
             rare = [label for label in labels_of(i) if label not in known]
-            if rare:  # then its group is not taken yet
+            if rare:  # the group is not moved yet
                 rows = groups[group_of[i]]
                 parts[0] += rows
                 taken.add(group_of[i])

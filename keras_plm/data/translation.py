@@ -35,12 +35,13 @@ def translation_batches(
         **options: Other arguments of `Batches`.
 
     Returns:
-        `Batches`. x: `token_ids` and `padding_mask` (B, T), the source, and `target_ids` (B, T),
-        the target after a start token. y: (B, T), the target with its end token. And weights.
+        `Batches` of `(x, y, weights)`. `x` holds the source, `token_ids` and `padding_mask` (B, T),
+        and the target after a start token, `target_ids` (B, T). `y` (B, T) is the target with its
+        end token.
 
     Raises:
         ValueError: If the numbers of sources and targets differ. If a text is empty or longer than
-            `max_length`, with its number. If the tokenizer has no start token.
+            `max_length`, with its index. If the tokenizer has no start token.
 
     >>> from keras_plm.tokenizers import BytePair
     >>> tokenizer = BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]", " ", "a", "b"], merges=[])
@@ -70,7 +71,7 @@ def translation_batches(
         if max_length is not None and len(texts) and rows.lengths.max() > max_length:
             longest = int(rows.lengths.argmax())
             raise ValueError(
-                f"No text may have more than {max_length} tokens: leave the pair out, part it, or "
+                f"A text must have at most {max_length} tokens: leave the pair out, split it, or "
                 f"raise `max_length`. Received: {kind} {longest} with {rows.lengths[longest]} "
                 f"tokens, {texts[longest][:60]!r}"
             )

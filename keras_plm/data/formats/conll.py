@@ -8,7 +8,7 @@ from keras_plm.data.task import Example
 from keras_plm.tokenizers.text import fields, numbered_lines
 
 CONLLU_COLUMNS = 10
-CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, of a multi-word token, of an empty node
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")  # of a word, a multi-word token or an empty node
 
 
 def read_conll(
@@ -19,9 +19,9 @@ def read_conll(
 ) -> list[Example]:
     """Reads sentences of a CoNLL file: one word per line, a blank line after each sentence.
 
-    Blanks or tabs separate columns. `-DOCSTART-` separates documents, the groups of the examples;
+    Spaces or tabs separate columns. `-DOCSTART-` separates documents, the groups of the examples;
     without it each sentence is a group. Comment lines before a sentence are skipped: `# ...` with a
-    blank after the "#", and CoNLL-2012's `#begin document`.
+    space after the "#", and CoNLL-2012's `#begin document`.
 
     A file is CoNLL-U if its name ends in .conllu, or if its first row has 10 columns with numbers
     in the first and the seventh. Its words are the syntactic words: lines of multi-word tokens
@@ -52,8 +52,8 @@ def read_conll(
     """
     lines = list(numbered_lines(path))
     layout = _layout(path, lines, word_column, tag_column, labelled)
-    sentences, document, words = [], 0, []  # of each sentence (document, [(line, columns)])
-    width = None  # (number of columns, line they were counted in)
+    sentences, document, words = [], 0, []  # sentences: [(document, [(line, columns)])]
+    width = None  # (number of columns, line where they were counted)
     for number, line in lines:
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             words = []
@@ -68,8 +68,9 @@ def read_conll(
             width = len(columns), number
         if len(columns) != width[0]:
             raise ValueError(
-                f"{path}:{number}: Every line of a CoNLL file has as many columns as the first, "
-                f"{width[0]} in line {width[1]}. Received: {line!r:.80} of {len(columns)} columns"
+                f"{path}:{number}: Every line of a CoNLL file must have as many columns as the "
+                f"first, {width[0]} in line {width[1]}. "
+                f"Received: {line!r:.80} of {len(columns)} columns"
             )
         if not words:
             sentences.append((document, words))
@@ -84,13 +85,13 @@ def read_conll(
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """Where a CoNLL file has its words and tags.
+    """Columns of the words and tags of a CoNLL file.
 
     Attributes:
         conllu: Whether the file is CoNLL-U.
-        word, tag: Columns; `tag` is `None` where tags are not read.
+        word, tag: Columns; `tag` is `None` if tags are not read.
         width_by_sentence: Whether the number of columns may differ between sentences.
-        first: The first line that holds a word for sure.
+        first: The first line that certainly holds a word.
     """
 
     conllu: bool
@@ -106,14 +107,14 @@ class _Layout:
         return self.conllu or (not in_sentence and _is_comment(line, self.first))
 
     def columns_of(self, where, line):
-        """The columns of a line; raises unless its word and tag are there.
+        """Returns the columns of a line; raises unless it has its word and tag.
 
-        They are `None` for lines of CoNLL-U's multi-word tokens and empty nodes.
+        Returns `None` for lines of CoNLL-U's multi-word tokens and empty nodes.
         """
         columns = _columns(line)
         if self.conllu and not (len(columns) == CONLLU_COLUMNS and CONLLU_ID.fullmatch(columns[0])):
             raise ValueError(
-                f"{where}: A line of a CoNLL-U file has {CONLLU_COLUMNS} columns separated "
+                f"{where}: A line of a CoNLL-U file must have {CONLLU_COLUMNS} columns separated "
                 f"by tabs, the first a number. Received: {line!r:.80}"
             )
         if self.conllu and not columns[0].isdigit():
@@ -123,14 +124,14 @@ class _Layout:
         if len(columns) < needed or not all(columns[column] for column in read):
             what = "a word in its column" if self.tag is None else "a word and its tag"
             raise ValueError(
-                f"{where}: A line of a CoNLL file holds {what}, separated by a blank or "
-                f"tab; read are the columns {', '.join(map(str, read))}, counted from 0. "
+                f"{where}: A line of a CoNLL file must hold {what}, separated by a space or "
+                f"tab; the columns read are {', '.join(map(str, read))}, counted from 0. "
                 f"Received: {line!r} of {len(columns)} columns"
             )
         return columns
 
     def example(self, path, words, group):
-        """The `Example` of a sentence, a list of `(line number, columns)`."""
+        """Returns the `Example` of a sentence, a list of `(line number, columns)`."""
         numbers = [number for number, _ in words]
         return Example(
             [columns[self.word] for _, columns in words],
@@ -142,7 +143,7 @@ class _Layout:
 
 
 def _layout(path, lines, word_column, tag_column, labelled):
-    """The `_Layout` of a file's lines, with the columns that `read_conll` is given."""
+    """Returns the `_Layout` of a file's lines, with the columns given to `read_conll`."""
     given = word_column is not None and (tag_column is not None or not labelled)
     conll_2012 = bool(lines) and lines[0][1].startswith("#begin document")
     first = next((line for _, line in lines if _holds_a_word(line)), "")
@@ -156,34 +157,34 @@ def _layout(path, lines, word_column, tag_column, labelled):
 
 
 def _columns(line):
-    """The columns of a line of a CoNLL file. Blanks around a column are no part of it."""
+    """Returns the columns of a line of a CoNLL file, without spaces around them."""
     return [c.strip(" ") for c in line.split("\t")] if "\t" in line else fields(line)
 
 
 def _is_conllu(columns):
-    """Whether a line of these columns has an id and, in its place, the id of a head."""
+    """Whether a line has CoNLL-U's columns: an id in the first, a head's id in the seventh."""
     return len(columns) == CONLLU_COLUMNS and all(
         CONLLU_ID.fullmatch(column) or column == "_" for column in (columns[0], columns[6])
     )
 
 
 def _holds_a_word(line):
-    """Whether a line of a CoNLL file holds a word for sure."""
+    """Whether a line of a CoNLL file certainly holds a word."""
     return bool(line.strip(" \t")) and not line.startswith(("#", "-DOCSTART-"))
 
 
 def _is_comment(line, first):
-    """Whether a line that begins with "#" and stands before a sentence holds no word.
+    """Whether a line that begins with "#" before a sentence is a comment.
 
-    A word may begin with "#" too: its line then has the columns of the other lines.
+    A word may also begin with "#": its line then has as many columns as other lines.
 
     Args:
         line: The line.
-        first: The first line of the file that holds a word for sure, "" if there is none.
+        first: The first line of the file that certainly holds a word, "" if there is none.
     """
     if re.match(r"# ([\w.:-]+ = |newdoc\b|newpar\b)|#(begin|end) document\b", line):
         return True
     if re.match(r"#[^\s#]", line):
-        return False  # a word as "#tag", whatever the number of columns
+        return False  # a word such as "#tag", with any number of columns
     same = ("\t" in line, len(_columns(line))) == ("\t" in first, len(_columns(first)))
     return bool(first) and len(fields(line)) > 1 and not same

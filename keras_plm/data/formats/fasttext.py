@@ -17,17 +17,17 @@ from keras_plm.tokenizers.character_ngrams import ngram_rows_of
 
 # The layout is that of fastText's `FastText::saveModel`, little-endian and without padding.
 MAGIC = struct.pack("<i", 793712314)
-VERSIONS = (11, 12)  # one layout, but for supervised models
+VERSIONS = (11, 12)  # the same layout, except for supervised models
 ARGUMENTS = struct.Struct("<12id")
 DICTIONARY = struct.Struct("<3i2q")
 ENTRY = struct.Struct("<qb")  # after a word and its zero byte: its count and type
 WORD, LABEL = 0, 1
 MATRIX = struct.Struct("<?2q")  # whether it is quantised, rows, columns
 SUPERVISED = 3
-# What a file tells of a training that did not happen here: fastText's defaults for skip-gram.
+# Training settings that a file must hold: fastText's defaults for skip-gram.
 TRAINING = {"ws": 5, "epoch": 5, "minCount": 1, "neg": 5, "wordNgrams": 1, "loss": 2, "model": 2}
 END_OF_SENTENCE = "</s>"  # fastText's own word, which has no n-grams
-BLOCK = 1 << 12  # words, or rows of a table, at once: 5 MB where vectors have 300 numbers
+BLOCK = 1 << 12  # words, or rows of a table, per step: 5 MB for vectors of 300 numbers
 
 
 class SubwordVectors:
@@ -35,13 +35,13 @@ class SubwordVectors:
 
     The vector of a word is the mean of its own row, for a known word, and the rows of its n-grams.
     A hash maps n-grams to a table of `buckets` rows. `read_fasttext` reads it from a file, with
-    memory-mapped rows or only those in use.
+    memory-mapped rows or only the rows in use.
 
     Reference: Bojanowski et al. 2017, arXiv 1607.04606, section 3.2; equal to
     `FastText::getWordVector`, bit for bit.
 
     Args:
-        words: The known words; of a repeated word, the first row counts.
+        words: The known words; the first row of a repeated word counts.
         word_rows: (N, D) rows of the words.
         bucket_rows: (buckets, D) or (len(bucket_ids), D) rows of n-grams.
         counts: (N,) counts of the words in training; 1 by default.
@@ -80,10 +80,10 @@ class SubwordVectors:
         self.buckets = len(self.bucket_rows) if buckets is None else buckets
         self.bucket_ids = None if bucket_ids is None else np.asarray(bucket_ids, "int64")
         self._check()
-        # Of a word that comes twice, the first place stays.
+        # A repeated word keeps its first index.
         self._index = {self.words[i]: i for i in range(len(self.words) - 1, -1, -1)}
         if self.bucket_ids is not None:
-            self._ids = np.append(self.bucket_ids, -1)  # what a search past the end meets
+            self._ids = np.append(self.bucket_ids, -1)  # -1 for a search past the end
 
     def _check(self):
         shapes = self.word_rows.shape, self.bucket_rows.shape
@@ -94,14 +94,14 @@ class SubwordVectors:
             )
         if not len(self.words) == shapes[0][0] == self.counts.size:
             raise ValueError(
-                f"Each word has one row and one count. Received: {len(self.words)} words, "
+                f"Each word needs one row and one count. Received: {len(self.words)} words, "
                 f"{shapes[0][0]} rows, {self.counts.size} counts"
             )
         ids = self.bucket_ids
         rows = self.buckets if ids is None else ids.size
         if shapes[1][0] != rows:
             raise ValueError(
-                f"`bucket_rows` must hold a row per bucket, or per one of `bucket_ids`. "
+                f"`bucket_rows` must hold a row per bucket, or per entry of `bucket_ids`. "
                 f"Received: {shapes[1][0]} rows instead of {rows}"
             )
         if ids is not None and rows:
@@ -117,11 +117,11 @@ class SubwordVectors:
         return self.word_rows.shape[1]
 
     def vector(self, word: str) -> np.ndarray:
-        """Vector of a word, float32 (D,); zeros for an unknown word without n-grams."""
+        """Returns a word's vector, float32 (D,); zeros for an unknown word without n-grams."""
         return self.vectors([word])[0]
 
     def vectors(self, words: Iterable[str]) -> np.ndarray:
-        """Vectors of N words, float32 (N, D)."""
+        """Returns the vectors of N words, float32 (N, D)."""
         words = as_list(words, "words", "words")
         result = np.empty((len(words), self.dim), "float32")
         for start in range(0, len(words), BLOCK):
@@ -137,7 +137,7 @@ class SubwordVectors:
         known = own >= 0
         total = np.zeros((len(words), self.dim), "float32")  # (N, D)
         total[known] = self.word_rows[own[known]]
-        # The k-th n-gram of all words at once: the order in which fastText adds up a word's.
+        # Add the k-th n-grams of all words at once, in fastText's order of a word's n-grams.
         longest_first = np.argsort(-counts, kind="stable")
         for k in range(counts.max(initial=0)):
             having = longest_first[: np.count_nonzero(counts > k)]
@@ -156,7 +156,7 @@ class SubwordVectors:
     def save(self, path: str | os.PathLike, output_rows: np.ndarray | None = None) -> None:
         """Writes a `.bin` file for fastText and gensim, with the whole table of n-grams.
 
-        The write is atomic. Training settings in the file are fastText's defaults.
+        The write is atomic. The training settings in the file are fastText's defaults.
 
         Args:
             path: The file; an existing file is replaced.
@@ -176,7 +176,7 @@ class SubwordVectors:
         if self.counts.min(initial=1) < 1:
             rare = self.words[int(self.counts.argmin())]
             raise ValueError(
-                f"Each word of a file was seen at least once. Received: "
+                f"Each word of a file must have a count of at least 1. Received: "
                 f"{rare!r} {self.counts.min()} times"
             )
         size = len(self.words)
@@ -212,7 +212,7 @@ def read_fasttext(
 
     Args:
         path: The file, not compressed.
-        words: Words to read, with the rows of their n-grams, also if the file does not know them.
+        words: Words to read, with the rows of their n-grams, also for words unknown to the file.
             Other words are then unknown. By default all words, with memory-mapped rows: do not
             change the file while they are in use.
         errors: Treatment of words that are not UTF-8, as in `bytes.decode`: `"strict"`,
@@ -240,12 +240,14 @@ def read_fasttext(
         if head[:2] == b"\x1f\x8b":
             raise ValueError(f"{path}: Unpack this file first (gunzip). Received: a .gz file")
         if head[:4] != MAGIC:
-            raise ValueError(f"{path}: This is no .bin file of fastText. Received: {head[:4]!r}...")
+            raise ValueError(
+                f"{path}: This is not a .bin file of fastText. Received: {head[:4]!r}..."
+            )
         if len(head) < start:
             raise _cut_short(path, len(head))
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:  # of a file larger than the address space
+        except OSError as error:  # the file is larger than the address space
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     (version,) = struct.unpack_from("<i", head, 4)
     if version not in VERSIONS:
@@ -255,12 +257,12 @@ def read_fasttext(
     size, num_words, num_labels, _, pruned = DICTIONARY.unpack_from(head, 8 + ARGUMENTS.size)
     if model == SUPERVISED:
         raise _unfit(path, "supervised")
-    if pruned != -1:  # the size of a table of n-grams that were kept
+    if pruned != -1:  # otherwise the number of n-grams kept
         raise _unfit(path, "pruned")
     positive, natural = (dim, num_words), (num_labels, buckets, min_n, max_n)
     if min(positive) < 1 or min(natural) < 0 or size != num_words + num_labels:
         raise ValueError(
-            f"{path}: The settings of this file are none of fastText's. Received: dim={dim}, "
+            f"{path}: The settings of this file must be valid in fastText. Received: dim={dim}, "
             f"size={size}, nwords={num_words}, nlabels={num_labels}, bucket={buckets}, "
             f"minn={min_n}, maxn={max_n}"
         )
@@ -273,8 +275,8 @@ def read_fasttext(
         count, kind = ENTRY.unpack_from(data, end + 1)
         if kind != (LABEL if i >= num_words else WORD):
             raise ValueError(
-                f"{path}, word {i + 1}: The {num_words} words come first, then the {num_labels} "
-                f"labels, as the header says. Received: {word!r} of type {kind}"
+                f"{path}, word {i + 1}: The header's {num_words} words must come first, then its "
+                f"{num_labels} labels. Received: {word!r} of type {kind}"
             )
         if kind == WORD and (wanted is None or word in wanted):
             names.append(word)
@@ -282,7 +284,7 @@ def read_fasttext(
             places.append(i)
         position = end + 1 + ENTRY.size
     matrix, position = _matrix(path, data, position, (num_words + buckets, dim))
-    _matrix(path, data, position, (num_words, dim))  # that it is there: the file is whole
+    _matrix(path, data, position, (num_words, dim))  # raises if the file is truncated
     if wanted is None:
         word_rows, bucket_rows, ids = matrix[:num_words], matrix[num_words:], None
     else:
@@ -292,7 +294,7 @@ def read_fasttext(
 
 
 def _matrix(path, data, position, shape):
-    """An array on the file itself, and where it ends there."""
+    """Returns a memory-mapped matrix of the file, and the position of its end."""
     if position + MATRIX.size > len(data):
         raise _cut_short(path, len(data))
     quantised, *found = MATRIX.unpack_from(data, position)
@@ -300,7 +302,7 @@ def _matrix(path, data, position, shape):
         raise _unfit(path, "quantised")
     if tuple(found) != shape:
         raise ValueError(
-            f"{path}: This file's matrices do not fit its settings. Received: {tuple(found)} "
+            f"{path}: This file's matrices must fit its settings. Received: {tuple(found)} "
             f"instead of {shape}"
         )
     position += MATRIX.size
@@ -316,20 +318,20 @@ def _cut_short(path, size):
 
 def _unfit(path, kind):
     return ValueError(
-        f"{path}: Only models of words that are neither supervised, quantised nor pruned can be "
-        f"read. Received: a {kind} one"
+        f"{path}: The model must be unsupervised, not quantised and not pruned. "
+        f"Received: a {kind} one"
     )
 
 
 def as_set(words):
-    """Wanted words as a set; None for all."""
+    """Returns the wanted words as a set, or `None` for all words."""
     if isinstance(words, (str, bytes)):
         raise ValueError(f"`words` must be a list or set of words. Received: words={words!r}")
     return None if words is None else frozenset(words)
 
 
 def decode(raw, where, errors):
-    """A word of a file."""
+    """Decodes a word of a file."""
     if errors not in ("strict", "replace", "ignore"):
         raise ValueError(
             f"`errors` must be 'strict', 'replace' or 'ignore'. Received: errors={errors!r}"
@@ -340,20 +342,20 @@ def decode(raw, where, errors):
         return raw.decode("utf-8", errors)
     except UnicodeDecodeError:
         raise ValueError(
-            f"{where}: The word is not UTF-8; read it all the same with errors='replace'. "
+            f"{where}: A word must be UTF-8; read it anyway with errors='replace'. "
             f"Received: {raw[:40]!r}"
         ) from None
 
 
 def check_words(words):
-    """That a file can hold these words and tell them apart."""
+    """Raises unless a file can hold these words and distinguish them."""
     seen = set()
     for word in words:
-        # White space that ends a word in all formats, and the zero byte that does in `.bin`.
+        # White space ends a word in all formats, and the zero byte in `.bin`.
         if not word or re.search(r"[ \t\n\v\f\r\0]", word):
             raise ValueError(
                 f"A word of a file must not be empty or hold white space. Received: {word!r}"
             )
         if word in seen:
-            raise ValueError(f"Each word must be there once. Received: {word!r} twice")
+            raise ValueError(f"Each word must occur once. Received: {word!r} twice")
         seen.add(word)

@@ -33,14 +33,14 @@ def read_parallel(
         for number, line in numbered_lines(path):
             if not line.strip():
                 raise ValueError(
-                    f"{path}:{number}: Every line holds a text; leave a missing one out of both "
+                    f"{path}:{number}: Every line must hold a text: remove the line from both "
                     f"files. Received: {line!r}"
                 )
             texts[-1].append(line.strip())
     sources, targets = texts
     if len(sources) != len(targets):
         raise ValueError(
-            f"Line n of {target_path} translates line n of {source_path}. "
+            f"Line n of {target_path} must translate line n of {source_path}. "
             f"Received: {len(sources)} lines and {len(targets)} lines"
         )
     if not sources:

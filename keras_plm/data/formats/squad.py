@@ -28,9 +28,9 @@ def read_squad(path: str | os.PathLike, labelled: bool = True) -> list[Example]:
         `label` and `starts` (both empty without an answer), `id`, and the article as `group`.
 
     Raises:
-        ValueError: With file and question, if a part is missing or of the wrong kind, two questions
-            have one id, an answer is not at its offset, or a question without an answer has no
-            mark.
+        ValueError: If a part is missing or has the wrong type, or two questions have one id. If an
+            answer is not at its offset, or a question without an answer is not marked impossible.
+            The message names file and question.
 
     >>> import json, tempfile
     >>> answers = [{"text": "1882", "answer_start": 7}]
@@ -55,13 +55,13 @@ def read_squad(path: str | os.PathLike, labelled: bool = True) -> list[Example]:
                 where = f"{path}: question {name}"
                 if name in seen:
                     raise ValueError(
-                        f"{where}: Every question has an id of its own. Received: the id of "
+                        f"{where}: Every question needs its own id. Received: the id of "
                         f"{seen[name]} again in {of_paragraph}"
                     )
                 seen[name] = of_paragraph
                 passage = _part(paragraph, "context", str, where)
                 if not passage.strip():
-                    raise ValueError(f"{where}: A question has a passage. Received: {passage!r}")
+                    raise ValueError(f"{where}: A question needs a passage. Received: {passage!r}")
                 label = starts = None
                 if labelled:
                     label, starts = _answers(question, where)
@@ -88,31 +88,31 @@ def _load(path, shape=object):
 
 
 def _part(of, key, kind, where):
-    """`of[key]`, which is of a kind."""
+    """Returns `of[key]`; raises unless it is of type `kind`."""
     value = of.get(key) if isinstance(of, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         what = {list: "a list", str: "a string", int: "a whole number"}[kind]
         raise ValueError(
-            f"{where}: In SQuAD's layout there is {what} at {key!r} here. "
+            f"{where}: SQuAD's layout must have {what} at {key!r} here. "
             f"Received: {value!r:.60}" + ("" if isinstance(of, dict) else f" in {of!r:.60}")
         )
     return value
 
 
 def _id(question, where):
-    """A question's id, a string; GermanQuAD's are numbers."""
+    """Returns a question's id as a string; GermanQuAD's ids are numbers."""
     if isinstance(question, dict) and isinstance(question.get("id"), int):
         return str(_part(question, "id", int, where))
     return _part(question, "id", str, where)
 
 
 def _answers(question, where):
-    """`(texts, starts)` of a question's answers."""
+    """Returns `(texts, starts)` of a question's answers."""
     answers = _part(question, "answers", list, where)
     impossible = question.get("is_impossible", False)
     if bool(impossible) == bool(answers):
         raise ValueError(
-            f"{where}: A question has answers, or none and is_impossible=true. "
+            f"{where}: A question needs answers, or none and is_impossible=true. "
             f"Received: {len(answers)} answers, is_impossible={impossible}"
         )
     texts = [_part(answer, "text", str, where) for answer in answers]
@@ -122,7 +122,7 @@ def _answers(question, where):
 def write_predictions(
     path: str | os.PathLike, examples: Sequence[Example], answers: Sequence[str]
 ) -> None:
-    """Writes the official file of predictions, `{id: text}`, atomically.
+    """Writes predictions in the official format, `{id: text}`, atomically.
 
     Args:
         path: The JSON file.
@@ -149,7 +149,7 @@ def write_predictions(
     for example, answer in zip(examples, answers, strict=True):
         if example.id is None or example.id in predictions or not isinstance(answer, str):
             raise ValueError(
-                "A prediction is a string for a question with an id of its own. "
+                "A prediction must be a string, for a question with its own id. "
                 f"Received: id={example.id!r}, answer={answer!r:.60}"
             )
         predictions[example.id] = answer
@@ -188,13 +188,13 @@ def evaluate_squad(
 
     Reference: the scripts evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar/SQuAD-explorer.
 
-    Differs from evaluate-v2.0.py: it also skips questions without prediction in the parts, where
-    the script stops.
+    Difference: For questions with or without answer, it also skips questions without a prediction;
+    evaluate-v2.0.py stops there.
 
     Args:
         examples: Labelled questions with an `id`.
         predictions: A dict from ids to answers.
-        version: 1 or 2. A question without prediction scores 0 in version 1 and is skipped in
+        version: 1 or 2. A question without a prediction scores 0 in version 1 and is skipped in
             version 2; both warn.
         odds: For version 2: a dict from ids to numbers that increase with the probability of no
             answer. `heads.no_answer_odds` returns `predictions` and `odds` in the order of the
@@ -221,14 +221,14 @@ def evaluate_squad(
     for name, value in (("predictions", predictions), ("odds", odds)):
         if not isinstance(value, dict) and not (name == "odds" and value is None):
             raise ValueError(
-                f"`{name}` is a dict by the id of each question: `dict(zip([e.id for e in examples]"
-                f", {name}))`. Received: a {type(value).__name__}"
+                f"`{name}` must be a dict by question id: `dict(zip([e.id for e in examples], "
+                f"{name}))`. Received: a {type(value).__name__}"
             )
     known = [example for example in examples if example.id in predictions]
     if len(known) < len(examples):
         missing = next(example.id for example in examples if example.id not in predictions)
         warnings.warn(
-            f"{len(examples) - len(known)} questions have no prediction, {missing!r} is the first",
+            f"{len(examples) - len(known)} questions have no prediction; the first is {missing!r}",
             stacklevel=2,
         )
     texts = [predictions[example.id] for example in known]
@@ -243,7 +243,7 @@ def evaluate_squad(
         lacking = [example.id for example in known if example.id not in odds]
         if lacking:
             raise ValueError(
-                f"Every prediction has its odds, or none has. Received: none for {lacking[0]!r}"
+                f"`odds` must have a number for every prediction. Received: none for {lacking[0]!r}"
             )
         odds = np.array([odds[example.id] for example in known])
         counted = np.where((odds > threshold)[:, None], ~answered[:, None], scores)
@@ -286,7 +286,7 @@ def best_threshold(
     (0.8333333333333334, 1.0)
     """
     answered = np.asarray(answered, dtype=bool)
-    # Answering instead of refusing: what is won, or lost where there is no answer.
+    # Gain of answering instead of refusing; a loss if the question has no answer.
     refused = np.array([text == "" for text in texts])
     gains = np.where(answered, scores, np.where(refused, 0.0, -1.0))
     order = np.argsort(odds, kind="stable")

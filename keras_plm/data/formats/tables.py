@@ -12,27 +12,27 @@ from keras_plm.files.json_files import parse_json
 from keras_plm.files.sequences import as_names, is_missing
 from keras_plm.tokenizers.text import numbered_lines
 
-NAN_NAMES = ("nan", "<na>")  # in lower case: how pandas writes a missing value as text
+NAN_NAMES = ("nan", "<na>")  # pandas' text for a missing value, in lower case
 LONGEST_FIELD = 2**31 - 1  # characters; the limit of the module csv is 131,072
 
 
 def table_rows(path, separator=None, quoted=None, header=None, broken=False):
-    """Rows of a CSV, TSV or JSONL file, one after another.
+    """Yields the rows of a CSV, TSV or JSONL file.
 
     Args:
-        path: The file, plain or .gz; its ending tells the format unless `separator` does.
-        separator: `","` or a tab, to override the ending.
-        quoted: Whether fields may be quoted. By default in CSV; in a file with tabs only if all of
-            its quotes are those of quoted fields, as pandas writes them.
-        header: The names of the columns of a CSV or TSV whose first line does not give them.
-        broken: Whether a field that is not quoted may hold the end of a line: lines with too few
-            fields are then joined till they make a row.
+        path: The file, plain or .gz; its suffix decides the format, unless `separator` is given.
+        separator: `","` or a tab, to override the suffix.
+        quoted: Whether fields may be quoted. By default True for CSV. For a file with tabs, it is
+            True only if all its quotes belong to quoted fields, as pandas writes them.
+        header: Names of the columns, for a CSV or TSV without a header line.
+        broken: Whether an unquoted field may hold the end of a line. Lines with too few fields are
+            then joined until they form a row.
 
     Yields:
         `("file:line", {column: value})`.
 
     Raises:
-        ValueError: Naming file and line, if a line is malformed.
+        ValueError: If a line is malformed, with file and line.
     """
     path = Path(path)
     ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
@@ -57,25 +57,25 @@ def read_table(
 ) -> list[Example]:
     """Reads examples from a CSV, TSV or JSONL file with named columns.
 
-    It removes blanks around labels, tags and groups: `"yes "` is `"yes"`. Texts stay unchanged and
-    must not be empty.
+    It removes white space around labels, tags and groups: `"yes "` is `"yes"`. Texts stay unchanged
+    and must not be empty.
 
     Args:
-        path: The file, plain or `.gz`. Its suffix is the format, unless `separator` is given.
+        path: The file, plain or `.gz`. Its suffix decides the format, unless `separator` is given.
         text, label, pair, group: Names of columns, or of keys in JSONL. An example with an empty
             group is a group of its own.
         label_names: Names of labels, or of tags, for a file with numbers from 0.
-        clean: If False, keep blanks around labels, and accept empty texts and labels named NaN, as
-            in some published files.
+        clean: If False, keep white space around labels, and accept empty texts and labels named
+            NaN, for some published files.
         **options: Arguments `separator`, `quoted`, `header` and `broken` of `table_rows`.
 
     Returns:
-        A list of `Example`; a JSONL text may be a list of words, its label a list of tags.
+        A list of `Example`. In JSONL a text may be a list of words, and its label a list of tags.
 
     Raises:
-        ValueError: With file and line, if a column is missing, a text or a label is empty or blank,
-            a label or group is NaN, tags are numbers without `label_names`, or a line is
-            malformed. If there is no example.
+        ValueError: If a column is missing, a text or a label is empty or blank, or a label or group
+            is NaN. If tags are numbers without `label_names`, or a line is malformed. The message
+            names file and line. If there is no example.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -103,12 +103,12 @@ def read_table(
         for part, value in values.items():
             if not _is_a(part, value):
                 raise ValueError(
-                    f"{where}: A {part} is a string, or a list of strings where every word has "
+                    f"{where}: A {part} must be a string, or a list of strings if every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
                 )
             if clean and part in ("text", "pair") and is_empty(value):
                 raise ValueError(
-                    f"{where}: A text may not be empty: leave the row out. "
+                    f"{where}: A text must not be empty: leave the row out. "
                     f"Received: {columns[part]}={value!r:.60}"
                 )
         examples.append(Example(**values, where=where))
@@ -118,23 +118,23 @@ def read_table(
 
 
 def _strip(where, values, columns):
-    """Removes blanks around label and group; raises if one is named as a missing value."""
+    """Removes white space around label and group; raises if one is NaN."""
     for part, fix in (
-        ("label", "leave the row out, or rename a class that has this name"),
-        ("group", "leave the field empty, or rename a group that has this name"),
+        ("label", "leave the row out, or rename a class of this name"),
+        ("group", "leave the field empty, or rename a group of this name"),
     ):
         if part not in values:
             continue
         values[part] = _stripped(values[part])
         if _holds(values[part], _is_nan):
             raise ValueError(
-                f"{where}: A {part} may not be NaN, which is a missing value: {fix}. "
+                f"{where}: A {part} must not be NaN, a missing value: {fix}. "
                 f"Received: {columns[part]}={values[part]!r:.60}"
             )
 
 
 def _label(where, value, column, names):
-    """The label of a row, or its tags, with their names; raises if one is missing."""
+    """Returns the name of a row's label, or of its tags; raises if one is missing."""
     if _holds(value, lambda one: one in ("", None)):
         raise ValueError(
             f"{where}: Every example needs a label, and every word a tag. "
@@ -144,19 +144,19 @@ def _label(where, value, column, names):
         return _named(value, names, where)
     if isinstance(value, list) and any(map(_is_number, value)):
         raise ValueError(
-            f"{where}: Tags that are numbers need their names, in the order of the "
-            f"numbers: give `label_names`. Received: {column}={value!r:.60}"
+            f"{where}: Tags that are numbers need names: give `label_names` in the order of the "
+            f"numbers. Received: {column}={value!r:.60}"
         )
     return value
 
 
 def is_empty(text):
-    """Whether a text, or a list of words, holds nothing but blanks."""
+    """Whether a text, or a list of words, is blank."""
     return text is None or not ("".join(text) if isinstance(text, list) else text).strip()
 
 
 def _stripped(value):
-    """A label or group, or a list of tags, without outer blanks."""
+    """Returns a label, group or list of tags without outer white space."""
     if isinstance(value, list):
         return [_stripped(item) for item in value]
     return value.strip() if isinstance(value, str) else value
@@ -178,20 +178,20 @@ def _is_number(value):
 
 
 def _named(label, names, where):
-    """The name of a label, or of each tag of a list."""
+    """Returns the name of a label, or of each tag of a list."""
     if isinstance(label, list):
         return [_named(tag, names, where) for tag in label]
     number = int(label) if isinstance(label, str) and label.isdecimal() else label
     if not _is_number(number) or not 0 <= number < len(names):
         raise ValueError(
-            f"{where}: A label is the number of its name, from 0 to {len(names) - 1}. "
+            f"{where}: A label must be the number of its name, from 0 to {len(names) - 1}. "
             f"Received: {label!r}"
         )
     return names[number]
 
 
 def _is_a(field, value):
-    """True where a table's value is what a field of `Example` may be."""
+    """Whether a table's value is valid in a field of `Example`."""
     if isinstance(value, list):
         return field in ("text", "label") and all(isinstance(item, str) for item in value)
     return (
@@ -202,7 +202,7 @@ def _is_a(field, value):
 
 
 def _is_finite(value):
-    return abs(value) <= sys.float_info.max  # also of whole numbers that no float holds
+    return abs(value) <= sys.float_info.max  # also for whole numbers above all floats
 
 
 def _json_rows(path):
@@ -210,12 +210,12 @@ def _json_rows(path):
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        yield where, parse_json(line, where, dict, nan=True)  # NaN is how pandas says missing
+        yield where, parse_json(line, where, dict, nan=True)  # pandas writes NaN for missing
 
 
 def _separated_rows(path, separator, quoted, header, broken):
     header = None if header is None else as_names(header, "header")
-    read = [0]  # numbers of lines
+    read = [0]  # line numbers
 
     def lines():
         for number, line in numbered_lines(path):
@@ -230,19 +230,18 @@ def _separated_rows(path, separator, quoted, header, broken):
             row = _next_row(reader)
         except csv.Error as error:
             raise ValueError(
-                f"{path}:{first}: This line is not well quoted. Received: {error}"
+                f"{path}:{first}: The quotes of a line must be valid CSV. Received: {error}"
             ) from error
         if header is None:
             if not row:
                 raise ValueError(
-                    f"{path}: The first line must name the columns. Received: nothing there"
+                    f"{path}: The first line must name the columns. Received: no names"
                 )
             header = row
             twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
             if twice is not None:
                 raise ValueError(
-                    f"{path}:{first}: Every column needs a name of its own. "
-                    f"Received: {twice!r} twice"
+                    f"{path}:{first}: Every column needs its own name. Received: {twice!r} twice"
                 )
             continue
         if row is None:
@@ -261,7 +260,7 @@ def _separated_rows(path, separator, quoted, header, broken):
 
 
 def _next_row(reader):
-    """The next row of a reader of the module csv, whose limit of a field is for all readers."""
+    """Returns the next row of a csv reader; the module's field limit is raised only for it."""
     limit = csv.field_size_limit(LONGEST_FIELD)
     try:
         return next(reader, None)
@@ -272,8 +271,8 @@ def _next_row(reader):
 def _quotes_fields(path, separator):
     """Whether a file with tabs has quoted fields, as pandas and the module csv write them.
 
-    All quotes must be theirs: around a field that holds a tab, a quote or the end of a line, or
-    around every field of the header; those inside are doubled.
+    All quotes must belong to quoted fields; quotes inside are doubled. A quoted field holds a tab,
+    a quote or the end of a line, unless every field of the header is quoted.
     """
     field = rf'"[^"]*(?:""[^"]*)*"|[^"{separator}\n]*'
     row = re.compile(rf"(?:{field})(?:{separator}(?:{field}))*\n")

@@ -27,10 +27,10 @@ from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
-HEAD, BLOCK = 1 << 16, 1 << 20  # bytes that tell the format, then at once: more is no faster
+HEAD, BLOCK = 1 << 16, 1 << 20  # bytes of the first read, which shows the format, and of others
 LONGEST_LINE = 1 << 24  # bytes
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I)
-CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number in text has
+CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number as text has
 
 
 def read_vectors(
@@ -43,18 +43,19 @@ def read_vectors(
     r"""Reads word vectors from a file of any common format, plain or gzipped.
 
     The content decides the format: text with the header `count dim` (word2vec, fastText's `.vec`),
-    text without header (GloVe), word2vec's binary, or fastText's `.bin`. In the last, the vector of
+    text without header (GloVe), word2vec's binary, or fastText's `.bin`. In a `.bin`, the vector of
     a word is the mean of its own row and those of its n-grams. Memory grows with the rows kept.
-    Text takes a second for 20 to 50 MB.
+    Text is read at 20 to 50 MB per second.
 
     - A row of text ends with D numbers, each after one space. The rest is the word. It may contain
-      spaces, as `. . .` in GloVe's 840B, but no number after a space; or it is a space. D is that
-      of the header or of the first row, whose word is one field. A byte order mark is skipped.
-    - In word2vec's binary, words may contain spaces if each row ends with a newline, as word2vec
-      writes it; not in files of gensim.
+      spaces, such as `. . .` in GloVe's 840B, but no number after a space. It may also be a single
+      space. The header gives D; without one the first row does, and its word is one field. A byte
+      order mark is skipped.
+    - In word2vec's binary, words may contain spaces if each row ends with a newline. word2vec
+      writes it; gensim does not.
     - A first line of two whole numbers is a header.
     - The first row of a repeated word counts; one warning gives the number of repeated rows.
-    - All rows read are checked for their length, and those kept for their numbers.
+    - The length of every row read is checked, and the numbers of every row kept.
     - The number of rows in the header is not checked if reading stops early: at `limit`, or when
       all `words` are found.
 
@@ -70,9 +71,9 @@ def read_vectors(
         `(words, vectors)`: a list and an array (N, D).
 
     Raises:
-        ValueError: With the line, if the file is missing, empty, damaged or truncated, its header
-            is wrong, a row has another length than D, a field is not a finite number, or a word is
-            not UTF-8.
+        ValueError: If the file is missing, empty, damaged or truncated, or its header is wrong. If
+            a row does not have D numbers, a field is not a finite number, or a word is not UTF-8.
+            The message names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -98,14 +99,16 @@ def read_vectors(
             raise ValueError(f"{path}: This file is empty. Received: 0 bytes")
         if head.startswith(MAGIC):
             return _read_bin(path, wanted, limit, dtype, errors)
-        if head.startswith(codecs.BOM_UTF8) and head[3:4] != b" ":  # that would be a word
+        if head.startswith(codecs.BOM_UTF8) and head[3:4] != b" ":  # before a space it is a word
             head = head[3:]
         first, _, rest = head.partition(b"\n")
         header = first.split()
         if len(header) == 2 and all(field.isdigit() for field in header):
             count, dim = map(int, header)
             if not dim:
-                raise ValueError(f"{path}:1: Vectors have at least one number. Received: {first!r}")
+                raise ValueError(
+                    f"{path}:1: A vector needs a number or more. Received: {first!r}"
+                )
             read = _read_binary if _is_binary(rest, dim) else _read_text
         else:
             count, dim, rest, read = None, _width(path, first), head, _read_text
@@ -113,14 +116,14 @@ def read_vectors(
         rows = read(path, itertools.chain([rest], blocks), count, kept, limit, errors)
     if None not in (count, rows) and rows != count:
         raise ValueError(
-            f"{path}: The header must tell how many rows follow, and of what width. Received: "
+            f"{path}: The header must give the number of rows and their width. Received: "
             f"header {count} x {dim}, {rows} rows"
         )
     return kept.result()
 
 
 class _Kept:
-    """The rows that are kept, in an array that grows as they come."""
+    """The rows kept, in a growing array."""
 
     def __init__(self, path, wanted, dim, dtype):
         self.path, self.wanted, self.dim = path, wanted, dim
@@ -133,7 +136,7 @@ class _Kept:
         return self.wanted is not None and len(self.seen) == len(self.wanted)
 
     def wants(self, word):
-        """Whether the row of this word is to be kept; it then has to be added."""
+        """Whether to keep the row of this word; the caller must then add it."""
         if self.wanted is not None and word not in self.wanted:
             return False
         if word in self.seen:
@@ -143,15 +146,15 @@ class _Kept:
         return True
 
     def add(self, numbers, lines=None):
-        """Adds rows; `lines` are their places in a file of text."""
+        """Adds rows; `lines` are their line numbers in a text file."""
         end = self.size + len(numbers)
         if end > len(self.array):
-            # In place, where the system can move pages: a list of blocks would double the peak.
+            # In place, if the system can move pages: a list of blocks would double peak memory.
             rows = max(end, len(self.array) * 5 // 4)
             if self.wanted is not None:
                 rows = min(rows, len(self.wanted))
             self.array.resize((rows, self.dim), refcheck=False)
-        with np.errstate(over="ignore"):  # the check that follows names the word
+        with np.errstate(over="ignore"):  # the next check names the word
             self.array[self.size : end] = numbers
         finite = np.isfinite(self.array[self.size : end]).all(1)
         if not finite.all():
@@ -160,15 +163,14 @@ class _Kept:
             value = numbers[row][~np.isfinite(self.array[self.size + row])][0]
             raise ValueError(
                 f"{self.path}{place}: Vectors must be finite{_in(self.array.dtype)}. "
-                f"Received: {value:g} in that of {word!r}"
+                f"Received: {value:g} in the vector of {word!r}"
             )
         self.size = end
 
     def result(self):
         if self.duplicates:
             warnings.warn(
-                f"{self.path}: {self.duplicates} rows are of words that came before and were left "
-                f"out",
+                f"{self.path}: {self.duplicates} rows repeat earlier words and were left out",
                 stacklevel=3,
             )
         self.array.resize((self.size, self.dim), refcheck=False)
@@ -180,7 +182,7 @@ def _in(dtype):
 
 
 def _blocks(path):
-    """The bytes of a file, unpacked."""
+    """Yields the bytes of a file, unpacked."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     with open_bytes(path, packed) as file:
@@ -196,7 +198,7 @@ def _blocks(path):
 
 
 def _is_binary(rest, dim):
-    """Whether raw floats follow a header; else it is text, be it malformed."""
+    """Whether raw floats follow a header; otherwise it is text, possibly malformed."""
     line = rest.partition(b"\n")[0].rstrip()
     for fields in (line.split(b" "), line.rsplit(b" ", dim)):  # the word may hold spaces
         if len(fields) > 1 and all(NUMBER.fullmatch(field) for field in fields[1:]):
@@ -206,7 +208,7 @@ def _is_binary(rest, dim):
 
 
 def _width(path, line):
-    """D of a file without a header."""
+    """Returns D of a file without a header."""
     fields = line.rstrip().split(b" ")
     if len(fields) < 2:
         raise ValueError(
@@ -218,7 +220,7 @@ def _width(path, line):
 
 
 def _read_text(path, blocks, count, kept, limit, errors):
-    """Keeps rows of text; returns how many there are, or None if it did not read them all."""
+    """Keeps rows of text; returns the number of rows, or `None` if it did not read them all."""
     dim, header = kept.dim, int(count is not None)
     line_number = header
     for lines in _lines(path, blocks):
@@ -242,7 +244,7 @@ def _read_text(path, blocks, count, kept, limit, errors):
 
 
 def _lines(path, blocks):
-    """Lists of whole lines, a block's at a time."""
+    """Yields lists of whole lines, one list per block."""
     rest = b""
     for block in blocks:
         lines = (rest + block).split(b"\n")
@@ -262,11 +264,11 @@ def _check_line(path, line):
 
 
 def _spaced_word(line, dim, where, count):
-    """A row of more fields than usual: its last ones are the numbers."""
+    """Splits a row of more fields than usual: the last `dim` are the numbers."""
     word, *numbers = line.rsplit(b" ", dim)
     if len(numbers) == dim:
         last = word.split(b" ")[-1]
-        if not NUMBER.fullmatch(last) or last.isalpha():  # "nan" and "inf" are words, too
+        if not NUMBER.fullmatch(last) or last.isalpha():  # "nan" and "inf" are also words
             return word.strip(b" ") or word, b" ".join(numbers)
     like = "the first row has" if count is None else "the header says"
     raise ValueError(
@@ -276,10 +278,10 @@ def _spaced_word(line, dim, where, count):
 
 
 def _numbers(rows, dim, path):
-    """The numbers of `(line, text)` rows, all at once, (R, D)."""
+    """Returns the numbers of `(line, text)` rows, (R, D)."""
     text = b" ".join([row for _, row in rows])
-    # NumPy takes two spaces for one. Without that, each field that it can read gives at least one
-    # number, so that the right sum of all is the right number in each row.
+    # NumPy reads two spaces as one. Without double spaces, each field that it can read gives at
+    # least one number: if their total is right, each row is right.
     if b"  " not in text:
         with contextlib.suppress(ValueError):
             numbers = np.fromstring(text, sep=" ")
@@ -299,7 +301,7 @@ def _numbers(rows, dim, path):
 
 
 def _read_binary(path, blocks, count, kept, limit, errors):
-    """Keeps rows of word2vec's binary; returns how many there are, or None if not all were read."""
+    """Keeps rows of word2vec's binary; returns their number, or `None` if it did not read all."""
     width = 4 * kept.dim
     data, position, row, newlines = b"", 0, 0, None
     for block in itertools.chain(blocks, [b""]):
@@ -334,24 +336,24 @@ def _read_binary(path, blocks, count, kept, limit, errors):
     left = data[position:].strip(b"\n")
     if left:
         raise ValueError(
-            f"{path}: The header must tell how many rows follow, and of what width. Received: "
+            f"{path}: The header must give the number of rows and their width. Received: "
             f"header {count} x {kept.dim}, {row} rows and {len(left)} more bytes"
         )
     return row
 
 
 def _space_of_row(data, position, width, newlines, whole, where):
-    """Where the space between a word and its numbers stands in word2vec's binary; -1 if not yet.
+    """Returns the position of the space between a word and its numbers; -1 if not yet read.
 
-    Where rows end with a newline, it is the first space from which one row is as long as that: a
-    word may hold spaces.
+    If rows end with a newline, a word may hold spaces. The first space with a newline after its
+    numbers then counts.
 
     Args:
-        data, position: Bytes, and where the row begins in them.
-        width: Bytes of its numbers.
+        data, position: Bytes of word2vec's binary, and the position where the row begins.
+        width: Number of bytes of its numbers.
         newlines: Whether rows end with a newline; `None` for the first row.
         whole: Whether `data` goes to the end of the file.
-        where: The place of the row, for errors.
+        where: Place of the row, for errors.
     """
     first = space = data.find(b" ", position)
     if first < 0 or first + 1 + width + (not whole) > len(data):
@@ -367,8 +369,8 @@ def _space_of_row(data, position, width, newlines, whole, where):
         space = data.find(b" ", space + 1)
     if newlines:
         raise ValueError(
-            f"{where}: A row is a word, a space, {width // 4} numbers and, as the first row has, a "
-            f"newline. Received: {data[position : position + 40]!r}..."
+            f"{where}: A row must be a word, a space, {width // 4} numbers and, like the first "
+            f"row, a newline. Received: {data[position : position + 40]!r}..."
         )
     return first
 
@@ -382,21 +384,21 @@ def _is_text(raw):
 
 
 def _check_first_numbers(path, words, numbers):
-    """Raises where the first number of a row is rather the rest of a word with a space."""
+    """Raises if the first number of a row is probably the rest of a word with a space."""
     sizes = np.abs(numbers[:, 0])
     odd = ((sizes > 1e10) & np.isfinite(sizes)) | ((sizes > 0) & (sizes < 1e-10))
     for i in np.flatnonzero(odd):
         (row, word), size, raw = words[i], sizes[i], numbers[i, 0].tobytes()
         if size > 1 or (raw.isascii() and raw.decode().isprintable()):
             raise ValueError(
-                f"{path}, row {row}: Without a newline after each row, no word of word2vec's "
-                "binary may hold a space: write the file as text, or replace the spaces. "
-                f"Received: {size:.2g} after the word {word!r}, of the bytes {raw!r}"
+                f"{path}, row {row}: Words of word2vec's binary may hold spaces only if each row "
+                "ends with a newline: write the file as text, or replace the spaces. "
+                f"Received: {size:.2g} after the word {word!r}, from the bytes {raw!r}"
             )
 
 
 def _read_bin(path, wanted, limit, dtype, errors):
-    """The word vectors of fastText's `.bin`."""
+    """Reads the word vectors of fastText's `.bin`."""
     subwords = read_fasttext(path, wanted if limit is None else None, errors)
     kept = _Kept(path, wanted, subwords.dim, dtype)
     words = [word for word in subwords.words[:limit] if kept.wants(word)]
@@ -444,11 +446,11 @@ def write_vectors(
     check_words(words)
     dim = vectors.shape[1]
     step = max(BLOCK // (4 * dim), 1)
-    # 9 significant digits tell any two float32 apart.
+    # 9 significant digits distinguish any two float32.
     row_format = "%s " + " ".join(["%.9g"] * dim) + "\n"
     with replacing(path) as temporary, contextlib.ExitStack() as stack:
         file = stack.enter_context(open(temporary, "wb"))
-        if path.suffix == ".gz":  # without name and time: equal vectors, equal files
+        if path.suffix == ".gz":  # without name and time: equal vectors give equal files
             file = stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
         if format != "glove":
             file.write(b"%d %d\n" % (len(words), dim))
@@ -459,7 +461,7 @@ def write_vectors(
             finite = np.isfinite(block).all(1)
             if not finite.all():
                 raise ValueError(
-                    f"Vectors must be finite as float32. Received: another number in that of "
+                    f"Vectors must be finite as float32. Received: another number in the vector of "
                     f"{names[int(finite.argmin())]!r}"
                 )
             if format == "binary":

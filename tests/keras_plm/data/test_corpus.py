@@ -120,7 +120,7 @@ def test_bad_input_is_explained(files, tmp_path):
     for given in ([tmp_path / "none.txt"], str(tmp_path / "none.txt")):
         with pytest.raises(ValueError, match="No file .*none.txt"):
             TokenStream.build(given, TOKENIZER, tmp_path / "s")
-    with pytest.raises(ValueError, match="a folder of its own"):
+    with pytest.raises(ValueError, match="its own folder"):
         TokenStream.build(files, TOKENIZER, files[0].parent)
     assert files[0].is_file()
     files[0].write_text("\n \n")
@@ -131,7 +131,7 @@ def test_bad_input_is_explained(files, tmp_path):
 
 def test_lines_need_a_token_for_their_end(files):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
-    with pytest.raises(ValueError, match="with an end token, as `Words`. Received: WordPiece"):
+    with pytest.raises(ValueError, match="with an end token: use `Words`. Received: WordPiece"):
         read_ids(files, WordPiece(pieces))
 
 

@@ -52,8 +52,8 @@ def test_rows_are_as_full_as_they_can_be(tokenizer, max_length):
 def test_bad_input_is_explained():
     tokenizer, words = WordPiece(PIECES), Example(["a"], ["O"])
     for examples, length, match in (
-        ([Example("a", "x")], 9, "are lists of words"),
-        ([words], 2, "2 special tokens and must have room.*max_length=2"),
+        ([Example("a", "x")], 9, "must be a list of words"),
+        ([words], 2, "must have room for more than its 2 special tokens.*max_length=2"),
     ):
         with pytest.raises(ValueError, match=match):
             join_sentences(examples, tokenizer, length)

@@ -135,12 +135,16 @@ def test_answers_of_real_passages_are_found_by_their_tokens(data):
 @pytest.mark.parametrize(
     "example, options, match",
     [
-        (Example("a"), {}, r"example 0: A question and its passage are texts.*None as passage"),
+        (Example("a"), {}, r"example 0: A question and its passage must be texts.*None as passage"),
         (Example("a", pair=" "), {}, r"Received: ' ' as passage"),
         (Example(" ", pair="a", where="f.json: question 7"), {}, r"f.json: question 7: .*question"),
         (Example("a b c d", pair="e"), {"max_length": 4}, r"max_length=4 .*question of 4 tokens"),
-        (Example("a", pair="\u200b"), {}, r"A passage has a token or more.*passage of 0"),
-        (Example("a", ["\u200b"], "a \u200b b", starts=[2]), {}, r"from its tokens; this one has"),
+        (Example("a", pair="\u200b"), {}, r"A passage must have at least one token.*passage of 0"),
+        (
+            Example("a", ["\u200b"], "a \u200b b", starts=[2]),
+            {},
+            r"An answer must have at least one token",
+        ),
         (Example("a", pair="b"), {"stride": 0}, r"`stride` must be a whole number, 1 or more"),
     ],
     ids=range(7),
@@ -151,14 +155,14 @@ def test_what_cannot_be_read_is_named(example, options, match):
 
 
 def test_lists_and_labels_are_checked():
-    with pytest.raises(ValueError, match="Give a list of questions"):
+    with pytest.raises(ValueError, match="Give a list of at least one question"):
         Windows([], PIECES)
-    with pytest.raises(ValueError, match="Give a list of questions"):
+    with pytest.raises(ValueError, match="Give a list of at least one question"):
         Windows("a", PIECES)
     with pytest.raises(TypeError, match="`tokenizer` must be"):
         Windows([Example("a", pair="b")], None)
     mixed = [Example("a", [], "b", starts=[]), Example("a", pair="b")]
-    with pytest.raises(ValueError, match="or no question. Received: starts=None in example 1"):
+    with pytest.raises(ValueError, match="needs `starts=..`. Received: starts=None in example 1"):
         Windows(mixed, PIECES)
 
 
@@ -168,7 +172,9 @@ def test_lists_and_labels_are_checked():
     ids=["elmo", "words", "gpt"],
 )
 def test_tokenizers_without_pairs_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="puts two texts in one.*packs one text in a row"):
+    with pytest.raises(
+        ValueError, match="must pack question and passage into one row.*packs one text in a row"
+    ):
         Windows([Example("a", pair="b")], tokenizer)
 
 

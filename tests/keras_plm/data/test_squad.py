@@ -45,13 +45,13 @@ class TestReader:
             ([question("7", answers=((8, "1882"),))], PASSAGE,
              r"some.json: question 7: An answer .*'1882' at 8, where the passage has '882.'"),
             ([question("7", answers=((-1, "."),))], PASSAGE, r"question 7: .*'.' at -1"),
-            ([question("7", answers=((0, ""),))], PASSAGE, r"question 7: An answer is a text of"),
+            ([question("7", answers=((0, ""),))], PASSAGE, r"question 7: An answer must not be"),
             ([question("7", answers=())], PASSAGE,
-             r"question 7: A question has answers, or none and is_impossible=true. Received: 0"),
+             r"question 7: A question needs answers, or none and is_impossible=true. Received: 0"),
             ([question("7", is_impossible=True)], PASSAGE, r"Received: 1 answers, is_imp"),
             ([question("7"), question("7")], PASSAGE,
-             r"question 7: Every question has an id of its own. .*data\[0\].paragraphs\[0\] again"),
-            ([question("7")], "  ", r"question 7: A question has a passage. Received: '  '"),
+             r"question 7: Every question needs its own id. .*data\[0\].paragraphs\[0\] again"),
+            ([question("7")], "  ", r"question 7: A question needs a passage. Received: '  '"),
             ([question("7")], None, r"question 7: .*a string at 'context'.*Received: None"),
             ([{"question": "a"}], PASSAGE, r"paragraphs\[0\].qas\[0\]: .*a string at 'id' here"),
             ([{"id": "7"}], PASSAGE, r"question 7: .*a list at 'answers'"),
@@ -88,9 +88,9 @@ class TestReader:
     [
         ({"label": ["b"], "starts": [0]}, r"'b' at 0, where the passage has 'a'"),
         ({"label": ["a"], "starts": [0.0]}, r"'a' at 0.0, where the passage has None"),
-        ({"label": ["a"], "starts": []}, r"`label` lists the answers, and `starts`"),
-        ({"label": "a", "starts": [0]}, r"`label` lists the answers, and `starts`"),
-        ({"label": [], "starts": [], "pair": None}, r"A question has a passage.*pair=None"),
+        ({"label": ["a"], "starts": []}, r"`label` must list the answers, and `starts`"),
+        ({"label": "a", "starts": [0]}, r"`label` must list the answers, and `starts`"),
+        ({"label": [], "starts": [], "pair": None}, r"A question needs a passage.*pair=None"),
     ],
 )
 def test_examples_are_checked(fields, match):
@@ -116,7 +116,7 @@ class TestPredictions:
             (self.examples[:1] * 2, ["a", "b"]),
             (self.examples, ["a", None]),
         ):
-            with pytest.raises(ValueError, match="string for a question with an id of its own"):
+            with pytest.raises(ValueError, match="string, for a question with its own id"):
                 write_predictions(path, examples, answers)
         assert not list(tmp_path.iterdir())
         path.write_text('{"1": 2}')
@@ -169,9 +169,9 @@ class TestEvaluation:
         assert report["best_exact"] == 75.0 and report["best_exact_thresh"] == -3.0
         report = evaluate_squad(examples, guesses, odds=odds, threshold=-4.0)
         assert report["exact"] == 50.0 and report["HasAns_exact"] == 0.0
-        with pytest.raises(ValueError, match="`predictions` is a dict by the id.*a list"):
+        with pytest.raises(ValueError, match="`predictions` must be a dict by question id.*a list"):
             evaluate_squad(examples, list(guesses.values()))
-        with pytest.raises(ValueError, match="`odds` is a dict by the id.*a tuple"):
+        with pytest.raises(ValueError, match="`odds` must be a dict by question id.*a tuple"):
             evaluate_squad(examples, guesses, odds=(0.0, 1.0))
         with pytest.raises(ValueError, match="none for '3'"):
             evaluate_squad(examples, guesses, odds={"0": 0.0, "1": 0.0, "2": 0.0})
@@ -272,7 +272,7 @@ def test_ids_may_be_numbers_and_a_file_may_begin_with_a_byte_order_mark(tmp_path
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert [example.id for example in read_squad(path)] == ["43152", "7"]
     path = written(tmp_path, question(7), question("7"))
-    with pytest.raises(ValueError, match="question 7: Every question has an id of its own"):
+    with pytest.raises(ValueError, match="question 7: Every question needs its own id"):
         read_squad(path)
     for name in (True, 1.5, None):
         with pytest.raises(ValueError, match="There is|there is .* at 'id' here"):

@@ -123,7 +123,7 @@ class TestDamage:
     @pytest.mark.parametrize(
         "values, match",
         [
-            ({"shards": ["../secret.bin"]}, "agree with itself.*Received: shards"),
+            ({"shards": ["../secret.bin"]}, "agree with each other.*Received: shards"),
             ({"shards": []}, "Received: files"),
             ({"tokens": 12}, "Received: bytes of tokens 720 instead of 24"),
             ({"sentences": 12}, "bytes of sentences"),
@@ -147,7 +147,7 @@ class TestDamage:
         about = json.loads((stream.folder / "stream.json").read_text())
         about["manifest"]["../secret.bin"] = about["manifest"].pop("tokens.00000.bin")
         change(stream.folder / "stream.json", **about | {"shards": ["../secret.bin"]})
-        with pytest.raises(ValueError, match="must agree with itself"):
+        with pytest.raises(ValueError, match="must agree with each other"):
             TokenStream(stream.folder)
 
     def test_a_description_that_is_no_json_is_named(self, stream, folder):
@@ -168,7 +168,7 @@ class TestFoldersOfTheUser:
         TokenStream.build(folder / "text.txt", TOKENIZER, stream.folder, "lines")
         (stream.folder / "mine.txt").write_text("mine")
         (folder / "text.txt").write_text("a b c")
-        with pytest.raises(ValueError, match="a folder of its own.*Received: .*'mine.txt'"):
+        with pytest.raises(ValueError, match="its own folder.*Received: .*'mine.txt'"):
             TokenStream.build(folder / "text.txt", TOKENIZER, stream.folder, "lines")
         assert len(list(folder.rglob("mine.txt"))) == 3
 
@@ -242,7 +242,9 @@ else:
         ((outcome,),) = run_together(limited, [folder], 1, SETUP)
         for part in ("NoRoom", "tokens.00000.bin could not be written: files must not be so large"):
             assert part in outcome.error
-        assert re.search(r"The same call resumes.*Received: .*, \d+ bytes to write", outcome.error)
+        assert re.search(
+            r"Repeat the call to resume.*Received: .*, \d+ bytes to write", outcome.error
+        )
         assert not (folder / "stream").exists()
         progress = json.loads(next(folder.glob(".stream.*.tmp/progress.json")).read_text())
         assert 0 < progress["blocks"] < 40  # what is noted is whole

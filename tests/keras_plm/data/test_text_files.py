@@ -225,14 +225,14 @@ class TestTables:
     @pytest.mark.parametrize(
         "row, match",
         [
-            (("", "yes", "1"), "A text may not be empty: .*text=''"),
-            ((" \u00a0", "yes", "1"), "A text may not be empty"),
+            (("", "yes", "1"), "A text must not be empty: .*text=''"),
+            ((" \u00a0", "yes", "1"), "A text must not be empty"),
             (("a", "", "1"), "Every example needs a label.*label=''"),
             (("a", "  ", "1"), "Every example needs a label"),
-            (("a", "nan", "1"), "A label may not be NaN.*leave the row out.*label='nan'"),
-            (("a", "NaN ", "1"), "A label may not be NaN"),
-            (("a", "<NA>", "1"), "A label may not be NaN"),
-            (("a", "yes", "nan"), "A group may not be NaN.*leave the field empty"),
+            (("a", "nan", "1"), "A label must not be NaN.*leave the row out.*label='nan'"),
+            (("a", "NaN ", "1"), "A label must not be NaN"),
+            (("a", "<NA>", "1"), "A label must not be NaN"),
+            (("a", "yes", "nan"), "A group must not be NaN.*leave the field empty"),
         ],
     )
     def test_empty_and_missing_values_are_named(self, tmp_path, name, row, match):
@@ -245,13 +245,13 @@ class TestTables:
         with pytest.raises(ValueError, match=rf"{name}:{2 + (name != 'a.jsonl')}: {match}"):
             read_table(path, "text", "label", group="doc")
         if "text" in match:
-            with pytest.raises(ValueError, match="A text may not be empty: .*text="):
+            with pytest.raises(ValueError, match="A text must not be empty: .*text="):
                 read_table(path, "doc", "label", pair="text")
             assert read_table(path, "text", "label", clean=False)[1].text == row[0]
 
     def test_nan_of_json_is_named(self, tmp_path):
         path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": NaN}\n')
-        with pytest.raises(ValueError, match="a.jsonl:1: A label may not be NaN.*label=nan"):
+        with pytest.raises(ValueError, match="a.jsonl:1: A label must not be NaN.*label=nan"):
             read_table(path, "text", "label")
 
     def test_tags_and_words_of_rows(self, tmp_path):
@@ -264,9 +264,9 @@ class TestTables:
         for text, label, match in (
             (["a", "b"], ["O", " "], "every word a tag"),
             (["a", "b"], ["O", None], "every word a tag"),
-            (["a", "b"], ["O", "nan"], "A label may not be NaN"),
-            ([], [], "A text may not be empty"),
-            ([" "], ["O"], "A text may not be empty"),
+            (["a", "b"], ["O", "nan"], "A label must not be NaN"),
+            ([], [], "A text must not be empty"),
+            ([" "], ["O"], "A text must not be empty"),
         ):
             with pytest.raises(ValueError, match=f"a.jsonl:1: .*{match}"):
                 read(text, label)
@@ -333,7 +333,7 @@ def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
         ("a.conll", "\n\n", "No sentence in this file"),
         ("a.csv", "", "first line must name the columns"),
         ("a.csv", "\ntext,label\n", "first line must name the columns"),
-        ("a.csv", 'text,"label\n', "a.csv:1: .*not well quoted"),
+        ("a.csv", 'text,"label\n', "a.csv:1: .*must be valid CSV"),
         ("a.csv", "text,label\na,\n", "a.csv:2: Every example needs a label"),
         ("a.csv", "text,label\n", "No example in this file"),
         (
@@ -342,7 +342,7 @@ def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
             "a.csv:2: No column 'text'. Received: columns words, label",
         ),
         ("a.csv", "text,label\na,b\nc\n", "a.csv:3: .*as many fields as the header, 2.*1 fields"),
-        ("a.csv", 'text,label\n"a"b,c\n', "a.csv:2: .*not well quoted"),
+        ("a.csv", 'text,label\n"a"b,c\n', "a.csv:2: .*must be valid CSV"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "a.jsonl:2 must be JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: it must hold an object"),
         ("a.jsonl", '{"text": ["a", "b"], "label": ["O"]}\n', "a.jsonl:1: .*2 words and 1 tags"),
@@ -382,7 +382,7 @@ def test_words_and_tags_must_agree():
         Example(["a", "b"], ["O"], where="x:1")
     with pytest.raises(ValueError, match="Answers need `starts`.*label=.'Ada'"):
         Example("Who?", ["Ada"], pair="It was Ada.")
-    with pytest.raises(ValueError, match="x:1: Tags belong to a list of words"):
+    with pytest.raises(ValueError, match="x:1: Tags need a list of words"):
         Example("a b", ["O", "O"], where="x:1")
     assert Example("a b", np.int64(1)).label == 1
 
@@ -423,9 +423,9 @@ class TestParallel:
     @pytest.mark.parametrize(
         "source, target, match",
         [
-            ("a\nb\n", "a\n", r"text.de translates line n.*Received: 2 lines and 1 lines"),
-            ("a\n\nb\n", "a\nb\nc\n", r"text.en:2: Every line holds a text"),
-            ("a\nb\n", "a\n \n", r"text.de:2: Every line holds a text"),
+            ("a\nb\n", "a\n", r"text.de must translate line n.*Received: 2 lines and 1 lines"),
+            ("a\n\nb\n", "a\nb\nc\n", r"text.en:2: Every line must hold a text"),
+            ("a\nb\n", "a\n \n", r"text.de:2: Every line must hold a text"),
             ("", "", r"text.en: No text in this file"),
         ],
     )
@@ -503,7 +503,7 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
         ('{"text": "a", "label": Infinity}', "A label is a string.*label=inf"),
         ('{"text": "a", "label": 1' + "0" * 400 + "}", "A label is a string"),
         ('{"text": "a", "label": -1e999}', "A label is a string.*label=-inf"),
-        ('{"text": "a", "label": NaN}', "A label may not be NaN"),
+        ('{"text": "a", "label": NaN}', "A label must not be NaN"),
         ('{"text": "a", "text": "b", "label": "x"}', 'the key "text" twice'),
         ("[" * 100_000, "lists or objects in hundreds"),
         ('{"text": "a", "label": ' + "1" * 5000 + "}", "a number of thousands of digits"),

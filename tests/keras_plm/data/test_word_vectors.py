@@ -142,7 +142,7 @@ def test_words_of_text_may_hold_spaces_but_the_first(file):
 
 def test_of_a_word_that_comes_twice_the_first_row_stays(file):
     path = file(b"4 1\na 1\nb 2\na 3\na 4\n")
-    with pytest.warns(UserWarning, match="2 rows are of words that came before") as caught:
+    with pytest.warns(UserWarning, match="2 rows repeat earlier words") as caught:
         words, vectors = read_vectors(path)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert words == ["a", "b"] and vectors.tolist() == [[1], [2]]
@@ -190,19 +190,22 @@ def test_words_that_are_no_utf_8(format, file):
         (b"a 1 2\nb 1 1_0\n", "vectors:2: .* Received: b'1_0'"),
         (b"a 1 2 3\nb 1  2\n", "vectors:2: .* Received: b''"),
         (b"a 1 2 3\nb 1\t2  3\n", r"vectors:2: .* Received: b'1\\t2'"),
-        (b"a 1 2\nb 1 nan\n", "vectors:2: Vectors must be finite .* Received: nan in that of 'b'"),
-        (b"a 1 2\nb 1 1e39\n", "finite as float32. .* that of 'b'"),
+        (
+            b"a 1 2\nb 1 nan\n",
+            "vectors:2: Vectors must be finite .* Received: nan in the vector of 'b'",
+        ),
+        (b"a 1 2\nb 1 1e39\n", "finite as float32. .* vector of 'b'"),
         (b"2 2\na 1 2 3\nb 1 2 3\n", "vectors:2: .* 2 numbers, as the header says.* 4 fields"),
         (b"2 4\na 1 2 3\nb 1 2 3\n", "vectors:2: .* 4 numbers, as the header says.* 4 fields"),
         (b"2 3\na 1 ? 3\nb 1 2 3\n", r"vectors:2: .* Received: b'\?'"),
-        (b"3 2\na 1 2\nb 1 2\n", "The header must tell .* Received: header 3 x 2, 2 rows"),
-        (b"1 2\na 1 2\nb 1 2\n", "The header must tell .* Received: header 1 x 2, 2 rows"),
+        (b"3 2\na 1 2\nb 1 2\n", "The header must give .* Received: header 3 x 2, 2 rows"),
+        (b"1 2\na 1 2\nb 1 2\n", "The header must give .* Received: header 1 x 2, 2 rows"),
         (b"3 2", "Received: header 3 x 2, 0 rows"),
-        (b"3 0\na\n", "vectors:1: Vectors have at least one number"),
+        (b"3 0\na\n", "vectors:1: A vector needs a number or more"),
         (b"3 1\na \0\0\0\0b \0\0\0\0", "Received: header 3 x 1, 2 rows"),
         (b"1 1\na \0\0\0\0b \0\0\0\0", "Received: header 1 x 1, 2 rows"),
         (b"2 1\na \0\0\0\0b \0\0\0", "header 2 x 1, 1 rows and 5 more bytes"),
-        (b"1 2\na \0\0\0\0\0\0\xc0\x7f", "finite as float32. .* that of 'a'"),
+        (b"1 2\na \0\0\0\0\0\0\xc0\x7f", "finite as float32. .* vector of 'a'"),
         (b"1 1\n \0\0\0\0", "row 1 of 1 x 1: A row must begin with a word"),
         (
             gzip.compress(b"a 1 2\n" * 99, mtime=0)[:-9],
@@ -255,8 +258,8 @@ def test_bad_arguments_are_refused(file, tmp_path):
         (["a\n"], [[1.0]], "binary", r"white space. Received: 'a\\n'"),
         ([""], [[1.0]], "word2vec", "empty or hold white space. Received: ''"),
         (["a", "a"], [[1.0], [2.0]], "word2vec", "once. Received: 'a' twice"),
-        (["a", "b"], [[1.0], [np.inf]], "binary", "finite as float32. .* that of 'b'"),
-        (["a"], [[1e39]], "glove", "finite as float32. .* that of 'a'"),
+        (["a", "b"], [[1.0], [np.inf]], "binary", "finite as float32. .* vector of 'b'"),
+        (["a"], [[1e39]], "glove", "finite as float32. .* vector of 'a'"),
     ],
 )
 def test_what_cannot_be_written_leaves_the_earlier_file(words, vectors, format, message, tmp_path):
@@ -374,9 +377,9 @@ def test_a_bad_fasttext_file_is_named(tmp_path):
         (4, struct.pack("<i", 13)): "version must be 11 or 12. Received: 13",
         (8 + 4 * 7, struct.pack("<i", 3)): "Received: a supervised one",
         (84, struct.pack("<q", 5)): "Received: a pruned one",
-        (64 - 4 * 6, struct.pack("<i", -1)): "none of fastText's. Received: .* bucket=-1",
+        (64 - 4 * 6, struct.pack("<i", -1)): "must be valid in fastText. Received: .* bucket=-1",
         (matrix, b"\1"): "Received: a quantised one",
-        (8, struct.pack("<i", 6)): r"matrices do not fit .* Received: \(108, 5\) instead of",
+        (8, struct.pack("<i", 6)): r"matrices must fit .* Received: \(108, 5\) instead of",
         (92, b"\xff"): r"v.bin, word 1: .* not UTF-8.* Received: b'\\xffhe'",
     }
     for (start, patch), message in patches.items():
@@ -392,7 +395,7 @@ def test_a_bad_fasttext_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"Unpack this file first .* Received: a .gz file"):
         read_vectors(path)
     path.write_bytes(b"the 1 2\n")
-    with pytest.raises(ValueError, match="This is no .bin file of fastText. Received: b'the '"):
+    with pytest.raises(ValueError, match="This is not a .bin file of fastText. Received: b'the '"):
         read_fasttext(path)
     with pytest.raises(ValueError, match="No file"):
         read_fasttext(tmp_path / "none")
@@ -540,7 +543,7 @@ def test_words_with_spaces_in_a_binary_of_gensim_are_refused(tmp_path):
     keyed = pytest.importorskip("gensim.models").KeyedVectors(50)
     keyed.add_vectors(["a", "New York"], NUMBERS[:2])
     keyed.save_word2vec_format(str(tmp_path / "v"), binary=True)
-    message = r"v, row 2: .* may hold a space.* Received: 2.9e\+26 after the word 'New'.*b'York'"
+    message = r"v, row 2: .* may hold spaces.* Received: 2.9e\+26 after the word 'New'.*b'York'"
     with pytest.raises(ValueError, match=message):
         read_vectors(tmp_path / "v", words=["New"])
     assert read_vectors(tmp_path / "v", words=["a"])[0] == ["a"]

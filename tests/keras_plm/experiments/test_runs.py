@@ -564,7 +564,7 @@ def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
     flags = ["run", "--task-file", str(tmp_path / "n.jsonl"), *common(encoder, tmp_path), *FAST]
     flags += ["--text", "tokens", "--label", "ner_tags", "--seeds", "1", "--method", "features"]
     assert main(flags) == 2
-    assert "n.jsonl:1: Tags that are numbers need their names" in capsys.readouterr().err
+    assert "n.jsonl:1: Tags that are numbers need names" in capsys.readouterr().err
     assert main([*flags, "--label-names", "O,B-PER"]) == 0
     assert "span_f1 of tags in IOB2" in capsys.readouterr().out
 

@@ -267,7 +267,7 @@ def test_gpt_reads_the_question_first(tmp_path):
     assert x["token_ids"][row, null] == PAIRS.classify_id and x["answer_mask"][row, null]
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == model.predict(train)
-    with pytest.raises(ValueError, match="which a GPT knows when it was fine-tuned"):
+    with pytest.raises(ValueError, match="of a fine-tuned GPT with its special tokens"):
         FeatureBased(**FAST).fit(gpt(), SpanFinder, PAIRS, train)
 
 
@@ -318,7 +318,10 @@ class TestBadInput:
             ({"stride": 0}, r"`stride` must be a whole number, 1 or more"),
             ({"max_answer_length": 0}, r"`max_answer_length` must be a whole number, 1 or more"),
             ({"n_best": 0}, r"`n_best` must be a whole number, 1 or more"),
-            ({"words": "some"}, "whose tokens are words, such as ELMo's: leave `words` out"),
+            (
+                {"words": "some"},
+                "whose tokens are words, such as ELMo's; with others, leave `words` out",
+            ),
         ],
     )
     def test_of_the_head(self, options, match):
@@ -352,12 +355,15 @@ class TestBadInput:
         with pytest.raises(ValueError, match="are not pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(
-            ValueError, match="whose tokens are words, such as ELMo's: leave `words` out"
+            ValueError,
+            match="whose tokens are words, such as ELMo's; with others, leave `words` out",
         ):
             FeatureBased(**FAST, reader="bilstm").fit(
                 encoder(), SpanFinder, PIECES, made_up(4), words=encoder()
             )
 
     def test_of_encoders_without_pairs(self):
-        with pytest.raises(ValueError, match="puts two texts in one.*Received: Characters"):
+        with pytest.raises(
+            ValueError, match="must pack question and passage into one row.*Received: Characters"
+        ):
             SpanFinder(gpt(), tokenizer=Characters())

@@ -237,7 +237,7 @@ class TestWordsBesideAnEncoder:
 
     @pytest.mark.backend_neutral
     def test_ids_need_words(self):
-        with pytest.raises(ValueError, match="Ids of words need words"):
+        with pytest.raises(ValueError, match="`word_tokenizer` needs words"):
             batches([["a"]], TOKENIZER, words=False, word_tokenizer=word_vectors().tokenizer())
 
 

@@ -354,5 +354,5 @@ def test_refuses_what_does_not_fit(text):
     with pytest.raises(ValueError, match="1 or more. Received: batch_size=2, unroll_steps=0"):
         bilm_batches(stream, lexicon, 8, num_sampled=0, batch_size=2, unroll_steps=0)
     other = Words([*lexicon.vocabulary[:-1], "elsewhere"])
-    with pytest.raises(ValueError, match="the tokenizer that it was made with"):
+    with pytest.raises(ValueError, match="the tokenizer that built it"):
         bilm_batches(stream, other, 8, num_sampled=0, batch_size=2)

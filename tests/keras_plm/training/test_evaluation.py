@@ -198,12 +198,12 @@ def numbered(lengths, **options):
 def test_plain_keras_models_refuse_what_they_would_get_wrong():
     model, lengths = plain_model(), [3, 9, 4, 2, 5]
     training, held_out = numbered(lengths), numbered(lengths, training=False)
-    with pytest.raises(ValueError, match="make these batches with `training=False`"):
+    with pytest.raises(ValueError, match="create these batches with `training=False`"):
         model.evaluate(training, verbose=0)
-    with pytest.raises(ValueError, match="make these batches with `training=False`"):
+    with pytest.raises(ValueError, match="create these batches with `training=False`"):
         model.fit(training, validation_data=training, shuffle=False, verbose=0)
     held_out.class_weight = np.ones(5)
-    with pytest.raises(ValueError, match="without weights of classes"):
+    with pytest.raises(ValueError, match="without `class_weight`"):
         model.evaluate(held_out, verbose=0)
     held_out.class_weight = None
     model.fit(training, validation_data=held_out, shuffle=False, verbose=0)
@@ -228,7 +228,7 @@ def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
             numbered([9, 3, 4, 2], training=False),
             numbered([3, 3, 3, 3, 3], training=False),  # filled up
         ):
-            with pytest.raises(ValueError, match="in the order of batches"):
+            with pytest.raises(ValueError, match="in the order of the rows"):
                 model.predict(wrong, verbose=0)
         held_out = numbered([3] * 5, training=False, fill_last=False)
         wanted = model.predict({"row": np.arange(5.0)[:, None]}, verbose=0)

@@ -64,7 +64,7 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
     whole.step = len(whole)
     np.testing.assert_array_equal(part[0][1], whole[0][1][2:])
     with pytest.raises(
-        ValueError, match="split into micro-batches once.*count=2, of batches in 2 micro"
+        ValueError, match="split into micro-batches only once.*count=2, for batches of 2 micro"
     ):
         part.in_micro_batches(2)
     with pytest.raises(ValueError, match="1 or more. Received: count=0"):
@@ -111,7 +111,7 @@ def test_a_shard_is_parted_further():
 def test_sums_are_not_filled_up():
     with pytest.raises(ValueError, match="is a sum: choose smaller batches"):
         batches(scale_weights=False).in_micro_batches(2)
-    with pytest.raises(ValueError, match="part evenly.*4 rows of length 4, 6 devices"):
+    with pytest.raises(ValueError, match="divide evenly.*4 rows of length 4, 6 devices"):
         batches(scale_weights=False).sharded(Parted(0))
     assert len(batches(scale_weights=False, batch_size=6).sharded(Parted(1))[0][1]) == 3
 

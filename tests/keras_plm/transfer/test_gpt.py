@@ -253,7 +253,7 @@ class TestRegressor:
         assert sorted(y.tolist()) == [-0.25, 1.5]
         wanted = np.mean((to_numpy(head(x))[:, 0] - y) ** 2)
         assert head.evaluate(source, verbose=0, return_dict=True)["loss"] == pytest.approx(wanted)
-        missing, other = "Either all examples have a label", "A score lies from 1 to 5"
+        missing, other = "Either all examples have a label", "A score must be from 1 to 5"
         for wrong, match in ((float("nan"), missing), (None, missing), ("yes", other)):
             with pytest.raises(ValueError, match=match):
                 head.batches([Example("a", wrong), Example("b", 2.0)], training=False)
@@ -274,9 +274,9 @@ class TestRegressor:
                 Regressor(gpt(), labels)
         head = Regressor(gpt(len(TOKENIZER)), (0, 5), tokenizer=TOKENIZER)
         for label in (7.0, "yes"):
-            with pytest.raises(ValueError, match="f.tsv:3: A score lies from 0 to 5"):
+            with pytest.raises(ValueError, match="f.tsv:3: A score must be from 0 to 5"):
                 head.batches([Example("a", label, where="f.tsv:3")])
-        with pytest.raises(ValueError, match="A score is a number. Received: 'yes'"):
+        with pytest.raises(ValueError, match="A score must be a number. Received: 'yes'"):
             score_range([Example("a", "yes")])
         with pytest.raises(ValueError, match="Scores must differ. Received: all 2 are 1.0"):
             score_range([Example("a", 1.0), Example("b", 1.0)])

@@ -179,7 +179,7 @@ def test_the_tokenizer_is_that_of_the_stream(ready):
     note = json.loads((ready / "prepared.json").read_text())
     note["manifest"] = describe_files(ready, ["tokenizer.json"])
     (ready / "prepared.json").write_text(json.dumps(note))
-    with pytest.raises(ValueError, match="ids are of the tokenizer that it was made with"):
+    with pytest.raises(ValueError, match="needs the tokenizer that built it"):
         read_prepared(ready, "bert")
 
 
