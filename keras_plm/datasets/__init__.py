@@ -1,1 +1,1 @@
-"""Known tasks beyond GLUE, a user's own file, and a made-up language."""
+"""Tasks beyond GLUE, tasks from a user's file, and a generated language."""

@@ -1,4 +1,4 @@
-"""Tasks of choices: SWAG's endings, RACE's questions, the Story Cloze Test."""
+"""Multiple-choice tasks: SWAG's endings, RACE's questions, the Story Cloze Test."""
 
 import functools
 from pathlib import Path
@@ -10,30 +10,30 @@ from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.files.json_files import OneOf, read_json
 from keras_plm.heads import MultipleChoice
 
-# Fractions of train that the dev sets take: SWAG's as GLUE's, the small Story Cloze's larger.
+# Fractions of train in the dev sets: for SWAG as for GLUE, larger for the small Story Cloze.
 DEV, STORY_DEV = 0.1, 0.2
 SWAG_ENDINGS = 4
 RACE_LEVELS, RACE_ANSWERS = ("middle", "high"), ("A", "B", "C", "D")
-# What a file of RACE holds: a passage with its questions.
+# Shape of a file of RACE: a passage with its questions.
 RACE = {
     "article": str, "questions": [str], "options": [[str]], "answers": [OneOf(RACE_ANSWERS)],
 }  # fmt: skip
 
 
 def read_swag(path, gold_only=False):
-    """Questions of SWAG: a sentence, and four ways in which the next may end.
+    """Reads questions of SWAG: a sentence, and four endings of the next sentence.
 
-    The text is the first sentence; a choice is the beginning of the second (`sent2`), a blank and
-    an ending. Questions of one video, or with the same first sentence, are of one group.
+    The text is the first sentence. A choice is the start of the second (`sent2`), a space and an
+    ending. Questions of one video, or with the same first sentence, are in one group.
 
     Args:
         path: `train.csv` or `val.csv`.
-        gold_only: If True, questions whose right ending a language model wrote (`gold-source` not
-            "gold") are left out, as published readers can; by default all are read.
+        gold_only: If True, leave out questions whose right ending a language model wrote
+            (`gold-source` not "gold"), like an option of published readers. By default read all.
 
     Raises:
-        ValueError: Naming file and line, if a line is malformed or its label is none of 0 to 3; as
-            in `test.csv`, which has no labels.
+        ValueError: If a line is malformed, or its label is not 0 to 3, with file and line. The
+            file `test.csv` has no labels.
     """
     columns = ["video-id", "sent1", "sent2", "gold-source"]
     columns += [*(f"ending{i}" for i in range(SWAG_ENDINGS)), "label"]
@@ -46,7 +46,7 @@ def read_swag(path, gold_only=False):
             )
         if row["label"] not in map(str, range(SWAG_ENDINGS)):
             raise ValueError(
-                f"{where}: The label is the number of the right ending, 0 to {SWAG_ENDINGS - 1}. "
+                f"{where}: The label must be the number of an ending, 0 to {SWAG_ENDINGS - 1}. "
                 f"Received: {row['label']!r}"
             )
         if gold_only and row["gold-source"] != "gold":
@@ -62,16 +62,17 @@ def read_swag(path, gold_only=False):
 
 
 def read_race(folder, levels=RACE_LEVELS):
-    """Questions of RACE: a passage and a question, and four answers.
+    """Reads questions of RACE: a passage, a question and four answers.
 
-    The text is the passage, a blank and the question; questions of one passage are of one group.
+    The text is the passage, a space and the question. Questions of one passage are in one group.
 
     Args:
-        folder: `RACE/train`, say, which holds a folder of passages for each level, a JSON each.
-        levels: Of `"middle"` and `"high"`.
+        folder: A folder such as `RACE/train`, with a folder of passages, JSON files, per level.
+        levels: A tuple of `"middle"`, `"high"` or both.
 
     Raises:
-        ValueError: If a folder is missing or empty; naming the file, if one is no such passage.
+        ValueError: If a folder is missing or empty, or a file is not such a passage. The message
+            names it.
     """
     examples = []
     for level in levels:
@@ -79,7 +80,7 @@ def read_race(folder, levels=RACE_LEVELS):
         if not files:
             raise ValueError(
                 f"No passage {Path(folder) / level}/*.txt. Unpack RACE, and name the folder that "
-                f"holds RACE with --data. Received: {str(folder)!r}"
+                f"contains RACE with --data. Received: {str(folder)!r}"
             )
         for path in files:
             examples += _questions(path, f"{level} {path.stem}")
@@ -97,7 +98,8 @@ def _questions(path, group):
     wrong = next((given for given in options if len(given) != len(RACE_ANSWERS)), None)
     if wrong is not None:
         raise ValueError(
-            f"{path}: a question of RACE has {len(RACE_ANSWERS)} options. Received: {len(wrong)}"
+            f"{path}: a question of RACE must have {len(RACE_ANSWERS)} options. "
+            f"Received: {len(wrong)}"
         )
     return [
         Example(
@@ -109,13 +111,13 @@ def _questions(path, group):
 
 
 def read_story_cloze(path):
-    """Stories of four sentences, and two for their end.
+    """Reads stories of four sentences, with two sentences as possible endings.
 
     Args:
         path: An official CSV file of the Story Cloze Test.
 
     Raises:
-        ValueError: Naming file and line, if a line is malformed or its answer is neither 1 nor 2.
+        ValueError: If a line is malformed, or its answer is neither 1 nor 2, with file and line.
     """
     sentences = [f"InputSentence{i}" for i in range(1, 5)]
     endings = [f"RandomFifthSentenceQuiz{i}" for i in (1, 2)]
@@ -126,7 +128,7 @@ def read_story_cloze(path):
                 raise ValueError(f"{where}: No column {name!r}. Received: columns {', '.join(row)}")
         if row["AnswerRightEnding"] not in ("1", "2"):
             raise ValueError(
-                f"{where}: The right ending is 1 or 2. Received: {row['AnswerRightEnding']!r}"
+                f"{where}: The right ending must be 1 or 2. Received: {row['AnswerRightEnding']!r}"
             )
         text = " ".join(row[name] for name in sentences)
         choices, right = [row[name] for name in endings], int(row["AnswerRightEnding"]) - 1
@@ -139,7 +141,7 @@ def read_story_cloze(path):
 
 
 def _splits(files, reader, folder, split, dev=DEV):
-    """The examples of a split; the dev set is cut out of train, where there is no other."""
+    """Reads the examples of a split; the dev set is cut from the training file."""
     examples = reader(find_file(folder, files[split]))
     if split == "test":
         return examples
@@ -153,7 +155,7 @@ def _race(levels, folder, split):
 # SWAG's test set has no labels: val is the evaluation split.
 _SWAG = {"train": "swag/train.csv", "dev": "swag/train.csv", "test": "swag/val.csv"}
 _RACE = {split: f"RACE/{split}" for split in ("train", "dev", "test")}
-# As published readers, which learn from the validation set: the stories of train have one ending.
+# Like published readers, train on the validation set: the stories of train have one ending.
 _STORY = {
     split: f"StoryCloze/cloze_test_{part}__spring2016 - cloze_test_ALL_{part}.csv"
     for split, part in (("train", "val"), ("dev", "val"), ("test", "test"))

@@ -1,4 +1,4 @@
-"""Known corpora of raw text: their files, source and licence."""
+"""Corpora of raw text: their files, source and licence."""
 
 import dataclasses
 
@@ -8,10 +8,10 @@ class Corpus:
     """A corpus of raw text.
 
     Attributes:
-        name: Its name.
-        files: `{split: file}`, each below the data folder.
-        source: Where it is published.
-        licence: Its licence.
+        name: Name of the corpus.
+        files: `{split: file}`, paths in the data folder.
+        source: Place of publication.
+        licence: Licence of the corpus.
     """
 
     name: str

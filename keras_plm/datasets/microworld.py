@@ -1,14 +1,13 @@
-"""The embedded default: a generated English-like language whose truth is known.
+"""A generated English-like language, the default data, with exact labels.
 
-Five things of real language are in it, so that what helps on real text can help here: names that
-only the context types, and that are new at test time; many words for one meaning; words with two
-senses; feelings, with negation and intensity; and things that are kinds of other things. Documents
-keep to their people, places and things, so that the next sentence can be guessed. A second
-language has other words in another order, for translation.
+It has five properties of real language: names whose type only the context shows, new at test time;
+many words for one meaning; words with two senses; feelings, with negation and intensity; and things
+that are kinds of other things. A document keeps its people, places and things: the next sentence is
+predictable. A second language, for translation, has other words in another order.
 
-It serves the demo and the tests. Its verdicts are no evidence for a claim about real text: the
-language was made by the hands that made the models. Nothing in it was tuned to a result, but that
-the second language has so few words that it is learned in a minute.
+It serves the demo and the tests. Results on it are no evidence for a claim about real text: the
+authors of the models designed it. Nothing in it was tuned to a result, except the small vocabulary
+of the second language: a model learns it in a minute.
 """
 
 import itertools
@@ -20,13 +19,13 @@ from keras_plm import metrics
 from keras_plm.data.task import Example, Task
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 
-# Labels a task may spend: few, because that is where pre-training matters.
+# Numbers of labelled examples: few, because pre-training matters most there.
 TRAIN, DEV, TEST = 300, 300, 600
-# Translated sentences, equally many of 1, 2, 3 and 4 clauses.
+# Translated sentences, in equal numbers of 1, 2, 3 and 4 clauses.
 TRANSLATIONS = {"train": 3000, "dev": 120, "test": 240}
-KNOWN_NAMES = 16  # in them
+KNOWN_NAMES = 16  # in translated sentences
 
-# Words that can stand for each other.
+# Words of one meaning.
 VERBS = {
     "speak": "said added replied explained insisted whispered shouted claimed",
     "go": "walked travelled moved returned hurried sailed drove flew",
@@ -43,7 +42,7 @@ NOUNS = {
     "part of a firm": "shares profits managers workers offices customers debts lawyers",
     "product": "engines carpets clocks lamps boats bottles radios wheels",
 }
-# hypernym: its kinds
+# Hypernyms and their kinds.
 KINDS = {
     "animal": "dog horse cat goat sheep duck",
     "vehicle": "cart train lorry tram wagon bicycle",
@@ -56,7 +55,7 @@ ADJECTIVES = {
     -1: "bad poor dull weak unpleasant boring",
     -2: "awful terrible dreadful horrible disgusting miserable",
 }
-# What is judged; of long ones one has enough, of the others never.
+# Things to judge: a long pleasure is good, a long burden is bad.
 JUDGED = {
     "pleasure": "holiday concert dinner film dance story",
     "burden": "queue illness speech delay sermon lecture",
@@ -67,14 +66,14 @@ STRONGER, WEAKER = "very really truly extremely", "rather fairly slightly somewh
 GLAD = "smiled laughed cheered sang clapped danced"
 SAD = "sighed wept groaned complained frowned yawned"
 PLAIN = "waited listened watched left stayed nodded"
-# Words with two senses that the corpus uses in both.
+# Words with two senses; the corpus uses both.
 SENSES = {
     "bank": ("lent money to {person}", "was covered with wet grass"),
     "spring": ("came early to {place}", "inside the old clock broke"),
     "bat": ("flew out of the barn at night", "broke when {person} hit the ball"),
     "star": ("shone above {place}", "signed photographs after the film"),
 }
-# What translated sentences are of: few words, so that they are learned in a minute.
+# Words of translated sentences: few, to learn them in a minute.
 TRANSLATED_VERBS = {key: VERBS[key].split()[:4] for key in ("like", "hate", "meet", "go")}
 TRANSLATED_NOUNS = f"{NOUNS['profession']} {NOUNS['relative']}"
 TRANSLATED_ADJECTIVES = " ".join(" ".join(a.split()[:2]) for a in ADJECTIVES.values())
@@ -85,10 +84,10 @@ FEELINGS = ("very negative", "negative", "neutral", "positive", "very positive")
 
 @dataclass
 class World:
-    """The language and everything drawn from it.
+    """The language, its corpus and its tasks.
 
     Args:
-        seed: Of all that is drawn; a world is a function of it.
+        seed: Seed of everything random; a world is a function of it.
     """
 
     seed: int = 0
@@ -103,18 +102,18 @@ class World:
             return (middle + rng.choice(codas)).capitalize()
 
         names = list(dict.fromkeys(name() for _ in range(2000)))
-        # One pool for all types: the form of a name tells nothing. The test's are new.
+        # One pool for all types: the form of a name does not show its type. Test names are new.
         self.names = {"corpus": names[:600], "train": names[600:800], "test": names[800:1100]}
         self.other_words = _other_words(self.rng("other words"))
 
     def rng(self, purpose):
-        """A random generator that is a function of the seed and the purpose alone."""
+        """Returns a random generator that depends only on the seed and the purpose."""
         return np.random.default_rng([self.seed, *purpose.encode()])
 
     # ---- text without labels ----
 
     def corpus(self, documents=2500):
-        """Documents of 5 to 9 sentences about the same few people, places and firms.
+        """Generates documents of 5 to 9 sentences about a few people, places and firms.
 
         Returns:
             A list of lists of sentences, each a string.
@@ -148,7 +147,7 @@ class World:
     # ---- names ----
 
     def _named(self, rng, cast):
-        """A sentence with names, as words, and its tags (IOB2)."""
+        """Returns a sentence with names, as words, and its tags (IOB2)."""
 
         def verb(meaning):
             return _one(rng, VERBS[meaning])
@@ -186,7 +185,7 @@ class World:
         return words, tags
 
     def tag_names(self, split):
-        """NER: sentences as words, tagged PER, LOC and ORG."""
+        """Returns examples of NER: sentences as words, tagged PER, LOC and ORG."""
         rng = self.rng(f"names {split}")
         names = self.names["test" if split == "test" else "train"]
         examples = []
@@ -200,7 +199,7 @@ class World:
     # ---- feelings ----
 
     def _judgement(self, rng, judged, person):
-        """A sentence about something judged, and how it was found, -2 to 2."""
+        """Returns a judgement with a reaction, its value from -2 to 2, and the judgement alone."""
         value, words = 0, []
         if rng.random() < 0.25:
             sense = next(sense for sense, nouns in JUDGED.items() if judged in nouns.split())
@@ -214,7 +213,7 @@ class World:
         elif degree < 0.5:
             words, value = [_one(rng, WEAKER), *words], int(np.sign(value))
         if rng.random() < 0.3:
-            # What is not very good is bad; what is not rather good or bad is neither.
+            # "Not very good" is bad; "not rather good" and "not rather bad" are neutral.
             words = ["not", *words]
             value = -int(np.sign(value)) if abs(value) == 2 or degree >= 0.5 else 0
         if value == 0:
@@ -225,10 +224,10 @@ class World:
         return f"{sentence} and {person} {_one(rng, reaction)} .", value, f"{sentence} ."
 
     def feelings(self, split):
-        """SST: sentences labelled from "very negative" to "very positive", reactions left out."""
+        """Returns examples of SST, labelled "very negative" to "very positive", no reactions."""
         rng = self.rng(f"feelings {split}")
         seen = set()
-        if split == "test":  # nothing in it was seen with its label
+        if split == "test":  # no test sentence is in train or dev
             seen = {e.text for part in ("train", "dev") for e in self.feelings(part)}
         examples = []
         while len(examples) < _size(split):
@@ -242,15 +241,15 @@ class World:
     # ---- translation ----
 
     def translations(self, split):
-        """Sentences of 1 to 4 clauses, 5 to 40 words, and their translations to a second language.
+        """Returns sentences of 1 to 4 clauses, 5 to 40 words, and their translations.
 
         - Every word has one translation, see `other_words`. Names stay, and "the" is dropped.
         - The verb comes at the end of its clause, with "never" as a prefix.
         - Other words follow the word that they precede in English, as in "noun adjective degree"
-          and "name preposition". The phrase after "of" comes before the noun before "of".
+          and "name preposition". The owner after "of" comes before the noun before "of".
 
-        So "the doctor never met the very good brother of Rina ." is ordered as "doctor Rina of
-        brother good very nevermet .". Clauses keep their order, with "and" between them.
+        For example, "the doctor never met the very good brother of Rina ." has the order "doctor
+        Rina of brother good very nevermet .". Clauses keep their order, with "and" between them.
 
         Returns:
             `(sources, targets)`, two lists of texts. No sentence is in two splits.
@@ -259,7 +258,9 @@ class World:
             ValueError: If there is no such split.
         """
         if split not in TRANSLATIONS:
-            raise ValueError(f"A split is one of {', '.join(TRANSLATIONS)}. Received: {split!r}")
+            raise ValueError(
+                f"A split must be one of {', '.join(TRANSLATIONS)}. Received: {split!r}"
+            )
         seen = set()
         for part, size in TRANSLATIONS.items():
             rng, pairs = self.rng(f"translations {part}"), {}
@@ -274,7 +275,7 @@ class World:
             seen |= pairs.keys()
 
     def _clause(self, rng):
-        """4 to 9 words, and their English as the second language orders it."""
+        """Returns a clause of 4 to 9 words, and the same words in the second language's order."""
         words = []
         while not 4 <= len(words) <= 9:
             meaning = _one(rng, [*TRANSLATED_VERBS, "be"])
@@ -291,7 +292,7 @@ class World:
         return words, [*moved, "".join([*never, verb])]
 
     def _phrase(self, rng):
-        """Someone, as words."""
+        """Returns a phrase for a person, as words."""
         if rng.random() < 0.3:
             return [self._one_known(rng)]
         noun = _one(rng, TRANSLATED_NOUNS)
@@ -300,18 +301,18 @@ class World:
         return ["the", *quality, noun, *owner]
 
     def _quality(self, rng):
-        """An adjective, at times with its degree before it."""
+        """Returns an adjective, sometimes with a degree before it."""
         degree = [_one(rng, DEGREES)] * (rng.random() < 0.3)
         return [*degree, _one(rng, TRANSLATED_ADJECTIVES)]
 
     def _one_known(self, rng):
-        # Few names, so that they are known as words are.
+        # Few names: a model learns them like words.
         return _one(rng, self.names["corpus"][:KNOWN_NAMES])
 
     # ---- inference ----
 
     def inference(self, split):
-        """SNLI: pairs that follow, contradict, or neither, by kinds of things and negation."""
+        """Returns pairs as in SNLI, from kinds of things and negation."""
         rng = self.rng(f"inference {split}")
         names = self.names["test" if split == "test" else "train"]
         examples = []
@@ -347,7 +348,7 @@ class World:
     # ---- questions ----
 
     def questions(self, split):
-        """SQuAD: a question, a passage as its pair, and the answer that stands there, once."""
+        """Returns questions as in SQuAD, each with a passage that has the answer once."""
         rng = self.rng(f"questions {split}")
         names = self.names["test" if split == "test" else "train"]
         examples = []
@@ -375,7 +376,7 @@ class World:
 
 
 def _other_words(rng):
-    """The second language's words: of two syllables, with "never" before it a verb has three."""
+    """Returns the second language's words, of two syllables; "never" adds one to a verb."""
     verbs = ["was", *itertools.chain(*TRANSLATED_VERBS.values())]
     others = f"{TRANSLATED_NOUNS} {TRANSLATED_ADJECTIVES} {DEGREES} {PREPOSITIONS} of and"
     words = [*verbs, *others.split()]
@@ -404,7 +405,7 @@ def _article(noun):
 
 
 def tasks(world):
-    """The world's tasks, as the harness runs them."""
+    """Returns the tasks of a world by name."""
     common = {"source": "keras_plm/datasets/microworld.py", "licence": "Apache-2.0"}
     return {
         "micro_ner": Task(

@@ -1,4 +1,4 @@
-"""Tasks of two texts beyond GLUE: SciTail and SICK's two."""
+"""Tasks of two texts beyond GLUE: SciTail and the two tasks of SICK."""
 
 from glue_tasks.tasks import with_labels, with_scores
 from keras_plm import metrics
@@ -13,13 +13,13 @@ _OFFICIAL = {"separator": "\t", "quoted": False, "clean": False}
 
 
 def read_scitail(path):
-    """Pairs of SciTail: a sentence, what may follow from it, and whether it does.
+    """Reads pairs of SciTail: premise, hypothesis, and whether the premise entails it.
 
     Args:
-        path: A file of the folder tsv_format: premise, hypothesis and label, without a header.
+        path: A file of the folder tsv_format, with premise, hypothesis and label, no header.
 
     Raises:
-        ValueError: Naming file and line, if a line is malformed or has another label.
+        ValueError: If a line is malformed or has another label, with file and line.
     """
     columns = ["premise", "hypothesis", "label"]
     examples = read_table(path, "premise", "label", "hypothesis", header=columns, **_OFFICIAL)
@@ -27,14 +27,14 @@ def read_scitail(path):
 
 
 def read_sick(path, scores=False):
-    """Pairs of SICK with their entailment (SICK-E), or how related they are (SICK-R).
+    """Reads pairs of SICK with their entailment (SICK-E) or relatedness (SICK-R).
 
     Args:
-        path: An official file, with tabs, as `SICK_train.txt`.
+        path: An official file, with tabs, such as `SICK_train.txt`.
         scores: If True, labels are the relatedness, 1 to 5.
 
     Raises:
-        ValueError: Naming file and line, if a line is malformed or has another label.
+        ValueError: If a line is malformed or has another label, with file and line.
     """
     label = "relatedness_score" if scores else "entailment_judgment"
     examples = read_table(path, "sentence_A", label, "sentence_B", **_OFFICIAL)

@@ -1,4 +1,4 @@
-"""Answers from a passage: the tasks `squad` and `squad2`; and `qnli_squad`, made of them."""
+"""Questions about a passage: the tasks `squad`, `squad2` and `qnli_squad`, made from SQuAD."""
 
 import functools
 import re
@@ -13,15 +13,15 @@ from keras_plm.heads import Classifier, SpanFinder
 from keras_plm.metrics import accuracy, squad_exact_match, squad_f1
 
 TRAIN, DEV, DEV2 = (f"squad/{name}.json" for name in ("train-v1.1", "dev-v1.1", "dev-v2.0"))
-# Fraction of train in the dev set: about 2,200 of 87,600 questions, all answered every epoch.
+# Fraction of train in the dev set: about 2,200 of 87,600 questions, all scored each epoch.
 DEV_FRACTION = 0.025
 ARTICLES = {"train": 22, "dev": 3, "test": 10}  # of the dev file of SQuAD 2.0
 
 
 def read_squad1(folder, split):
-    """SQuAD 1.1: the official dev set is the evaluation split, as its test set is not public.
+    """Reads SQuAD 1.1 with the official dev set as evaluation split; its test set is not public.
 
-    The dev set is cut out of train by article.
+    The dev set is cut from train by article.
     """
     if split == "test":
         return read_squad(find_file(folder, DEV))
@@ -29,20 +29,20 @@ def read_squad1(folder, split):
 
 
 def read_squad2(folder, split):
-    """SQuAD 2.0 in small: its official dev set of 35 articles, cut by article.
+    """Reads a small SQuAD 2.0: its official dev set of 35 articles, split by article.
 
-    10 articles are the evaluation split, 22 the training set and 3 the dev set. So its numbers are
-    not those of papers, which train on 442 articles and report all of these.
+    10 articles are the evaluation split, 22 the training set and 3 the dev set. Its numbers are not
+    comparable with those of papers: they train on 442 articles and evaluate on all 35.
 
     Raises:
-        ValueError: If the file has other than 35 articles.
+        ValueError: If the file does not have 35 articles.
     """
     examples = read_squad(find_file(folder, DEV2))
     articles = list(dict.fromkeys(example.group for example in examples))
     if len(articles) != sum(ARTICLES.values()):
         raise ValueError(
-            f"The dev file of SQuAD 2.0 has {sum(ARTICLES.values())} articles, which this task "
-            f"parts. Received: {len(articles)} in {DEV2}"
+            f"The dev file of SQuAD 2.0 must have {sum(ARTICLES.values())} articles for the "
+            f"splits of this task. Received: {len(articles)} in {DEV2}"
         )
     order = np.random.default_rng(0).permutation(len(articles))
     ends = np.cumsum(list(ARTICLES.values()))
@@ -53,21 +53,21 @@ def read_squad2(folder, split):
 
 
 def qnli_pairs(examples, seed=0):
-    """Questions with a sentence of their passage each, as QNLI was made of SQuAD.
+    """Pairs each question with a sentence of its passage, as QNLI was made from SQuAD.
 
-    Half of the questions, drawn at random, stand with the sentence that holds their answer, the
-    others with the one that shares most words with the question among those that do not. Questions
-    whose answer goes over the end of a sentence, or whose passage has one sentence, are left out.
+    A random half of the questions is paired with the sentence that holds the answer. The others are
+    paired with another sentence, the one that shares most words with the question. Questions are
+    left out if their answer spans sentences, or their passage has only one.
 
-    Reference: Wang et al. 2018, arXiv 1804.07461, section 3.3. Differs from it: GLUE does not tell
-    how many pairs of little overlap it left out; here a question stands in one pair.
+    Reference: Wang et al. 2018, arXiv 1804.07461, section 3.3. Difference: Each question is in one
+    pair here. GLUE does not state how many pairs with little overlap it left out.
 
     Args:
-        examples: A list of `Example`, as `read_squad` reads them.
-        seed: Of the drawing.
+        examples: A list of `Example` from `read_squad`.
+        seed: Seed of the random half.
 
     Returns:
-        A list of `Example(question, label, pair=sentence)`, labels as GLUE's.
+        A list of `Example(question, label, pair=sentence)`, with GLUE's labels.
 
     >>> passage = "It rained. The cat slept on the mat."
     >>> asked = Example("Where did the cat sleep?", ["the mat"], pair=passage, starts=[28])
@@ -100,7 +100,7 @@ def qnli_pairs(examples, seed=0):
 
 
 def _sentences(passage):
-    """`(where it begins, sentence, its words)` of each sentence of a passage."""
+    """Returns `(offset, sentence, set of words)` of each sentence of a passage."""
     found, place = [], 0
     for text in split_sentences(passage):
         place = passage.index(text, place)
@@ -114,7 +114,7 @@ def _words(text):
 
 
 def read_qnli(folder, split):
-    """Pairs made of SQuAD's train set; the evaluation split is QNLI's official dev set."""
+    """Reads pairs made from SQuAD's train set; QNLI's official dev set is the evaluation split."""
     if split == "test":
         return GLUE["qnli"].read(folder, "test")
     return qnli_pairs(read_squad1(folder, split))
@@ -146,7 +146,7 @@ SQUAD = {
         "Rajpurkar et al. 2018, rajpurkar.github.io/SQuAD-explorer",
         "CC BY-SA 4.0",
     ),
-    # For those who have QNLI's dev set and not its train set.
+    # For users without QNLI's train set.
     "qnli_squad": Task(
         "qnli_squad",
         read_qnli,

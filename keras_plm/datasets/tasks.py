@@ -1,4 +1,4 @@
-"""The tasks beyond GLUE, a row each, and the user's own from a file."""
+"""The tasks beyond GLUE, and tasks from a user's file."""
 
 import dataclasses
 import hashlib
@@ -25,13 +25,13 @@ SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive
 
 
 def read_trees(path):
-    """Sentences of the Stanford Sentiment Treebank with the label of the whole sentence.
+    """Reads sentences of the Stanford Sentiment Treebank with the label of the whole sentence.
 
     Args:
-        path: A file of labelled trees, `(3 (2 Good) (2 film))`, one a line.
+        path: A file of labelled trees, `(3 (2 Good) (2 film))`, one per line.
 
     Raises:
-        ValueError: Naming file and line, if a line is no labelled tree.
+        ValueError: If a line is not a labelled tree, with file and line.
     """
     examples = []
     with open_text(path) as file:
@@ -42,7 +42,7 @@ def read_trees(path):
             label = re.match(r"\(([0-4]) ", line.strip())
             if not words or label is None or line.count("(") != line.count(")"):
                 raise ValueError(
-                    f"{path}:{number}: Each line is one labelled tree, as (3 (2 Good) (2 film)). "
+                    f"{path}:{number}: Each line must be a labelled tree: (3 (2 Good) (2 film)). "
                     f"Received: {line.strip()[:60]!r}"
                 )
             text = " ".join(words)
@@ -55,7 +55,7 @@ def read_trees(path):
     return examples
 
 
-# Marks of the Penn Treebank, and where its words stood before it parted them.
+# Marks of the Penn Treebank, and the spaces that its tokenization added.
 _MARKS = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")"}
 _JOINED = [
     (re.compile(r" (?=(?:n't|'(?:s|m|d|re|ve|ll))\b)", re.IGNORECASE), ""),
@@ -66,7 +66,7 @@ _JOINED = [
 
 
 def untokenized(text):
-    """A text of words parted by spaces as it is written: `do n't .` as `don't.`"""
+    """Undoes the tokenization of a text: `do n't .` becomes `don't.`"""
     text = " ".join(_MARKS.get(word, word) for word in text.split())
     for pattern, replacement in _JOINED:
         text = pattern.sub(replacement, text)
@@ -74,9 +74,9 @@ def untokenized(text):
 
 
 def read_snli(path):
-    """Pairs of SNLI with their gold labels. Pairs without one, whose label is "-", are left out.
+    """Reads pairs of SNLI with a gold label; pairs with the label "-" have none and are left out.
 
-    Texts are written without the spaces of tokenization that some copies have.
+    It removes the spaces of tokenization that some copies have.
 
     Args:
         path: An official JSONL file.
@@ -103,7 +103,7 @@ def _files(task_files, reader):
 
 
 def _by_document(task_file):
-    """One file parted 70/15/15 by document, the same for everyone."""
+    """Returns a reader of one file, split 70/15/15 by document with a fixed seed."""
 
     def read(folder, split):
         return cut_dev_set(read_conll(find_file(folder, task_file)), 0.15, 0.15)[split]
@@ -184,28 +184,28 @@ TASKS = {
 
 
 def task_from_file(path, text, label, pair=None, group=None, names=None):
-    """A task of the user's own: one file, split 70/15/15 by `group`, all labels in the first part.
+    """Creates a task from a user's file, split 70/15/15 by `group`; train has all labels.
 
-    A CoNLL file (ending in .conll, .conllu, .iob or .bio) is a tagging task, `text` and `label` the
-    numbers of its columns. CSV, TSV and JSONL name their columns, and are tagging tasks where
-    labels are lists of tags. Tags that mark spans are scored by the F1 of spans, others by word.
+    A CoNLL file (.conll, .conllu, .iob or .bio) is a tagging task; `text` and `label` are column
+    numbers. In CSV, TSV and JSONL they are column names; if labels are lists of tags, it is a
+    tagging task. Tags of spans are scored by span F1, other tags by word accuracy.
 
     Args:
         path: The file.
         text, label, pair, group: Columns.
-        names: Names of labels that the file gives as numbers, as `ner_tags` in JSONL.
+        names: Names of labels that the file gives as numbers, such as `ner_tags` in JSONL.
 
     Raises:
-        ValueError: If the file cannot be read so; if a column is missing, with those that the file
-            has.
+        ValueError: If the file cannot be read in this way. If a column is missing; the message
+            lists the columns of the file.
     """
     path = Path(path)
     name = re.sub(r"\W+", "_", path.name.removesuffix(".gz")).lower()
     if is_conll(path):
         if pair is not None or group is not None:
             raise ValueError(
-                "A CoNLL file has no column of pairs or groups; -DOCSTART- lines part its "
-                f"documents. Received: pair={pair!r}, group={group!r}"
+                "A CoNLL file has no column of pairs or groups: leave them out; -DOCSTART- lines "
+                f"separate its documents. Received: pair={pair!r}, group={group!r}"
             )
         if names is not None:
             raise ValueError(
@@ -228,18 +228,18 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
 
 
 def _divided(path, examples, label):
-    """`(head, metric, parts)` of the examples of a user's own task."""
+    """Returns `(head, metric, parts)` for the examples of a user's file."""
     tagged = {isinstance(example.label, list) for example in examples}
     if len(tagged) > 1:
         raise ValueError(
-            "Either every example has one label or every word its tag. "
+            "Either every example needs one label, or every word a tag. "
             f"Received: both, in {str(path)!r}"
         )
     head = Tagger if tagged.pop() else Classifier
     labels = label_names(examples)
     if head is Classifier and len(labels) > max(10, len(examples) / 2):
         raise ValueError(
-            "A label is a class that several texts share. "
+            "A label must be a class of several texts. "
             f"Received: column {label or 'label'!r} with {len(labels)} different labels of "
             f"{len(examples)} texts"
         )
@@ -249,10 +249,10 @@ def _divided(path, examples, label):
 
 
 def _check_columns(path, columns):
-    """Raises if the first row of a table lacks a column, naming the flag that says which it is."""
+    """Raises if the first row of a table lacks a column; the message names its flag."""
     _, row = next(table_rows(path), (None, None))
     if row is None:
-        return  # `read_table` says that the file is empty
+        return  # `read_table` raises for an empty file
     for part, name in columns.items():
         if name is not None and name not in row:
             raise ValueError(
@@ -262,22 +262,22 @@ def _check_columns(path, columns):
 
 
 def is_conll(path):
-    """Whether the name of a file is that of a CoNLL file."""
+    """Whether a file has a name of a CoNLL file."""
     return re.search(r"\.(conllu?|iob2?|bio)(\.txt)?(\.gz)?$", Path(path).name) is not None
 
 
 def conll_column(number):
-    """The column of a CoNLL file that a flag names, `None` for the default."""
+    """Converts a flag to the column number of a CoNLL file; `None` stays the default."""
     try:
         return None if number is None else int(number)
     except ValueError as error:
         raise ValueError(
-            f"Columns of a CoNLL file are given by number, from 0. Received: {number!r}"
+            f"Columns of a CoNLL file must be numbers, counted from 0. Received: {number!r}"
         ) from error
 
 
 def checksum(path):
-    """SHA-256 of a data file's content, the same for a file and its .gz."""
+    """Returns the SHA-256 of a data file's content; a file and its `.gz` have the same."""
     path = Path(path)
     if not path.is_file():
         kind = "This is a folder, name its files" if path.is_dir() else f"No file {path}"
@@ -293,7 +293,7 @@ def checksum(path):
 
 
 def write_text_of(task, data, path, split="train"):
-    """Writes a task's text without its labels, a sentence a line, for pre-training.
+    """Writes a task's text without its labels, one sentence per line, for pre-training.
 
     Words of a pre-tokenised text are separated by spaces. Each `group` of examples is a document.
     A passage is written once for consecutive questions.
@@ -313,7 +313,7 @@ def write_text_of(task, data, path, split="train"):
             lines.append("")
         before = example.group
         for text in (example.text, example.pair):
-            # Of SQuAD, the passage of the question before.
+            # The passage of the previous question.
             repeated = text is example.pair and text == passage and example.starts is not None
             if text is not None and not repeated:
                 text = text if isinstance(text, str) else " ".join(text)

@@ -1,9 +1,9 @@
-"""How good are word vectors: human scores of similarity, analogies, and nearest neighbours.
+"""Evaluation of word vectors: human scores of similarity, analogies, and nearest neighbours.
 
-All of it is of `words`, a list of different strings, the most frequent first, and `vectors`, an
-array (N, D) with a row for each; which model made them does not matter. Rows of no word, such as
-that of padding, would be candidates too: leave them out before. A word is looked up as it is
-written, then lower-cased. A vector of zeros has the cosine 0 with every other.
+Its functions take `words`, a list of N different strings, the most frequent first, and `vectors`
+(N, D), one row per word. Remove rows that stand for no word, such as padding: they would be
+candidates. A word is looked up unchanged, then in lower case. A vector of zeros has the cosine 0
+with every other vector.
 """
 
 import math
@@ -24,15 +24,16 @@ QUESTIONS = "word_similarity/google_questions-words.txt"
 SOURCE = "github.com/mfaruqui/eval-word-vectors and github.com/tmikolov/word2vec"
 LICENCE = "see there"
 QUERIES = ("France", "king", "three", "river", "good", "walked")  # of several kinds
-SHOWN = 4  # of their nearest, in a table
+SHOWN = 4  # nearest words per query in a table
 SCORES_AT_ONCE = 1 << 24  # 64 MiB
 
 
 def read_pairs(path):
-    """A list of `(word, word, score)` from a file of such lines, with tabs or spaces.
+    """Reads a list of `(word, word, score)`, one per line, separated by tabs or spaces.
 
     Raises:
-        ValueError: Naming file and line, if a line is neither that nor blank; if all are blank.
+        ValueError: If a line is neither such a line nor blank, with file and line. If all lines are
+            blank.
     """
     pairs = []
     for where, line in _lines(path):
@@ -40,7 +41,7 @@ def read_pairs(path):
         number = columns[2] if len(columns) == 3 else ""
         if not re.fullmatch(r"-?[0-9]+(\.[0-9]*)?", number) or math.isinf(float(number)):
             raise ValueError(
-                f"{where}: Each line is two words and a score, as 'tiger cat 7.35'. "
+                f"{where}: Each line must be two words and a score, as 'tiger cat 7.35'. "
                 f"Received: {line[:60]!r}"
             )
         pairs.append((columns[0], columns[1], float(columns[2])))
@@ -48,11 +49,11 @@ def read_pairs(path):
 
 
 def read_questions(path):
-    """`{section: [(a, b, c, d)]}` from a file of such lines, each section after a line `: name`.
+    """Reads `{section: [(a, b, c, d)]}` from lines of four words; a line `: name` starts a section.
 
     Raises:
-        ValueError: Naming file and line, if a line is neither nor blank, a question has no section
-            or a section no name of its own; if all are blank.
+        ValueError: If a line is malformed, a question has no section, or a section lacks its own
+            name, with file and line. If all lines are blank.
     """
     sections, name = {}, None
     for where, line in _lines(path):
@@ -60,12 +61,12 @@ def read_questions(path):
         if line.startswith(":"):
             name = line[1:].strip()
             if not name or name in sections:
-                rule = "Each section has a name of its own"
+                rule = "Each section needs its own name"
             sections[name] = []
         elif name is None:
-            rule = "Questions stand in a section, which begins with a line as ': family'"
+            rule = "Questions need a section: begin it with a line as ': family'"
         elif len(words) != 4:
-            rule = "Each question is four words, as 'boy girl king queen'"
+            rule = "Each question must be four words, as 'boy girl king queen'"
         else:
             sections[name].append(words)
         if rule is not None:
@@ -74,7 +75,7 @@ def read_questions(path):
 
 
 def _lines(path):
-    """Place and text of each line that is not blank."""
+    """Returns the place and text of each line that is not blank."""
     with open_text(path) as file:
         lines = [(f"{path}:{n}", line.strip(" \t\n")) for n, line in enumerate(file, 1)]
     lines = [(where, line) for where, line in lines if line]
@@ -84,19 +85,19 @@ def _lines(path):
 
 
 def similarity(words, vectors, pairs):
-    """Spearman's correlation of cosines with what people say.
+    """Computes Spearman's correlation of cosines with human scores.
 
     Returns:
-        A dict: `pairs`, the number of all; `missing`, how many of them have an unknown word; and
-        `spearman` of the others, in [-1, 1], where equals share their mean rank; `None` of fewer
-        than two, or if all have one score or one cosine.
+        A dict: `pairs`, the number of pairs; `missing`, the number with an unknown word; and
+        `spearman` of the others, in [-1, 1]. Ties share their mean rank. It is `None` for fewer
+        than two pairs, or if all have one score or one cosine.
     """
     index, vectors = _index(words, vectors)
     rows = _rows(index, [pair[:2] for pair in pairs], 2)
     known = (rows >= 0).all(axis=1)
     scores = np.array([pair[2] for pair in pairs], float)[known]
     left, right = (_unit(vectors[rows[known, i]], "float64") for i in range(2))
-    cosines = np.einsum("pd,pd->p", left, right).round(12)  # rounding errors would part ties
+    cosines = np.einsum("pd,pd->p", left, right).round(12)  # rounding errors would break ties
     constant = len(scores) < 2 or np.ptp(scores) == 0 or np.ptp(cosines) == 0
     return {
         "spearman": None if constant else spearman_correlation(scores, cosines),
@@ -106,23 +107,25 @@ def similarity(words, vectors, pairs):
 
 
 def analogies(words, vectors, sections, limit=None, block=SCORES_AT_ONCE):
-    """Questions "a is to b as c is to what?", answered by 3CosAdd.
+    """Answers the questions "a is to b as c is to what?" by 3CosAdd.
 
-    Mikolov et al. 2013 (arXiv:1301.3781), section 4, and `compute-accuracy` of word2vec: the answer
-    is the word whose unit vector has the greatest product with b - a + c, of unit vectors too; a,
-    b and c are no candidates. Of equals, the more frequent word is taken.
+    The answer is the word whose unit vector has the highest dot product with b - a + c, also of
+    unit vectors. The words a, b and c are not candidates. At ties the more frequent word wins.
+
+    Reference: Mikolov et al. 2013, arXiv 1301.3781, section 4; `compute-accuracy` of word2vec.
 
     Args:
-        sections: As of `read_questions`; those whose names begin with "gram" are syntactic.
-        limit: Only the first so many words exist, as under the original's threshold: they alone
-            are candidates, and questions with others are missing. By default all.
-        block: At most so many products are held at once, or those of one question.
+        sections: A dict from `read_questions`; names that begin with "gram" are syntactic.
+        limit: Number of most frequent words in the vocabulary, like the original's threshold.
+            Other words are not candidates, and questions with them are missing. By default all.
+        block: Largest number of products in memory; at least those of one question are.
 
     Returns:
-        A dict: `total`, `semantic`, `syntactic`, and `sections` by name, each a dict: `questions`,
-        the number of all; `missing`, how many of them have an unknown word, or (by lower-casing;
-        never in the original file) the row of a, b or c as answer; `accuracy`, the share of right
-        answers to the others; `accuracy_of_all`, where missing ones are wrong; `None` of nothing.
+        A dict of `total`, `semantic`, `syntactic`, and `sections` by name. Each is a dict:
+        `questions`, the number of questions; `missing`, the number of those with an unknown word,
+        or with a, b or c as the answer (by lower-casing; never in the original file); `accuracy`,
+        the fraction of right answers to the others; and `accuracy_of_all`, with missing questions
+        as wrong. Accuracies are `None` without questions.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"`limit` must be at least 1. Received: limit={limit}")
@@ -152,11 +155,11 @@ def _tally(known, right):
 
 
 def neighbours(words, vectors, queries, count=8, block=SCORES_AT_ONCE):
-    """For each query the `count` words of the greatest cosines, without the query itself.
+    """Finds the `count` words with the highest cosines to each query, without the query itself.
 
     Returns:
-        A dict: for each query a list of `(word, cosine)`, greatest first, of equals the more
-        frequent word; `None` for a query that is not known.
+        A dict from each query to a list of `(word, cosine)`, highest first; at ties the more
+        frequent word is first. `None` for an unknown query.
     """
     if count < 1:
         raise ValueError(f"`count` must be at least 1. Received: count={count}")
@@ -176,7 +179,7 @@ def _index(words, vectors):
     vectors = np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) != len(words):
         raise ValueError(
-            "`vectors` has one row for each of `words`. "
+            "`vectors` must have one row for each of `words`. "
             f"Received: {len(words)} words and vectors of shape {vectors.shape}"
         )
     index = {word: row for row, word in enumerate(words)}
@@ -192,7 +195,7 @@ def _rows(index, groups, size):
 
 
 def _unit(vectors, dtype="float32"):
-    """A copy with rows of length 1, or 0."""
+    """Returns a copy with rows of length 1; rows of zeros stay."""
     vectors = vectors.astype(dtype)
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype="float64"))
     if not np.isfinite(lengths).all():
@@ -201,7 +204,7 @@ def _unit(vectors, dtype="float32"):
 
 
 def _products(unit, rows, signs, block):
-    """Products of signed sums of rows with all rows, in blocks (B, N); summands have -inf."""
+    """Yields products of signed sums of rows with all rows, (B, N); summed rows have -inf."""
     step = max(1, block // max(1, len(unit)))
     for first in range(0, len(rows), step):
         part = rows[first : first + step]  # (B, K)
@@ -212,9 +215,11 @@ def _products(unit, rows, signs, block):
 
 
 def evaluate(words, vectors, folder, limit=None, queries=QUERIES, count=8):
-    """All of it, from the files of `PAIRS` and `QUESTIONS` in a data folder, as JSON holds it:
-    `words`, `dim`, `limit`, `similarity` by name of the set, `analogies`, and `neighbours` with
-    lists `[word, cosine]`, to four digits.
+    """Evaluates vectors on the files of `PAIRS` and `QUESTIONS` in a data folder.
+
+    Returns:
+        A dict for JSON: `words`, `dim`, `limit`, `similarity` by name of the set, `analogies`, and
+        `neighbours` with lists `[word, cosine]`, cosines to four digits.
     """
     pairs = {name: read_pairs(find_file(folder, file)) for name, file in PAIRS.items()}
     sections = read_questions(find_file(folder, QUESTIONS))
@@ -232,15 +237,15 @@ def evaluate(words, vectors, folder, limit=None, queries=QUERIES, count=8):
 
 
 def table(results):
-    """Two tables: scores, a row for each name of vectors, and nearest neighbours.
+    """Returns two tables: scores, one row per name of vectors, and nearest neighbours.
 
-    Scores are in points, mean ± deviation between seeds (n), the best of a column bold; analogies
-    are of known questions, but for the last column. How many are missing follows: of different
-    vocabularies, different questions are scored.
+    Scores are in percent, mean ± standard deviation over seeds (n), the best of a column in bold.
+    Analogies count only known questions, except in the last column. The numbers of missing
+    questions follow, because vocabularies differ in the questions they cover.
 
     Args:
-        results: A list of dicts: `name`, the same for all seeds; `scores`, as of `evaluate`; where
-            known `source`, a text of what made them.
+        results: A list of dicts: `name`, the same for all seeds; `scores` from `evaluate`; and
+            optionally `source`, a description of the vectors.
     """
     if not results:
         raise ValueError("A table needs at least one result. Received: none")
@@ -249,7 +254,7 @@ def table(results):
     for name, seeds in rows.items():
         if len({(r.get("source"), _vocabulary(r["scores"])) for r in seeds}) > 1:
             raise ValueError(
-                "Seeds of one name share source, vocabulary and limit: remove the older files. "
+                "Seeds of one name must share source, vocabulary and limit: remove older files. "
                 f"Received: different ones of {name}"
             )
         missing.setdefault(_vocabulary(seeds[0]["scores"]), []).append(_plain(name))
@@ -278,7 +283,7 @@ def table(results):
 
 
 def _columns(scores):
-    """Heads of columns with their numbers."""
+    """Returns a dict from the heads of columns to their numbers."""
     found = {name: part["spearman"] for name, part in scores["similarity"].items()}
     for kind, head in (("semantic", "analogies: semantic"), ("syntactic",) * 2, ("total", "all")):
         found[head] = scores["analogies"][kind]["accuracy"]
@@ -286,7 +291,7 @@ def _columns(scores):
 
 
 def _vocabulary(scores):
-    """What tells vocabularies apart, and what of the tests they miss."""
+    """Returns a text that identifies a vocabulary, and the questions that it misses."""
     total = scores["analogies"]["total"]
     counts = [(n, part["missing"], part["pairs"]) for n, part in scores["similarity"].items()]
     counts.append(("analogies", total["missing"], total["questions"]))
@@ -305,5 +310,5 @@ def _cell(values, best):
 
 
 def _plain(text):
-    """Text that Markdown shows as it is."""
+    """Escapes a text for Markdown."""
     return re.sub(r"([\\|*_<>`\[\]])", r"\\\1", text)

@@ -255,7 +255,9 @@ class TestTasks:
     def test_another_dev_file_is_refused(self, tmp_path):
         (tmp_path / "squad").mkdir()
         written(tmp_path / "squad", question("1"), name="dev-v2.0.json")
-        with pytest.raises(ValueError, match="has 35 articles.*Received: 1 in squad/dev-v2.0.json"):
+        with pytest.raises(
+            ValueError, match="must have 35 articles.*Received: 1 in squad/dev-v2.0.json"
+        ):
             read_squad2(tmp_path, "train")
 
     def test_rows_are_scored_by_their_versions_rule(self):

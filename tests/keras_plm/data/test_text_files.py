@@ -289,7 +289,7 @@ class TestTables:
         with pytest.raises(ValueError, match="a.jsonl:1: Every example needs a label.*label=None"):
             read_table(path, "text", "label")
         path = self.written(tmp_path, "a.jsonl", '{"text": null, "label": "b"}\n')
-        with pytest.raises(ValueError, match="a.jsonl:1: A text is a string.*text=None"):
+        with pytest.raises(ValueError, match="a.jsonl:1: A text must be a string.*text=None"):
             read_table(path, "text", "label")
 
 
@@ -346,7 +346,7 @@ def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "a.jsonl:2 must be JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: it must hold an object"),
         ("a.jsonl", '{"text": ["a", "b"], "label": ["O"]}\n', "a.jsonl:1: .*2 words and 1 tags"),
-        ("a.jsonl", '{"text": 5, "label": "x"}\n', "a.jsonl:1: A text is a string.*text=5"),
+        ("a.jsonl", '{"text": 5, "label": "x"}\n', "a.jsonl:1: A text must be a string.*text=5"),
         ("a.conll", "London\t\n", "a.conll:1: .*a word and its tag"),
     ],
 )
@@ -500,9 +500,9 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        ('{"text": "a", "label": Infinity}', "A label is a string.*label=inf"),
-        ('{"text": "a", "label": 1' + "0" * 400 + "}", "A label is a string"),
-        ('{"text": "a", "label": -1e999}', "A label is a string.*label=-inf"),
+        ('{"text": "a", "label": Infinity}', "A label must be a string.*label=inf"),
+        ('{"text": "a", "label": 1' + "0" * 400 + "}", "A label must be a string"),
+        ('{"text": "a", "label": -1e999}', "A label must be a string.*label=-inf"),
         ('{"text": "a", "label": NaN}', "A label must not be NaN"),
         ('{"text": "a", "text": "b", "label": "x"}', 'the key "text" twice'),
         ("[" * 100_000, "lists or objects in hundreds"),
@@ -519,7 +519,7 @@ def test_lines_that_are_no_rows_are_named(line, match, tmp_path):
 
 def test_nan_is_no_label_of_published_files_either(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": NaN}\n')
-    with pytest.raises(ValueError, match="a.jsonl:1: A label is a string.*label=nan"):
+    with pytest.raises(ValueError, match="a.jsonl:1: A label must be a string.*label=nan"):
         read_table(tmp_path / "a.jsonl", "text", "label", clean=False)
 
 

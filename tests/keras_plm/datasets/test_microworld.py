@@ -179,7 +179,9 @@ def test_translations_are_new_at_test_time_and_of_all_lengths():
         assert sum(low <= length < high for length in lengths) >= 30
     # What is tested is the order and the memory, not words never seen.
     assert set(" ".join(sources["test"]).split()) <= set(" ".join(sources["train"]).split())
-    with pytest.raises(ValueError, match="A split is one of train, dev, test. Received: 'valid'"):
+    with pytest.raises(
+        ValueError, match="`split` must be one of train, dev, test. Received: 'valid'"
+    ):
         world.translations("valid")
 
 

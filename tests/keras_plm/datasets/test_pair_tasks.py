@@ -112,7 +112,7 @@ class TestSwag:
 
     def test_says_what_is_wrong(self, tmp_path):
         path = write(tmp_path, "val.csv", SWAG, swag_row(0, "v", "A.", 4))
-        with pytest.raises(ValueError, match="val.csv:2: The label is the number .*3. .*'4'"):
+        with pytest.raises(ValueError, match="val.csv:2: The label must be the number .*3. .*'4'"):
             read_swag(path)
         write(tmp_path, "val.csv", SWAG.removesuffix(",label"), swag_row(0, "v", "A.", 1)[:-2])
         with pytest.raises(ValueError, match="val.csv:2: No column 'label'"):
@@ -175,7 +175,7 @@ def test_race(tmp_path):
         ({"answers": ["", "B"]}, '`answers.0.` must be one of .*Received: ""'),
         ({"answers": ["A", "BC"]}, '`answers.1.` must be one of .*Received: "BC"'),
         ({"answers": ["A"]}, "2 questions, 2 options, 1 answers"),
-        ({"options": [["a"] * 4, ["a"] * 3]}, "has 4 options. Received: 3"),
+        ({"options": [["a"] * 4, ["a"] * 3]}, "must have 4 options. Received: 3"),
         ({"options": ["abcd", "abcd"]}, "`options.0.` must be a list"),
         ({"article": None}, "`article` must be text. Received: null"),
         ({"questions": [["Who sat?"], "It _ ."]}, "`questions.0.` must be text"),
@@ -203,7 +203,9 @@ def test_story_cloze(tmp_path):
     assert first.text == "He, a. b. c. d." and first.choices == ["He won.", "He lost."]
     assert (first.label, second.label) == (0, 1)
     write(tmp_path, str(path), head, rows[0][:-1] + "3")
-    with pytest.raises(ValueError, match="test.csv:2: The right ending is 1 or 2. Received: '3'"):
+    with pytest.raises(
+        ValueError, match="test.csv:2: The right ending must be 1 or 2. Received: '3'"
+    ):
         read_story_cloze(path)
     write(tmp_path, str(path), head)
     with pytest.raises(ValueError, match="No story in this file"):

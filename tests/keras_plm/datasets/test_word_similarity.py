@@ -264,11 +264,11 @@ def test_a_malformed_pair_is_named(tmp_path, line):
 @pytest.mark.parametrize(
     "text, match",
     [
-        ("a b c d\n", ":1: Questions stand in a section.*Received: 'a b c d'"),
-        (": s\na b c d\na b c\n", ":3: Each question is four words.*Received: 'a b c'"),
-        (": s\na b c d e\n", ":2: Each question is four words.*Received: 'a b c d e'"),
-        (": s\na b c d\n: s\n", ":3: Each section has a name of its own. Received: ': s'"),
-        ("\n:\n", ":2: Each section has a name of its own. Received: ':'"),
+        ("a b c d\n", ":1: Questions need a section.*Received: 'a b c d'"),
+        (": s\na b c d\na b c\n", ":3: Each question must be four words.*Received: 'a b c'"),
+        (": s\na b c d e\n", ":2: Each question must be four words.*Received: 'a b c d e'"),
+        (": s\na b c d\n: s\n", ":3: Each section needs its own name. Received: ': s'"),
+        ("\n:\n", ":2: Each section needs its own name. Received: ':'"),
     ],
 )
 def test_a_malformed_question_is_named(tmp_path, text, match):
@@ -475,9 +475,9 @@ def test_tables_mix_no_different_runs():
     for key, value in (("words", 7), ("limit", 9), ("dim", 3)):
         other = scored("a", 0.5, seed=1)
         other["scores"][key] = value
-        with pytest.raises(ValueError, match="Seeds of one name share.*different ones of a"):
+        with pytest.raises(ValueError, match="Seeds of one name must share.*different ones of a"):
             table([scored("a", 0.5), other])
-    with pytest.raises(ValueError, match="Seeds of one name share.*different ones of a"):
+    with pytest.raises(ValueError, match="Seeds of one name must share.*different ones of a"):
         table([scored("a", 0.5), scored("a", 0.5, seed=1, source="books")])
 
 
@@ -492,5 +492,5 @@ def test_a_byte_order_mark_and_other_spaces(tmp_path):
 @pytest.mark.parametrize("score", ["9" * 400, "nan", "inf", "1e3", "\u0664"])
 def test_scores_are_finite_numbers(score, tmp_path):
     (tmp_path / "p.txt").write_text(f"tiger cat {score}\n")
-    with pytest.raises(ValueError, match="p.txt:1: Each line is two words and a score"):
+    with pytest.raises(ValueError, match="p.txt:1: Each line must be two words and a score"):
         read_pairs(tmp_path / "p.txt")

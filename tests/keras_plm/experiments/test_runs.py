@@ -410,7 +410,7 @@ def test_own_files_become_tasks(tmp_path, table):
     (tmp_path / "t.jsonl").write_text("\n".join(split))
     assert task_from_file(tmp_path / "t.jsonl", None, None).head is Classifier
     (tmp_path / "t.jsonl").write_text("\n".join(rows + split))
-    with pytest.raises(ValueError, match="one label or every word its tag"):
+    with pytest.raises(ValueError, match="one label, or every word a tag"):
         task_from_file(tmp_path / "t.jsonl", None, None)
     lines = ["text,label", *(f"a film,{number}" for number in range(30))]
     (tmp_path / "t.csv").write_text("\n".join(lines))
@@ -424,7 +424,7 @@ def test_trees_are_read_as_sentences(tmp_path, data):
     (example,) = read_trees(tmp_path / "t.txt")
     assert (example.text, example.label) == ("The film is fine (", "very positive")
     (tmp_path / "bad.txt").write_text("(2 fine)\n(9 (2 a)\n")
-    with pytest.raises(ValueError, match="bad.txt:2: Each line is one labelled tree"):
+    with pytest.raises(ValueError, match="bad.txt:2: Each line must be a labelled tree"):
         read_trees(tmp_path / "bad.txt")
     folder = data("sst/trees/dev.txt").parent.parent.parent
     sizes = [len(TASKS["sst5"].read(folder, s)) for s in ("train", "dev", "test")]
