@@ -4,16 +4,14 @@ from pathlib import Path
 
 
 def add_data(commands):
-    text = "list the files that each known task needs, whether they exist, source and licence"
+    text = "list the files of each known task, whether they exist, their source and licence"
     parser = commands.add_parser("data", help=text, description=text)
     parser.add_argument("--data", default="data", metavar="DIR", help="data folder (default data)")
-    parser.add_argument(
-        "--task", metavar="NAME", help="with --text: the task whose text is written"
-    )
+    parser.add_argument("--task", metavar="NAME", help="with --text: write the text of this task")
     parser.add_argument(
         "--text",
         metavar="FILE",
-        help="write the unlabelled training text of --task, for `pretrain`",
+        help="write the unlabelled training text of --task to this file, for `pretrain`",
     )
     parser.set_defaults(run=run_data)
 
@@ -27,7 +25,8 @@ def run_data(flags):
 
     if (flags.task is None) != (flags.text is None):
         raise ValueError(
-            f"`--task` and `--text` go together. Received: --task {flags.task}, --text {flags.text}"
+            "`--task` and `--text` need each other. "
+            f"Received: --task {flags.task}, --text {flags.text}"
         )
     if flags.task is not None:
         count = write_text_of(named(TASKS, flags.task, "task"), flags.data, flags.text)
@@ -41,7 +40,7 @@ def run_data(flags):
 
 
 def _known():
-    """`(name, source, licence, {split: file})` of each task and corpus."""
+    """Yields `(name, source, licence, {split: file})` of each task and corpus."""
     from keras_plm.datasets import word_similarity
     from keras_plm.datasets.corpora import CORPORA
     from keras_plm.datasets.tasks import TASKS
@@ -55,7 +54,7 @@ def _known():
 
 
 def _state(data, file):
-    """Path and checksum of a file, found or shipped with the package, or that it is missing."""
+    """Describes a file: missing, or found or shipped with the package, with path and checksum."""
     from keras_plm.data.task import SHIPPED_FOLDER, find_file
     from keras_plm.datasets.tasks import checksum
 

@@ -6,20 +6,23 @@ def add_predict(commands):
     parser = commands.add_parser("predict", help=text, description=text)
     parser.add_argument(
         "file", metavar="FILE",
-        help="one text a line (pairs: a tab between them); CSV, TSV, JSONL; CoNLL; SQuAD JSON",
+        help="one text per line (pairs: a tab between them), CSV, TSV, JSONL, CoNLL or SQuAD JSON",
     )  # fmt: skip
     parser.add_argument(
         "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
     )
     parser.add_argument(
-        "--text", default="text", metavar="COLUMN", help="column of the text (default text)"
+        "--text",
+        default="text",
+        metavar="COLUMN",
+        help="read texts from this column (default text)",
     )
     parser.add_argument(
-        "--pair", metavar="COLUMN", help="column of the second text (default: none)"
+        "--pair", metavar="COLUMN", help="read second texts from this column (default: none)"
     )
     parser.add_argument("--out", metavar="FILE", help="write predictions here (default: print)")
     parser.add_argument(
-        "--probabilities", action="store_true", help="write the probability of each label, too"
+        "--probabilities", action="store_true", help="also write the probability of each label"
     )
     parser.set_defaults(run=run_predict)
 
@@ -39,8 +42,10 @@ def add_export(commands):
     parser.add_argument(
         "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the SavedModel")
-    parser.add_argument("--pairs", action="store_true", help="export a model of two texts")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="write the SavedModel to this folder"
+    )
+    parser.add_argument("--pairs", action="store_true", help="export a model for pairs of texts")
     parser.set_defaults(run=run_export)
 
 
@@ -65,10 +70,10 @@ def add_generate(commands):
         type=int,
         default=40,
         metavar="N",
-        help="generate at most N (default 40)",
+        help="generate at most N tokens (default 40)",
     )
     parser.add_argument(
-        "--greedy", action="store_true", help="take the most probable token; do not sample"
+        "--greedy", action="store_true", help="take the most probable token instead of sampling"
     )
     parser.add_argument(
         "--temperature", type=float, metavar="X", help="divide logits by X (default 1)"
@@ -80,7 +85,7 @@ def add_generate(commands):
         "--top-p", type=float, metavar="X",
         help="sample from the fewest tokens of total probability X (default 0.9)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="seed (default 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of sampling (default 0)")
     parser.set_defaults(run=run_generate)
 
 

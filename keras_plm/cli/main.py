@@ -27,11 +27,11 @@ def main(arguments=None):
     """Runs one command of `keras-plm`.
 
     Args:
-        arguments: The words after the program's name, by default those of the process.
+        arguments: Arguments after the program's name; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 after an error, 1 after a broken pipe, 130 after an interrupt; the
-        commands that train on raw text end with 143 after SIGTERM, 129 after SIGHUP.
+        The exit code: 0; 2 after an error, 1 after a broken pipe, 130 after an interrupt. Commands
+        that train on raw text return 143 after SIGTERM and 129 after SIGHUP.
     """
     parser = _program()
     if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
@@ -50,12 +50,12 @@ def _program():
 
 
 def command_parser():
-    """The parser of `keras-plm` with all its commands, for the documentation."""
+    """Returns the parser of `keras-plm` with all its commands, for the documentation."""
     return add_commands(_program(), COMMANDS)
 
 
 def add_commands(parser, adders):
-    """Adds commands to a parser, as `run_command` does; gives the parser."""
+    """Adds commands to a parser and returns it; see `run_command` for the arguments."""
     from glue_tasks.errors import add_debug
 
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -70,9 +70,9 @@ def run_command(parser, adders, arguments=None):
 
     Args:
         parser: An `argparse.ArgumentParser`.
-        adders: Functions that take the object of `parser.add_subparsers` and add one command, whose
-            default `run` takes the parsed flags.
-        arguments: As of `main`.
+        adders: Functions that each add one command to the object of `parser.add_subparsers`. The
+            default `run` of a command takes the parsed flags.
+        arguments: As in `main`.
 
     Returns:
         The exit code of `main`.
@@ -97,9 +97,9 @@ def run_command(parser, adders, arguments=None):
 
 
 def set_environment():
-    """Quiet TensorFlow, and one cache of compiled steps for all runs under JAX."""
+    """Silences TensorFlow, and sets one cache of compiled steps for all runs under JAX."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Every length of a batch is traced on purpose: no warning about it.
+    # Each length of a batch is traced on purpose, without a warning.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder("compiled")))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

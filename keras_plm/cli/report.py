@@ -15,26 +15,26 @@ def add_report(commands):
 
 
 def add_page_flags(parser):
-    """Adds the flags that say which files a report writes."""
+    """Adds the flags for the files of a report."""
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--markdown", metavar="FILE", help="write the page as Markdown")
     parser.add_argument("--tables", metavar="DIR", help="write each table as .csv and .tex")
-    parser.add_argument("--plots", metavar="DIR", help="draw the plots")
+    parser.add_argument("--plots", metavar="DIR", help="draw the plots into this folder")
     parser.add_argument(
         "--plot-type", default="png", choices=("png", "svg"), help="type of the plots (default png)"
     )
     parser.add_argument(
         "--attention", metavar="DIR",
-        help="show on the page the attention of this encoder, a BERT or a GPT, on --text",
+        help="show the attention of this encoder, a BERT or a GPT, to the words of --text",
     )  # fmt: skip
     parser.add_argument("--text", metavar="TEXT", help="sentence for --attention")
 
 
 def check_page_flags(flags):
-    """Whether a page is asked for.
+    """Returns whether the flags ask for a page.
 
     Raises:
-        ValueError: If attention is asked for without a text or without a page.
+        ValueError: If they ask for attention without a text or without a page.
     """
     page = bool(flags.html or flags.markdown or flags.tables)
     if (flags.attention is None) != (flags.text is None) or (flags.attention and not page):
@@ -79,7 +79,7 @@ def print_runs(folder, plots=None, plot_type="png"):
 
 
 def print_strays(folder):
-    """Names the JSON files below a folder of results that are no results."""
+    """Prints the JSON files below a folder of results that are not results, with reasons."""
     from keras_plm.experiments.report.costs import strays
 
     for path, why in strays(folder).items():
@@ -87,7 +87,7 @@ def print_strays(folder):
 
 
 def print_odd(odd):
-    """Names the results that a table of runs leaves out, see `result_tables.of_runs`."""
+    """Prints the reasons for results that a table leaves out, see `result_tables.of_runs`."""
     for why in odd:
         print(why, file=sys.stderr)
 

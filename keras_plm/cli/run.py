@@ -17,16 +17,16 @@ def add_run_flags(parser):
     task.add_argument("--task-file", metavar="FILE", help="a CSV, TSV, JSONL or CoNLL file")
     for column in ("text", "label", "pair", "group"):
         text = f"name of the {column} column of --task-file"
-        text += ", in a CoNLL file its number" if column in ("text", "label") else ""
+        text += "; for CoNLL, its number" if column in ("text", "label") else ""
         parser.add_argument(f"--{column}", metavar="COLUMN", help=text)
     parser.add_argument(
         "--label-names",
         metavar="A,B,...",
-        help="names of labels that a JSONL file gives as numbers",
+        help="name the labels that a JSONL file holds as numbers",
     )
     parser.add_argument("--encoder", required=True, metavar="DIR", help="folder of an encoder")
     add_data_flags(parser)
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds (default 3)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="run N seeds (default 3)")
     parser.add_argument(
         "--results", default="results", metavar="DIR", help="folder of results (default results)"
     )
@@ -51,12 +51,12 @@ def add_data_flags(parser):
     )  # fmt: skip
     parser.add_argument(
         "--max-cache-gb", type=float, default=8.0, metavar="GB",
-        help="keep at most so many features on disk (default 8)",
+        help="keep at most this size of features on disk (default 8)",
     )  # fmt: skip
 
 
 def open_runner(flags):
-    """The task and encoder that the flags name, ready for runs."""
+    """Returns the `Runner` of the task and encoder that the flags name."""
     from keras_plm.datasets.tasks import TASKS, task_from_file
     from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.runner import Runner
@@ -146,7 +146,7 @@ def run_all(flags, runs, between=None):
     unseen = runner.unseen_labels()
     if unseen:
         console.print(
-            f"{runner.task.name}: labels that no training example has count as errors: "
+            f"{runner.task.name}: labels without training examples count as errors: "
             f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
         )
     todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
@@ -158,7 +158,7 @@ def run_all(flags, runs, between=None):
             if between is not None and not run.reads_features:
                 between(runner, results)
                 between = None
-            if (run, 0) in failed:  # whose learning rate this one takes
+            if (run, 0) in failed:  # seed 0 chooses the learning rate
                 failed[run, seed] = failed[run, 0]
                 continue
             path = runner.path(run, seed)
@@ -177,12 +177,12 @@ def run_all(flags, runs, between=None):
 
 
 def check_diverged(failed, total):
-    """Raises if runs of `run_all` diverged, with how many and the first one's error."""
+    """Raises an error if runs of `run_all` diverged: their number and the first error."""
     if failed:
         (run, seed), error = next(iter(failed.items()))
         raise FloatingPointError(
-            f"{len(failed)} of {total} runs diverged, the others are done: give lower learning "
-            "rates. The .failed files next to the results state the cause. "
+            f"{len(failed)} of {total} runs diverged; the others are done. Lower the learning "
+            "rates. The .failed files next to the results state the causes. "
             f"Received: {run.name} seed {seed}: {error}"
         )
 
@@ -191,7 +191,7 @@ def add_layers(commands):
     from keras_plm.experiments.config import Run
     from keras_plm.experiments.flags import add_flags
 
-    text = "compare choices of layers of a frozen encoder on a task, and fine-tuning next to them"
+    text = "compare choices of layers of a frozen encoder, and fine-tuning, on one task"
     parser = commands.add_parser("layers", help=text, description=text)
     add_run_flags(parser)
     add_flags(parser, Run, [
@@ -200,7 +200,7 @@ def add_layers(commands):
     ])  # fmt: skip
     parser.add_argument(
         "--method", default="features", choices=("features", "randomly_initialised"),
-        help="features of the pre-trained encoder (default), or of its random initialisation",
+        help="read the pre-trained encoder, or a randomly initialised one (default features)",
     )  # fmt: skip
     parser.add_argument(
         "--no-fine-tune", action="store_true", help="skip fine-tuning, which takes the longest"
@@ -223,7 +223,7 @@ def run_layers(flags):
 
     if flags.plot and flags.method != "features":
         raise ValueError(
-            "`--plot` draws the method features, with other methods of its task as lines. "
+            "`--plot` needs --method features; it draws other methods of the task as lines. "
             f"Received: method={flags.method!r}"
         )
     if flags.plot:  # before hours of work
@@ -244,7 +244,7 @@ def run_layers(flags):
     def read(runner, results, runs, names):
         for run, name in zip(runs, names, strict=True):
             found = [result for result in results if result["run"] == run.name]
-            if found:  # else its runs diverged
+            if found:  # otherwise its runs diverged
                 kept = [
                     runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found
                 ]
@@ -271,7 +271,7 @@ def run_layers(flags):
         task, encoder = results[0]["task"], results[0]["encoder"]
         others = read_results(flags.results, task)
         drawn = [r for r in results if r["method"] == "features"]
-        # Those of this call, too, are among the files.
+        # The files also hold the results of this call.
         drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
         with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
             layer_figure(drawn, task).savefig(temporary, dpi=150)

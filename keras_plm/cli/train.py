@@ -15,9 +15,11 @@ def add_pretrain(commands):
     )
     parser.add_argument("--prepared", metavar="DIR", help="train on a folder of `prepare` instead")
     parser.add_argument(
-        "--valid", metavar="FILE", help="held-out text; its loss is computed at the end"
+        "--valid", metavar="FILE", help="compute the loss of this held-out text at the end"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the encoder")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="write the encoder to this folder"
+    )
     parser.add_argument(
         "--resume", action="store_true", help="resume the stopped training of --out"
     )
@@ -90,13 +92,13 @@ def add_prepare(commands):
     parser = commands.add_parser("prepare", help=text, description=text)
     parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="text files")
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="folder to write; a stopped one is resumed"
+        "--out", required=True, metavar="DIR", help="write to this folder, or resume a stopped one"
     )
     parser.add_argument(
         "--model", default="bert", choices=MODELS, help="model to pre-train (default bert)"
     )
     parser.add_argument(
-        "--tokenizer", metavar="PATH", help="file or folder of a tokenizer (default: train one)"
+        "--tokenizer", metavar="PATH", help="use the tokenizer of this path (default: train one)"
     )
     parser.add_argument(
         "--vocabulary-size", type=int, default=10_000, metavar="N",
@@ -105,7 +107,7 @@ def add_prepare(commands):
     parser.add_argument("--lowercase", action="store_true", help="train a lower-casing tokenizer")
     parser.add_argument(
         "--sentences", default="split", metavar="HOW",
-        help="sentences for BERT: split paragraphs (default), or lines",
+        help="for BERT: 'split' paragraphs into sentences (default), or one per line: 'lines'",
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="number of processes (default 1)"
@@ -113,7 +115,7 @@ def add_prepare(commands):
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="compare the files of a finished --out with their checksums, and write nothing",
+        help="only compare the files of a finished --out with their checksums",
     )
     parser.set_defaults(run=run_prepare)
 
@@ -157,29 +159,31 @@ def add_word_vectors(commands):
     from keras_plm.experiments.flags import add_flags
     from keras_plm.experiments.pretraining.word_vectors import Vectors
 
-    text = "train word vectors on raw text, or read a file of them, as an encoder"
+    text = "train word vectors on raw text, or read them from a file, and save them as an encoder"
     parser = commands.add_parser("word-vectors", help=text, description=text)
     parser.add_argument(
         "--corpus",
         nargs="+",
         default=[],
         metavar="FILE",
-        help="text files; with --file: keep only the words of this text",
+        help="train on these text files; with --file: keep only their words",
     )
     parser.add_argument(
-        "--file", metavar="FILE", help="read vectors of word2vec, GloVe or fastText"
+        "--file", metavar="FILE", help="read this file of word2vec, GloVe or fastText vectors"
     )
     parser.add_argument(
         "--max-words", type=int, metavar="N", help="read only the first N words of --file"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the encoder")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="write the encoder to this folder"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
     parser.add_argument(
         "--characters", type=int, default=0, metavar="N",
         help="add N trainable filters over the characters of a word (default 0)",
     )  # fmt: skip
     parser.add_argument(
-        "--like", nargs="+", default=[], metavar="WORD", help="show its nearest words"
+        "--like", nargs="+", default=[], metavar="WORD", help="print the nearest words of each WORD"
     )
     add_flags(parser, Vectors)
     parser.set_defaults(run=run_word_vectors)
@@ -198,7 +202,7 @@ def run_word_vectors(flags):
         raise ValueError("`word-vectors` takes a --corpus or a --file. Received: neither")
     if flags.file and given:
         raise ValueError(
-            "The vectors of a file are trained already. "
+            "The vectors of a file are trained already: omit the settings of training. "
             f"Received: --file {flags.file} --{given[0].replace('_', '-')}"
         )
     if flags.max_words is not None and (not flags.file or flags.max_words < 1):
